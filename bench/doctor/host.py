@@ -15,8 +15,8 @@ from bench.machine import environment, surroundings
 from bench.machine.cpu import PackageEnergy
 from bench.machine.gpu_drivers import compute_capability
 from bench.machine.probes import ROOT, UnknownFactError, open_nvml, text_of, value_or_none
-from bench.profilers.ncu.complaints import counter_permission
-from bench.profilers.ncu.program import RefusalError, find_ncu, require_chip
+from bench.profilers.ncu.complaints import counter_permission, permission_remedy
+from bench.profilers.ncu.tool import RefusalError, find_ncu, require_chip
 from bench.profilers.perf import find_obstacle
 
 _GB = 1e9
@@ -118,9 +118,8 @@ def nvidia_checks(
         faults = (remedy for sign, remedy in _NVML_REMEDIES.items() if sign in str(error))
         yield check("nvml", Problem(f"{error}: no GPU telemetry", next(faults)))
     yield check("ncu", _ncu(root, capability))
-    permission = counter_permission(root)
-    forbidden = Problem(permission.detail, permission.remedy)
-    yield check("gpu counters", permission.detail if permission.state == "allowed" else forbidden)
+    is_allowed, detail = counter_permission(root)
+    yield check("gpu counters", detail if is_allowed else Problem(detail, permission_remedy(root)))
 
 
 #: The remedy by a part of what NVML, or its package, says.
@@ -138,7 +137,7 @@ def _ncu(root: Path, capability: Callable[[], tuple[int, int]]) -> str | Problem
         if (device := value_or_none(capability)) is not None:
             require_chip(ncu, device)
     except RefusalError as refusal:
-        return Problem(refusal.what, refusal.remedy)
+        return refusal.problem
     return f"{ncu} at {ncu.path}"
 
 

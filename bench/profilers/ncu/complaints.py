@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import psutil
 
@@ -35,31 +33,27 @@ _REBUILDERS = {
 }
 
 
-@dataclass(frozen=True)
-class Permission:
-    """`unknown` where only trying decides; everything but `allowed` has its remedy."""
-
-    state: Literal["allowed", "forbidden", "unknown"]
-    detail: str
-    remedy: str = ""
+#: `sudo` alone drops the PATH.
+AS_ROOT = 'run it as `sudo -E env "PATH=$PATH" mlproject profile ...`'
 
 
-def counter_permission(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Permission:
-    """Read what the driver says before one tries."""
+def counter_permission(root: Path = ROOT) -> tuple[bool | None, str]:
+    """Return whether the counters may be read, by the driver's files, and what these say.
+
+    None where only trying decides.
+    """
     try:
         parameters = text_of(root / "proc/driver/nvidia/params")
     except UnknownFactError:
         where = "Windows" if _below_windows(root) else "the driver, outside of what is seen here,"
-        detail = f"{where} decides, and tells only when ncu runs"
-        return Permission("unknown", detail, permission_remedy(root, environ))
+        return None, f"{where} decides, and tells only when ncu runs"
     restricted = re.search(r"RmProfilingAdminOnly: *(\d)", parameters)
     if restricted is None or restricted[1] == "0":
-        return Permission("allowed", "every user may read them")
+        return True, "every user may read them"
     held = profiling_capabilities(root)
     if "CAP_SYS_ADMIN" in held or (held and _takes_perfmon(root)):
-        return Permission("allowed", "for administrators only, and this process is one")
-    detail = "only administrators may read the GPU's counters here (RmProfilingAdminOnly is 1)"
-    return Permission("forbidden", detail, permission_remedy(root, environ))
+        return True, "for administrators only, and this process is one"
+    return False, "only administrators may read the GPU's counters here (RmProfilingAdminOnly is 1)"
 
 
 def permission_remedy(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str:
@@ -68,33 +62,24 @@ def permission_remedy(root: Path = ROOT, environ: Mapping[str, str] = os.environ
         return _WINDOWS if os.name == "nt" else _WSL2
     around = value_or_none(lambda: container(root, environ)) or "none"
     capability = "PERFMON" if _takes_perfmon(root) else "SYS_ADMIN"
-    on_host = f"on the host, {_for_every_user(root)}"
+    folders = [root / folder for folder in ("usr/sbin", "usr/bin", "sbin")]
+    rebuilds = (
+        line
+        for program, line in _REBUILDERS.items()
+        if any((folder / program).exists() for folder in folders)
+    )
+    for_all = (
+        f"write `{_OPTION}` into /etc/modprobe.d/nvidia-counters.conf as root, then "
+        f"`{next(rebuilds, 'rebuild the initramfs')}` and reboot"
+    )
+    if around == "none":
+        return f"{AS_ROOT} (sudo alone drops your PATH); or, to let every user count, {for_all}"
     if around == "kubernetes":
         grant = f'securityContext: {{capabilities: {{add: ["{capability}"]}}}}'
-        return f"give the pod's container `{grant}`; or, {on_host}"
+        return f"give the pod's container `{grant}`; or, on the host, {for_all}"
     if around in ("docker", "podman", "containerd"):
-        return f"start this container again with --cap-add={capability}; or, {on_host}"
-    if around != "none":  # apptainer and lxc leave the user's rights as they are
-        return on_host
-    return (
-        'run it as `sudo -E env "PATH=$PATH" mlproject profile ...` (sudo alone drops your PATH); '
-        f"or, to let every user count, {_for_every_user(root)}"
-    )
-
-
-def _for_every_user(root: Path) -> str:
-    rebuild = next(
-        (line for program, line in _REBUILDERS.items() if _installed(root, program)),
-        "rebuild the initramfs",
-    )
-    return (
-        f"write `{_OPTION}` into /etc/modprobe.d/nvidia-counters.conf as root, then `{rebuild}` "
-        "and reboot"
-    )
-
-
-def _installed(root: Path, program: str) -> bool:
-    return any((root / folder / program).exists() for folder in ("usr/sbin", "usr/bin", "sbin"))
+        return f"start this container again with --cap-add={capability}; or, on the host, {for_all}"
+    return f"on the host, {for_all}"  # apptainer and lxc leave the user's rights as they are
 
 
 def _below_windows(root: Path) -> bool:
@@ -121,96 +106,69 @@ _OTHER_HOLDER = (
 )
 
 
-def _let_go() -> str:
-    running = {process.info["name"] for process in psutil.process_iter(["name"])}
-    found = [remedy for program, remedy in _HOLDERS.items() if program in running]
-    return "; ".join(found) or _OTHER_HOLDER
-
-
 #: Words of ncu, and what is wrong with the remedy. In this order: what is wrong comes before what
 #: follows from it.
-_COMPLAINTS = (
-    (
-        r"target vGPU device",
+_COMPLAINTS = {
+    r"target vGPU device": (
         "this virtual GPU keeps its counters from the virtual machine: ask its host's "
-        "administrator to set enable_profiling=1 for this vGPU",
+        "administrator to set enable_profiling=1 for this vGPU"
     ),
-    (
-        r"driver resource was unavailable or the user",
+    r"driver resource was unavailable or the user": (
         "another program has reserved the GPU's counters, or the driver keeps them from this user: "
-        "{let_go}; if nobody does, {permission}",
+        "{let_go}; if nobody does, {permission}"
     ),
-    (
-        r"driver resource was unavailable",
-        "another program has reserved the GPU's counters: {let_go}",
-    ),
-    (r"ERR_NVGPUCTRPERM", "the driver keeps the GPU's counters from this user: {permission}"),
-    (
-        r"Failed to access the following[^\n]*metrics|shared with other MIG instances",
+    r"driver resource was unavailable": "another program has reserved the GPU's counters: {let_go}",
+    r"ERR_NVGPUCTRPERM": "the driver keeps the GPU's counters from this user: {permission}",
+    r"Failed to access the following[^\n]*metrics|shared with other MIG instances": (
         "this slice of a GPU (MIG) shares units with others, which may not be counted: use a "
-        "compute instance as large as its GPU instance, or as root `nvidia-smi -mig 0`",
+        "compute instance as large as its GPU instance, or as root `nvidia-smi -mig 0`"
     ),
-    (
-        r"Failed to find metric (?:regex:)?\^?(?P<name>[\w.]+)",
+    r"Failed to find metric (?:regex:)?\^?(?P<name>[\w.]+)": (
         "this GPU or this ncu has no metric {name}: install the newest Nsight Compute, or count by "
-        "hand and use `mlproject counters`",
+        "hand and use `mlproject counters`"
     ),
-    (
-        r"Insufficient driver version",
+    r"Insufficient driver version": (
         "the NVIDIA driver is too old for this ncu: update the driver, or install the Nsight "
-        "Compute of its CUDA version",
+        "Compute of its CUDA version"
     ),
-    (
-        r"uses the Windows Subsystem for Linux",
-        "ncu does not count under this WSL: {permission}",
+    r"uses the Windows Subsystem for Linux": "ncu does not count under this WSL: {permission}",
+    r"part of an active SLI group": (
+        "ncu does not count on GPUs in SLI: switch SLI off in the driver's settings"
     ),
-    (
-        r"part of an active SLI group",
-        "ncu does not count on GPUs in SLI: switch SLI off in the driver's settings",
-    ),
-    (
-        r"[Cc]onfidential computing|Protected memory",
+    r"[Cc]onfidential computing|Protected memory": (
         "nobody may read the counters of a GPU in confidential-computing mode: profile on another "
-        "machine; `mlproject run` works here",
+        "machine; `mlproject run` works here"
     ),
-    (
-        r"ERR_NVCMPGPU",
+    r"ERR_NVCMPGPU": (
         "mining cards (CMP) have no counters: profile on another machine; `mlproject run` works "
-        "here",
+        "here"
     ),
-    (
-        r"Profiling is not supported on|unsupported architecture",
+    r"Profiling is not supported on|unsupported architecture": (
         "this ncu does not know this GPU: install a newer Nsight Compute (`ncu --list-chips`); "
-        "before Turing, none counts any more",
+        "before Turing, none counts any more"
     ),
-    (
-        r"failed to connect to the CUDA driver|Driver could not be loaded",
+    r"failed to connect to the CUDA driver|Driver could not be loaded": (
         "ncu finds no working CUDA driver: see that nvidia-smi works, and take folders named "
-        "`stubs` out of LD_LIBRARY_PATH",
+        "`stubs` out of LD_LIBRARY_PATH"
     ),
-    (
-        r"lock file:? *\(?'?(?P<name>[^\s')]*nsight-compute-lock)|nsight-compute-lock",
+    r"lock file:? *\(?'?(?P<name>[^\s')]*nsight-compute-lock)|nsight-compute-lock": (
         "another user's lock file {name} is in ncu's way: if nobody else profiles here, `sudo rm "
-        "/tmp/nsight-compute-lock`, or set TMPDIR to a folder of your own",
+        "/tmp/nsight-compute-lock`, or set TMPDIR to a folder of your own"
     ),
-    (
-        r"Failed to access the temporary directory|temporary directory is writable",
-        "ncu cannot write its temporary files: set TMPDIR to a folder that you may write to",
+    r"Failed to access the temporary directory|temporary directory is writable": (
+        "ncu cannot write its temporary files: set TMPDIR to a folder that you may write to"
     ),
-    (
-        r"Insufficient free memory|Insufficient memory and disk space",
-        "the GPU's memory has no room for ncu beside the step: profile with a smaller batch_size",
+    r"Insufficient free memory|Insufficient memory and disk space": (
+        "the GPU's memory has no room for ncu beside the step: profile with a smaller batch_size"
     ),
-    (
-        r"Library(?:NotFound|NotLoaded)|Incompatible PerfWorks library",
+    r"Library(?:NotFound|NotLoaded)|Incompatible PerfWorks library": (
         "a library of ncu or of the driver does not load: unset LD_LIBRARY_PATH, or reinstall "
-        "Nsight Compute",
+        "Nsight Compute"
     ),
-    (
-        r"unrecogni[sz]ed option '?(?P<name>[\w-]+)",
-        "this ncu does not know the option {name}: install a newer Nsight Compute",
+    r"unrecogni[sz]ed option '?(?P<name>[\w-]+)": (
+        "this ncu does not know the option {name}: install a newer Nsight Compute"
     ),
-)
+}
 _STEP_FAILED = "The application returned an error code"
 #: What ncu says of a kernel when the step dies in it.
 _FOLLOWS = "Failed to profile"
@@ -225,9 +183,12 @@ def explain(console: str, root: Path = ROOT) -> str | None:
     # ==PROF== lines name kernels, which may be called anything.
     lines = [line for line in console.splitlines() if not line.startswith("==PROF==")]
     said = "\n".join(lines)
-    for words, explanation in _COMPLAINTS:
+    for words, explanation in _COMPLAINTS.items():
         if found := re.search(words, said):
-            facts = {"let_go": _let_go(), "permission": permission_remedy(root)}
+            running = {process.info["name"] for process in psutil.process_iter(["name"])}
+            held_by = [remedy for program, remedy in _HOLDERS.items() if program in running]
+            let_go = "; ".join(held_by) or _OTHER_HOLDER
+            facts = {"let_go": let_go, "permission": permission_remedy(root)}
             return explanation.format(**facts, **found.groupdict(""))
     errors = _ERROR_LINE.findall(said)
     if any(error.startswith(_STEP_FAILED) for error in errors):

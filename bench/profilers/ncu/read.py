@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
+from typing import NamedTuple
 
-from bench.errors import UserError
-from bench.profilers.ncu.figures import ProfileTotals, counters_of
-from bench.profilers.ncu.metrics import chip_of_capability
+from bench.errors import Unknown, UserError
+from bench.profilers.ncu.metrics import (
+    CHIPS,
+    NO_SUCH_METRIC,
+    PACKED_FLOPS,
+    SASS_FLOPS,
+    SECOND_TENSOR_PIPE,
+    TENSOR,
+    TENSOR_INSTRUCTIONS,
+    WAYS,
+    Ways,
+    chip_of_capability,
+    sass_metric,
+    sass_ops,
+    tensor_metrics,
+)
+from bench.profilers.ncu.numbers import EXACT
 from bench.profilers.ncu.tables import Form, RefusedError, Table, tables_of
-from bench.records import Counters
+from bench.records import Counters, KernelTotals
 
+#: Key of `missing` for kinds of tensor work that were not counted although a total is given.
+OTHER_TENSOR = "other_tensor_flops"
+#: Whose tensor metrics to name where neither the chip nor any of them is known: most chips' own.
+_USUAL = "ga100"
 _MAGIC = b"NVR\0"
 _MOST_ERRORS = 3
 _LONGEST_ERROR = 300
@@ -22,13 +44,44 @@ _FORMS: dict[Form, str] = {
 }
 
 
+class MetricTotal(NamedTuple):
+    """The sum of a metric over launches, and over how many of them."""
+
+    launches: int = 0
+    total: Decimal = Decimal()
+
+    def plus(self, launches: int, total: Decimal) -> MetricTotal:
+        """The sum over these launches too."""
+        return MetricTotal(self.launches + launches, EXACT.add(self.total, total))
+
+
+@dataclass
+class ProfileTotals:
+    """What some files add up to: launches by kernel, and totals by kernel and metric."""
+
+    source: str
+    files: tuple[str, ...]
+    chips: set[str] = field(default_factory=set)
+    launches: Counter[str] = field(default_factory=Counter)
+    metrics: dict[tuple[str, str], MetricTotal] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+    def add(self, kernel: str, metric: str, launches: int, total: Decimal) -> None:
+        """Add a metric of more launches."""
+        before = self.metrics.get((kernel, metric), MetricTotal())
+        self.metrics[kernel, metric] = before.plus(launches, total)
+
+
+# Files
+
+
 def read_counters(path: Path) -> Counters:
     """Add up one file of Nsight Compute: its CSV in any form.
 
     Raises `UserError`, naming the line where there is one, for a file that holds no table, that is
     damaged, or that holds a number of two readings.
     """
-    return counters_of(read_totals(path))
+    return counters_of(_read_totals(path))
 
 
 def read_counters_of(paths: Sequence[Path]) -> Counters:
@@ -38,11 +91,10 @@ def read_counters_of(paths: Sequence[Path]) -> Counters:
     that has it for every launch. Raises `UserError` as `read_counters` does, and where the files
     differ in their kernels' names or how often each was launched, or in the chip.
     """
-    return counters_of(_merged([read_totals(path) for path in paths]))
+    return counters_of(_merged([_read_totals(path) for path in paths]))
 
 
-def read_totals(path: Path) -> ProfileTotals:
-    """Read one file, before figures are made of its metrics."""
+def _read_totals(path: Path) -> ProfileTotals:
     try:
         with path.open("rb") as file:
             is_report = path.suffix == ".ncu-rep" or file.read(len(_MAGIC)) == _MAGIC
@@ -92,25 +144,22 @@ def _nothing(tables: Sequence[Table], errors: Sequence[str]) -> str:
 
 
 def _merged(passes: Sequence[ProfileTotals]) -> ProfileTotals:
-    """Put the metrics of all passes side by side; nothing is added up twice.
-
-    Raises `UserError` where the passes differ in their launches or their chip.
-    """
+    """Put the metrics of all passes side by side; nothing is added up twice."""
     first, *others = passes
     files = tuple(file for part in passes for file in part.files)
+    named = " and ".join(files)
     for launches in (other.launches for other in others):
         differing = [k for k in first.launches | launches if first.launches[k] != launches[k]]
         if differing:
             kernel = min(differing)
             raise UserError(
-                f"{' and '.join(files)}: not the same work: {len(differing)} kernels differ, such"
-                f" as {kernel[:80]!r}, launched {first.launches[kernel]} times and"
+                f"{named}: not the same work: {len(differing)} kernels differ, such as"
+                f" {kernel[:80]!r}, launched {first.launches[kernel]} times and"
                 f" {launches[kernel]}; profile all passes again"
             )
     chips = set().union(*(part.chips for part in passes))
     if len(chips) > max(len(part.chips) for part in passes):
-        found = ", ".join(sorted(chips))
-        raise UserError(f"{' and '.join(files)}: collected on different chips: {found}")
+        raise UserError(f"{named}: collected on different chips: {', '.join(sorted(chips))}")
     result = ProfileTotals(
         source="; ".join(dict.fromkeys(part.source for part in passes)),
         files=files,
@@ -124,3 +173,155 @@ def _merged(passes: Sequence[ProfileTotals]) -> ProfileTotals:
             if before is None or total.launches > before.launches:
                 result.metrics[key] = total
     return result
+
+
+# Figures
+
+
+def counters_of(totals: ProfileTotals) -> Counters:
+    """Return the record; every figure that the files do not give is None with its metric."""
+    known = totals.chips & {*CHIPS} if len(totals.chips) == 1 else set()
+    chip = next(iter(known), None)
+    by_metric: defaultdict[str, MetricTotal] = defaultdict(MetricTotal)
+    by_kernel: defaultdict[str, dict[str, MetricTotal]] = defaultdict(dict)
+    for (kernel, metric), total in totals.metrics.items():
+        by_metric[metric] = by_metric[metric].plus(*total)
+        by_kernel[kernel][metric] = total
+    whole = _Figures(by_metric, totals.launches.total(), chip, totals.names)
+    fields, others = whole.fields()
+    seen = ", ".join(sorted(totals.chips))
+    no_chip = Unknown(f"not one chip that is known: {seen}" if seen else "not in the file")
+    kernels = []
+    for kernel, launches in totals.launches.items():
+        if launches:
+            of_kernel = _Figures(by_kernel[kernel], launches, chip, totals.names, whole)
+            own, _ = of_kernel.fields()
+            for name, value in own.items():
+                if isinstance(value, Unknown) and value == fields[name]:
+                    own[name] = Unknown("as in the total")
+            del own["pcie_bytes"]
+            kernels.append(
+                KernelTotals.model_validate(own | {"name": kernel, "launches": launches})
+            )
+    kernels.sort(key=lambda row: (-(row.duration_s or 0), -row.launches, row.name))
+    facts = {
+        "source": totals.source,
+        "files": totals.files,
+        "chip": chip or no_chip,
+        "kernels": whole.launches,
+        "missing": {OTHER_TENSOR: others} if others else {},
+        "per_kernel": tuple(kernels),
+    }
+    return Counters.model_validate(fields | facts)
+
+
+class _Figures:
+    """The figures of one kernel, or of all together in `whole`."""
+
+    def __init__(
+        self,
+        metrics: Mapping[str, MetricTotal],
+        launches: int,
+        chip: str | None,
+        names: Iterable[str],
+        whole: _Figures | None = None,
+    ) -> None:
+        self.metrics = metrics
+        self.launches = launches
+        self._chip = chip
+        self._names = names
+        self._whole = whole or self
+
+    def fields(self) -> tuple[dict[str, object], str]:
+        """The figures by field; and which kinds of tensor work were not counted beside a total."""
+        found = {name: self._first_of(ways) for name, ways in WAYS.items()}
+        found["tensor_flops"], others = self._tensor()
+        found["flops_at_least"], reason = self._flops(found["tensor_flops"])
+        found["flops"] = Unknown(reason) if reason else found["flops_at_least"]
+        rounded: dict[str, object] = dict(found)
+        for name, value in found.items():
+            if isinstance(value, Decimal):
+                rounded[name] = float(value) if name == "duration_s" else round(value)
+        return rounded, others
+
+    def _first_of(self, ways: Ways) -> Decimal | Unknown:
+        for way in ways:
+            if all(map(self._complete, way)):
+                return sum((self.metrics[metric].total for metric in way), Decimal())
+        nearest = max(ways, key=lambda way: sum(metric in self.metrics for metric in way))
+        return Unknown(self._why(nearest))
+
+    def _tensor(self) -> tuple[Decimal | Unknown, str]:
+        """The tensor cores' FLOP, and which kinds of them were not counted.
+
+        n/a of a metric that the chip has leaves the total unknown; of one that it lacks, nothing.
+
+        A total of 0 proves nothing while a kind of input is uncounted: fp32 that silently runs as
+        TF32 counts 0 fp16.
+        """
+        sees_all = self._chip not in SECOND_TENSOR_PIPE and self._complete(TENSOR_INSTRUCTIONS)
+        if sees_all and not self.metrics[TENSOR_INSTRUCTIONS].total:
+            return Decimal(), ""
+        counted = {metric for metric in TENSOR if metric in self._whole.metrics}
+        uncounted = self._uncounted(counted)
+        if not counted:
+            return Unknown(self._why(uncounted)), ""
+        of_chip = tensor_metrics(self._chip) if self._chip else ()
+        asked = sorted(counted | ({*of_chip} & {*self._names}))
+        if not all(map(self._complete, asked)):
+            return Unknown(self._why(asked)), ""
+        others = self._why(uncounted)
+        if others and not any(self._whole.metrics[metric].total for metric in counted):
+            return Unknown(f"0 in the kinds counted, but {others}"), ""
+        return sum((self.metrics[metric].total for metric in counted), Decimal()), others
+
+    def _uncounted(self, counted: set[str]) -> tuple[str, ...]:
+        """The tensor metrics that the chip has besides; an unknown one is the likeliest."""
+        chips = [self._chip] if self._chip else CHIPS if counted else [_USUAL]
+        kinds = [set(tensor_metrics(chip)) for chip in chips]
+        likeliest = max(kinds, key=lambda kind: (len(kind & counted), -len(kind - counted)))
+        return tuple(metric for metric in TENSOR if metric in likeliest - counted)
+
+    def _flops(self, tensor: Decimal | Unknown) -> tuple[Decimal, str]:
+        """Executed FLOP: every width's adds, multiplies and multiply-adds, and tensor cores'.
+
+        With the reason why there are more than these, if not all are counted.
+        """
+        counted = (self.metrics[metric].total for metric in TENSOR if metric in self.metrics)
+        total = sum(counted, Decimal())
+        absent = []
+        for op, flops in {**SASS_FLOPS, **PACKED_FLOPS}.items():
+            metrics = (sass_metric(op), sass_metric(op, "sm"))
+            known = [m for m in metrics if m in self.metrics]
+            count = max((self.metrics[m].total for m in known), default=Decimal())
+            total = EXACT.add(total, EXACT.multiply(count, Decimal(flops)))
+            asked = op in sass_ops(self._chip) or any(m in self._whole.metrics for m in metrics)
+            if asked and not any(map(self._complete, known)):
+                absent.append(next(iter(known), metrics[0]))
+        reasons = [self._why(absent)] if absent else []
+        if absent and (olds := sorted(n for n in self._names if n.startswith("flop_count"))):
+            reasons[0] += f" ({', '.join(olds)}: {NO_SUCH_METRIC})"
+        if isinstance(tensor, Unknown):
+            reasons.append(tensor.reason)
+        return total, "; ".join(reasons)
+
+    def _complete(self, metric: str) -> bool:
+        return metric in self.metrics and self.metrics[metric].launches == self.launches
+
+    def _why(self, metrics: Iterable[str]) -> str:
+        """Why a figure made of `metrics` is missing, each by its full name."""
+        reasons: defaultdict[str, list[str]] = defaultdict(list)
+        for metric in metrics:
+            if not self._complete(metric):
+                reasons[self._reason(metric)].append(metric)
+        return "; ".join(f"{', '.join(group)}: {reason}" for reason, group in reasons.items())
+
+    def _reason(self, metric: str) -> str:
+        if metric in self.metrics:
+            lacking = self.launches - self.metrics[metric].launches
+            return f"no number (n/a, nan) in {lacking} of {self.launches} launches"
+        if metric in self._names:
+            return "no number (n/a, nan) in any launch"
+        base = metric.removesuffix("sum")
+        others = sorted(name for name in self._names if name.startswith(base))
+        return f"not in the file, and {others[0]} is no sum" if others else "not in the file"

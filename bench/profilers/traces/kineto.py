@@ -24,8 +24,8 @@ from typing import IO, Any
 import msgspec
 
 from bench.errors import UserError, printable
-from bench.profilers.ncu.figures import ProfileTotals, counters_of
 from bench.profilers.ncu.metrics import DURATION, WANTED, chip_of_capability
+from bench.profilers.ncu.read import ProfileTotals, counters_of
 from bench.profilers.traces.trace import (
     MOST_BYTES,
     CounterRange,

@@ -89,10 +89,10 @@ def test_profile_and_doctor_say_the_same(tree, only_programs):
     root = tree({**CARD, PARAMS: "RmProfilingAdminOnly: 1\n", "proc/self/status": NO_CAPABILITIES})
     tool = NcuTool(root, capability=lambda: (9, 0))
     check = found(root)["ncu"]
-    assert tool.obstacle("cuda") == f"{check.detail}: {check.remedy}"
+    assert tool.obstacle("cuda") == f"{check.detail}; {check.remedy}"
     only_programs("ncu", AS_2024)
     check = found(root)["gpu counters"]
     assert check.status == "warning"
-    assert tool.obstacle("cuda") == f"{check.detail}: {check.remedy}"
+    assert tool.obstacle("cuda") == f"{check.detail}; {check.remedy}"
     tree({PARAMS: "RmProfilingAdminOnly: 0\n"})
     assert found(root)["gpu counters"].status == "ok"

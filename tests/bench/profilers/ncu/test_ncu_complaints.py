@@ -1,12 +1,17 @@
+import os
+
 import psutil
 import pytest
 from scripted_ncu import PERMISSION
 
-from bench.profilers.ncu import complaints as complaints
-from bench.profilers.ncu.complaints import explain
+from bench.profilers.ncu import complaints
+from bench.profilers.ncu.complaints import counter_permission, explain, permission_remedy
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="Linux's files hold the permission")
 
 STEP_FAILED = "==ERROR== The application returned an error code (1)."
 NOTHING_COUNTED = "==WARNING== No kernels were profiled."
+NO_KERNEL = "ncu saw no kernel in the profiled step: see that the step runs on the GPU"
 IN_A_KERNEL = '==ERROR== Failed to profile "k" in process 1'
 DEVICE = "on device 0"
 
@@ -112,6 +117,7 @@ def test_what_holds_the_counters_is_named(tree, monkeypatch, running, words):
     ("console", "explained"),
     [
         ("", None),
+        (NOTHING_COUNTED, NO_KERNEL),
         ("==PROF== Connected to process 1\n==WARNING== Some kernel took long\n", None),
         (f"Traceback\nRuntimeError: no\n{STEP_FAILED}\n{NOTHING_COUNTED}\n", None),
         (f"{IN_A_KERNEL}\n{STEP_FAILED}\n", None),
@@ -123,5 +129,69 @@ def test_a_step_that_fails_by_itself_is_not_ncus_affair(tree, console, explained
     assert explain(console, tree({})) == explained
 
 
-def test_a_step_without_a_kernel_is_explained(tree):
-    assert "saw no kernel" in explain(f"{NOTHING_COUNTED}\n", tree({}))
+# Permission
+
+PARAMS = "proc/driver/nvidia/params"
+FORBIDDEN = {
+    PARAMS: "EnableMSI: 1\nRmProfilingAdminOnly: 1\n",
+    "proc/self/status": "CapEff:\t00000000a80425fb\n",
+    "proc/self/cgroup": "0::/user.slice\n",
+    "proc/sys/kernel/osrelease": "6.8.0-generic\n",
+}
+SYS_ADMIN = "CapEff:\t0000000000200000\n"
+PERFMON = "CapEff:\t0000004000000000\n"
+DRIVER = "proc/driver/nvidia/version"
+VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_allowed"),
+    [
+        ({PARAMS: "RmProfilingAdminOnly: 0\n"}, True),
+        ({PARAMS: "EnableMSI: 1\n"}, True),
+        ({}, False),
+        ({"proc/self/status": SYS_ADMIN}, True),
+        ({"proc/self/status": PERFMON}, False),
+        ({"proc/self/status": PERFMON, DRIVER: VERSION.format("550.54.15")}, False),
+        ({"proc/self/status": PERFMON, DRIVER: VERSION.format("565.57.01")}, True),
+    ],
+)
+def test_the_drivers_files_show_the_permission(tree, changes, is_allowed):
+    assert counter_permission(tree({**FORBIDDEN, **changes}))[0] is is_allowed
+
+
+def test_a_machine_without_the_drivers_file_must_try(tree):
+    assert counter_permission(tree({"proc/self/cgroup": "0::/\n"}))[0] is None
+
+
+def test_the_remedy_of_a_plain_machine_is_sudo_or_the_modules_option(tree):
+    remedy = permission_remedy(tree({**FORBIDDEN, "usr/sbin/dracut": ""}), {})
+    assert 'sudo -E env "PATH=$PATH" mlproject profile' in remedy
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in remedy
+    assert "sudo dracut --force" in remedy
+    assert "cap-add" not in remedy
+    debian = permission_remedy(tree({"usr/sbin/update-initramfs": ""}), {})
+    assert "sudo update-initramfs -u" in debian
+
+
+@pytest.mark.parametrize(
+    ("inside", "remedy"),
+    [
+        ({".dockerenv": ""}, "--cap-add=SYS_ADMIN"),
+        ({"run/.containerenv": "", DRIVER: VERSION.format("580.95.05")}, "--cap-add=PERFMON"),
+        ({"var/run/secrets/kubernetes.io/x": ""}, 'capabilities: {add: ["SYS_ADMIN"]}'),
+        ({".singularity.d/x": ""}, "on the host, write `options nvidia"),
+    ],
+)
+def test_each_container_has_its_own_remedy(tree, inside, remedy):
+    found = permission_remedy(tree({**FORBIDDEN, **inside}), {})
+    assert remedy in found
+    assert "sudo -E" not in found
+
+
+def test_under_wsl_windows_decides(tree):
+    root = tree({"proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2\n"})
+    is_allowed, detail = counter_permission(root)
+    assert is_allowed is None
+    assert "Windows decides" in detail
+    assert "driver 525" in permission_remedy(root, {})

@@ -1,4 +1,4 @@
-"""One fixture per form of Nsight Compute's files, and what surrounds a table."""
+"""Every form of Nsight Compute's files, what surrounds a table, damage, and what is missing."""
 
 import codecs
 
@@ -20,10 +20,10 @@ from ncu_files import (
     truth,
     written,
 )
+from worker_processes import output_of
 
 from bench.errors import UserError
-from bench.profilers.ncu.figures import OTHER_TENSOR
-from bench.profilers.ncu.read import read_counters
+from bench.profilers.ncu.read import OTHER_TENSOR, read_counters
 
 TABLE = launches(6)
 BASIC_FORMS = ("new", "raw", "summary")
@@ -93,10 +93,8 @@ def test_output_without_a_line_end_before_header_and_rows_is_passed_over(read, f
 
 
 @pytest.mark.parametrize("form", ["new", "raw"])
-@pytest.mark.parametrize(("count", "begin"), [(3, 0), (1, 0), (2, 2)])
-def test_launches_of_several_processes_are_told_apart(read, form, count, begin):
-    other = [Launch(one.id + begin, "conv", one.values, 42) for one in launches(count)]
-    table = [*launches(count), *other]
+def test_launches_of_several_processes_are_told_apart(read, form):
+    table = [*TABLE, *(Launch(one.id, "conv", one.values, 42) for one in TABLE[:2])]
     assert found(read(written(table, form))) == truth(table)
 
 
@@ -133,12 +131,17 @@ def test_a_table_that_a_spreadsheet_saved_without_quotes_is_read(read):
     assert (record.kernels, record.dram_bytes) == (4, 406)
 
 
+def rows(*cells):
+    """A file of these rows."""
+    return "\n".join(map(quoted, cells)) + "\n"
+
+
 def test_columns_may_come_in_another_order(read):
     header = ["ID", "Metric Name", "Metric Value", "Metric Unit", "Kernel Name", "CC", "Process ID"]
     row = [0, DRAM, 5, "byte", "gemm", "8.0", 1]
-    assert read("\n".join(map(quoted, [header, row])) + "\n").dram_bytes == 5
+    assert read(rows(header, row)).dram_bytes == 5
     with pytest.raises(UserError, match=r"ncu\.csv:2: the row has 4 cells"):
-        read("\n".join(map(quoted, [header, row[:4]])) + "\n")
+        read(rows(header, row[:4]))
 
 
 @pytest.mark.parametrize("text", ["1,234", "1.234", "1\u202f234", "1234"])
@@ -158,37 +161,31 @@ def test_metrics_behind_their_label_are_known(read):
 
 
 def test_the_duration_of_the_speed_of_light_section_counts(read):
-    head = [4711, "gemm"]
-    header = ["ID", "Process ID", "Kernel Name", "Section Name", "Metric Name", "Metric Unit"]
-    rows = [
-        [0, *head, "GPU Speed Of Light Throughput", "Duration", "ns", "2,848"],
-        [0, *head, "GPU Speed Of Light Throughput", "Memory Throughput", "%", "12.50"],
-        [0, *head, "Memory Workload Analysis", "Memory Throughput", "byte/s", "12,943,820,224.72"],
-        [0, *head, "Another Section", "Duration", "cycle", "99"],
-    ]
-    text = "\n".join(map(quoted, [[*header, "Metric Value"], *rows]))
-    assert read(text + "\n").duration_s == pytest.approx(2848e-9)
-
-
-def test_in_a_summary_too_the_duration_is_that_of_the_speed_of_light_section(read):
-    header = ["Process ID", "Kernel Name", "Invocations", "Section Name", "Metric Name"]
-    header += ["Metric Unit", "Minimum", "Maximum", "Average"]
-    rows = [
+    section, figure = (
+        "GPU Speed Of Light Throughput",
+        ["Section Name", "Metric Name", "Metric Unit"],
+    )
+    long = rows(
+        ["ID", "Process ID", "Kernel Name", *figure, "Metric Value"],
+        [0, 4711, "gemm", section, "Duration", "ns", "2,848"],
+        [0, 4711, "gemm", section, "Memory Throughput", "%", "12.50"],
+        [0, 4711, "gemm", "Memory Workload", "Memory Throughput", "byte/s", "12,943,820,224.72"],
+        [0, 4711, "gemm", "Another Section", "Duration", "cycle", "99"],
+    )
+    assert read(long).duration_s == pytest.approx(2848e-9)
+    summary = rows(
+        ["Process ID", "Kernel Name", "Invocations", *figure, "Minimum", "Maximum", "Average"],
         [1, "gemm", 2, "Another Section", "Duration", "ns", 1, 1, 1],
-        [1, "gemm", 2, "GPU Speed Of Light Throughput", "Duration", "us", 1, 3, 2],
-    ]
-    text = "\n".join(map(quoted, [header, *rows])) + "\n"
-    assert read(text).duration_s == pytest.approx(4e-6)
-
-
-def test_a_row_without_its_line_end_is_whole(read):
-    assert found(read(written(TABLE, "raw").rstrip("\n"))) == truth(TABLE)
+        [1, "gemm", 2, section, "Duration", "us", 1, 3, 2],
+    )
+    assert read(summary).duration_s == pytest.approx(4e-6)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.slow
 def test_a_file_that_ends_within_a_row_is_refused(read, form):
     text = written(TABLE, form, Style(percent=None)).rstrip("\n")
+    assert found(read(text)) == truth(TABLE)  # only the line end is lost
     last = text.rindex("\n") + 1
     if form == "rules":  # whose last row has figures no more
         last = text.rindex("\n", 0, text.rindex("\n")) + 1
@@ -211,13 +208,9 @@ def test_a_damaged_row_is_refused_with_its_line(read, form):
         with pytest.raises(UserError, match=r"ncu\.csv:6: ") as refused:
             read("\n".join(broken))
         assert "LC_ALL" not in str(refused.value)
-
-
-@pytest.mark.parametrize("form", ["new", "summary"])
-def test_a_file_that_ends_within_a_cell_is_cut_off(read, form):
-    text = written(TABLE, form).rstrip("\n")
-    with pytest.raises(UserError, match="the file is cut off"):
-        read(text[:-3])
+    if form != "raw":
+        with pytest.raises(UserError, match="the file is cut off"):
+            read("\n".join(lines).rstrip()[:-3])
 
 
 def test_a_damaged_row_of_units_is_refused_with_its_line(read):
@@ -257,15 +250,63 @@ def test_a_table_without_launches_is_refused(read, form):
         read(written(TABLE, form).split("\n")[0] + "\n")
 
 
+def test_what_is_wrong_far_down_is_named_with_its_line(read):
+    table = [Launch(index, "k", {DURATION: 5, DRAM: 7}) for index in range(900)]
+    text = written(table, style=Style(percent=None)).split("\n")
+    for cell, why in (("1.234", r"'1\.234' .*may mean"), ("x", "'x' is not a number")):
+        lines = [*text[:1700], text[1700].replace('"7"', f'"{cell}"'), *text[1701:]]
+        assert lines != text
+        with pytest.raises(UserError, match=rf"ncu\.csv:1701: .*{why}"):
+            read("\n".join(lines))
+    with pytest.raises(UserError, match=r"ncu\.csv:903: launch 17 of process 4711 appears twice"):
+        read(written([*table, Launch(17, "k", {DURATION: 5, DRAM: 7})], "raw"))
+
+
+@pytest.mark.parametrize(
+    ("row", "number"),
+    [
+        ('"1","7","a","dram__bytes.sum","byte","5"', 5),
+        ('"1","7","a""b"",","dram__bytes.sum","byte","5"', 5),
+        ('"1","7",a","dram__bytes.sum","byte",","5"', None),  # a quote lost, and one too many
+        ('"1","7",",","dram__bytes.sum","byte,5"', None),
+        ('"1","7","a"b","dram__bytes.sum","byte","5"', None),
+        ('"1","7","a","dram__bytes.sum","byte","1"5', None),
+    ],
+)
+def test_quotes_are_where_they_belong_and_not_only_as_many(read, row, number):
+    header = '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"'
+    text = "\n".join([header, row, '"2","7","b","dram__bytes.sum","byte","9"', ""])
+    if number:
+        assert read(text).dram_bytes == number + 9
+    else:
+        with pytest.raises(UserError, match=r"ncu\.csv:2: "):
+            read(text)
+
+
+@pytest.mark.parametrize("odd", ['"4\t"', '"\t4"', '"0x4"', '"4"6'])
+def test_what_only_looks_like_a_number_is_refused_with_its_line(read, odd):
+    text = written(TABLE, "raw", Style(percent=None)).split("\n")
+    text[6] = text[6].replace('"4"', odd, 1)
+    with pytest.raises(UserError, match=r"ncu\.csv:7: a damaged row"):
+        read("\n".join(text))
+
+
+def test_to_read_a_file_imports_neither_pandas_nor_pyarrow(tmp_path):
+    path = tmp_path / "ncu.csv"
+    path.write_text(written(launches(3)))
+    code = "import sys, pathlib; from bench.profilers.ncu.read import read_counters as read;"
+    code += f" read(pathlib.Path({str(path)!r}));"
+    code += " print([name for name in ('pandas', 'pyarrow') if name in sys.modules])"
+    assert output_of(code).strip() == "[]"
+
+
 # What is missing
 
 
 @pytest.mark.parametrize("form", BASIC_FORMS)
 @pytest.mark.parametrize("metric", ALL)
 def test_a_metric_that_is_absent_is_missing_by_name(read, form, metric):
-    table = [Launch(one.id, one.kernel, {**one.values}) for one in TABLE]
-    for one in table:
-        del one.values[metric]
+    table = launches(6, {name: 10**6 for name in ALL if name != metric})
     record = read(written(table, form))
     lacking = {name for name, value in found(record).items() if value is None}
     if metric in TENSOR:  # the others still give a total, with a word on the one that is not in it
@@ -280,17 +321,14 @@ def test_a_metric_that_is_absent_is_missing_by_name(read, form, metric):
 @pytest.mark.parametrize("form", BASIC_FORMS)
 @pytest.mark.parametrize("metric", [DRAM, DURATION, TENSOR[0], *list(SASS)[:2]])
 def test_a_metric_that_some_launches_lack_is_missing_with_their_number(read, form, metric):
-    table = [Launch(one.id, one.kernel, {**one.values}) for one in TABLE]
-    for one in table:
-        if one.kernel == "relu":
-            one.values[metric] = None
+    table = launches(6)
+    for one in table[1::2]:
+        one.values[metric] = None  # of relu
     record = read(written(table, form))
     lacking = {name for name, value in found(record).items() if value is None}
     assert lacking == {name for name, value in truth(table).items() if value is None}
-    assert all(
-        f"{metric}: no number (n/a, nan) in 3 of 6 launches" in record.missing[one]
-        for one in lacking
-    )
+    why = f"{metric}: no number (n/a, nan) in 3 of 6 launches"
+    assert all(why in record.missing[one] for one in lacking)
     relu, gemm = sorted(record.per_kernel, key=lambda kernel: kernel.name, reverse=True)
     for field in lacking:
         assert getattr(relu, field) is None

@@ -1,4 +1,4 @@
-"""Merged passes, metrics by chip, nvprof's names, and what keeps track."""
+"""Merged passes, metrics by chip, and nvprof's names."""
 
 import re
 
@@ -19,6 +19,7 @@ from ncu_files import (
 from bench.errors import UserError
 from bench.profilers.ncu.metrics import (
     CHIPS,
+    MEMBERS,
     WANTED,
     chip_of_capability,
     metrics_for_chip,
@@ -105,6 +106,7 @@ def test_a_report_is_refused_with_the_command_that_makes_its_csv(tmp_path, name)
 
 
 def test_every_chip_has_its_metrics_and_nothing_else_of_the_others():
+    assert {*CHIPS} == {*MEMBERS}  # each has a member that ncu can be asked for
     assert chip_of_capability((9, 0)) == "gh100"
     assert chip_of_capability((7, 0)) is None
     for chip in CHIPS:
@@ -137,22 +139,6 @@ def test_nvprofs_names_are_replaced_with_a_warning_each():
 @pytest.mark.parametrize("text", ["", "# nothing\n", "hello world\n", '"ID","Process ID"\n', "a,b"])
 def test_other_text_is_no_list_of_metrics(text):
     assert metrics_listed_in(text) == ()
-
-
-# What keeps track of launches
-
-
-@pytest.mark.parametrize("again", [5, 19, 22, 31, 40, None])
-def test_launches_are_known_again_whatever_their_order(tmp_path, again):
-    order = [*range(10, 21), 30, 31, *range(22, 26), *range(10), *range(32, 41)]
-    table = [Launch(index, "k", {DRAM: 7}) for index in order]
-    table += [Launch(index, "k", {DRAM: 7}, 42) for index in range(10, 20)]
-    if again is None:
-        assert read_counters(write(tmp_path / "ncu.csv", written(table))).kernels == len(table)
-        return
-    table.append(Launch(again, "k", {DRAM: 7}))
-    with pytest.raises(UserError, match=rf"launch {again} of process 4711 appears twice"):
-        read_counters(write(tmp_path / "ncu.csv", written(table)))
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):

@@ -1,13 +1,16 @@
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from scripted_ncu import PERMISSION
+from scripted_ncu import CHIPS, PERMISSION, ScriptedNcu
 
 from bench.errors import UserError
 from bench.machine.probes import UnknownFactError
 from bench.profilers.ncu import NcuTool
-from bench.profilers.ncu.metrics import metrics_for_chip
+from bench.profilers.ncu.metrics import MEMBERS, metrics_for_chip
+from bench.profilers.ncu.tool import RefusalError, choose_metrics, find_ncu
 from bench.records.profile_verdict import kernel_set
 
 #: Two launches of a product and one of an addition, with round counts.
@@ -61,7 +64,7 @@ def test_what_is_in_the_way_here(tool, ncu):
     assert ncu.asked == []
     assert tool.obstacle("cuda") is None
     without_device = NcuTool(tool._root, no_device)
-    assert "no CUDA driver here: see that nvidia-smi" in without_device.obstacle("cuda")
+    assert "no CUDA driver here; see that nvidia-smi" in without_device.obstacle("cuda")
 
 
 def test_on_a_torch_for_amds_gpus_ncu_is_not_looked_for(tool, ncu, monkeypatch):
@@ -124,3 +127,167 @@ def test_without_a_report_there_is_no_record(tool, tmp_path):
     (tmp_path / "ncu" / "step.ncu-rep").unlink()
     with pytest.raises(UserError, match=r"ncu left no .*step.ncu-rep"):
         tool.read(tmp_path, ())
+
+
+# The program
+
+REAL = shutil.which("ncu")
+
+
+def refusal(root, environ=None):
+    with pytest.raises(RefusalError) as caught:
+        find_ncu(root, environ or {})
+    return caught.value.problem
+
+
+def test_no_ncu_anywhere(folder_of_ncu, tree):
+    refused = refusal(tree({}))
+    assert refused.what == "ncu is not found: no kernel counters"
+    assert "install Nsight Compute" in refused.remedy
+    assert "sudo" not in refused.remedy
+    assert "sudo -E env" in refusal(tree({}), {"SUDO_USER": "ada"}).remedy
+
+
+def test_of_several_off_path_the_newest_is_taken(ncu, tree, monkeypatch):
+    root = tree({})
+    for toolkit in ("cuda-9.2", "cuda-13.0", "cuda"):
+        folder = root / "usr/local" / toolkit / "bin"
+        folder.mkdir(parents=True)
+        ScriptedNcu(folder)
+    monkeypatch.setenv("PATH", str(root))
+    newest = str(root / "usr/local/cuda-13.0/bin/ncu")
+    assert find_ncu(root).path == newest
+    assert find_ncu(root).command(root / "out", ["dram__bytes.sum"])[0] == newest
+
+
+def test_an_ncu_without_tensor_metrics_is_refused(ncu, tree):
+    ncu.script(version="2023.2.0.0")
+    assert find_ncu(tree({})).version == (2023, 2, 0)
+    ncu.script(version="2023.1.1.0")
+    refused = refusal(tree({}))
+    assert refused.what.startswith("ncu 2023.1.1 at ")
+    assert "2023.2" in refused.remedy
+
+
+@pytest.mark.parametrize(
+    ("script", "complaint"),
+    [
+        ("echo 'error while loading shared libraries' >&2; exit 127", "error while loading"),
+        ("echo hello", "tells no version"),
+    ],
+)
+def test_a_broken_ncu(ncu, tree, script, complaint):
+    ncu.program.write_text(f"#!/bin/sh\n{script}\n")
+    refused = refusal(tree({}))
+    assert complaint in refused.what
+    assert refused.remedy == "reinstall Nsight Compute"
+
+
+def test_chips_and_metrics_as_ncu_lists_them(ncu, tree):
+    found = find_ncu(tree({}))
+    assert found.chips() == {"tu102", "tu116", "ad102", "gh100"}
+    of_hopper = found.metrics("--chips", "gh100")
+    assert {"dram__bytes", "sm__ops_path_tensor_src_fp16"} < of_hopper
+    assert not any(" " in name or name == "Metric" for name in of_hopper)
+    assert "sm__ops_path_tensor_src_fp16" not in found.metrics("--chips", "ad102")
+    with pytest.raises(UnknownFactError, match="Invalid chip zz9"):
+        found.metrics("--chips", "zz9")
+
+
+def test_the_command_line_that_counts(ncu, tree):
+    found = find_ncu(tree({}))
+    command = found.command(Path("/records/a%p/ncu/hardware"), ["dram__bytes.sum", "b.sum"])
+    assert " ".join(command) == (
+        f"{ncu.program} --config-file off --profile-from-start off --replay-mode kernel "
+        "--clock-control none --metrics dram__bytes.sum,b.sum --force-overwrite "
+        "--export /records/a%%p/ncu/hardware"
+    )
+
+
+def test_a_report_that_ncu_cannot_read(ncu, tree, tmp_path):
+    report = tmp_path / "junk.ncu-rep"
+    report.write_text("junk")
+    with pytest.raises(RefusalError, match="Failed to load report file"):
+        find_ncu(tree({})).to_csv(report, tmp_path / "junk.csv", ["dram__bytes.sum"])
+    assert not (tmp_path / "junk.csv").exists()
+
+
+@pytest.mark.skipif(REAL is None, reason="no ncu on PATH")
+@pytest.mark.parametrize(("chip", "member"), MEMBERS.items())
+def test_the_real_ncu_has_every_metric_of_the_table(chip, member):
+    ncu = find_ncu()
+    if member not in ncu.chips():
+        pytest.skip(f"{ncu} is older than {member}")
+    known = ncu.metrics("--chips", member)
+    wanted = {name.rpartition(".")[0] for name in metrics_for_chip(chip)}
+    assert wanted - known == set()
+
+
+# What it has for a device
+
+
+def choose(capability, root):
+    return choose_metrics(find_ncu(root), capability)
+
+
+def test_a_known_chip_gets_its_table(ncu, tree):
+    assert choose((9, 0), tree({})) == (metrics_for_chip("gh100"), {})
+
+
+def test_without_a_driver_ncu_is_asked_for_a_chip_of_the_family(ncu, tree):
+    ncu.script(device=None)
+    assert choose((8, 9), tree({})) == (metrics_for_chip("ad10x"), {})
+    assert ["--query-metrics", "--chips", "ad102"] in ncu.asked
+
+
+def test_the_device_at_hand_may_lack_what_its_family_has(ncu, tree):
+    ncu.script(device="tu116")  # 7.5 as tu102, without tensor cores
+    metrics, left_out = choose((7, 5), tree({}))
+    assert not any("tensor" in name for name in metrics)
+    assert left_out == {
+        f"sm__ops_path_tensor_{kind}.sum": "ncu 2024.1.1 has none here"
+        for kind in ("src_fp16_bf16_tf32_dst_fp32", "src_fp16_dst_fp16")
+    }
+
+
+@pytest.mark.parametrize("visible", ["1,0", "GPU-8f6a"])
+def test_ncus_first_device_may_be_another_than_the_one_that_cuda_sees(
+    ncu, tree, monkeypatch, visible
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    ncu.script(device="tu116")
+    assert choose((9, 0), tree({})) == (metrics_for_chip("gh100"), {})
+
+
+def test_an_unknown_chip_gets_whatever_exists_and_nothing_twice(ncu, tree):
+    parts = [
+        "sm__ops_path_tensor_src_fp16_dst_fp32",
+        "smsp__sass_thread_inst_executed_op_ffma2_pred_on",
+    ]
+    ncu.script(chips={"gr100": [*CHIPS["gh100"], *parts]}, device="gr100")
+    metrics, left_out = choose((13, 0), tree({}))
+    assert {*metrics} == {*metrics_for_chip("gh100"), f"{parts[1]}.sum"}
+    assert left_out == {}
+
+
+def test_a_chip_that_ncu_does_not_know_is_refused(ncu, tree):
+    with pytest.raises(RefusalError, match=r"ncu 2024.1.1 is older than .*12.0.*CUDA 12.8"):
+        choose((12, 0), tree({}))
+    ncu.script(device=None)
+    with pytest.raises(RefusalError, match=r"metrics of compute capability 13.0; see that"):
+        choose((13, 0), tree({}))
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo nothing", "echo a__b Counter"])
+def test_where_ncu_lists_nothing_of_use_the_table_stands(ncu, tree, script):
+    found = find_ncu(tree({}))
+    ncu.program.write_text(f"#!/bin/sh\ncase $1 in --query*) {script};; *) exit 1;; esac\n")
+    assert choose_metrics(found, (9, 0)) == (metrics_for_chip("gh100"), {})
+
+
+def test_a_chip_without_a_total_of_dram_bytes_counts_reads_and_writes(ncu, tree):
+    halves = ["dram__bytes_op_read", "dram__bytes_op_write"]
+    metrics = [name for name in CHIPS["gh100"] if name != "dram__bytes"]
+    ncu.script(chips={"gb10b": [*metrics, *halves]}, device="gb10b")
+    hardware, _ = choose((12, 1), tree({}))
+    assert [name for name in hardware if "dram" in name] == [f"{half}.sum" for half in halves]
