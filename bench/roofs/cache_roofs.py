@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
+from bench.errors import Unknown
 from bench.machine import cpu_caches
 from bench.machine.cpu import CacheLevel
 from bench.machine.probes import UnknownFactError
@@ -56,23 +56,19 @@ _L1_BLOCKS = 2
 _L2_PROGRAMS = 4
 #: An L2 may be in two halves that each keep a copy (NVIDIA A100, H100), so a quarter fits well.
 _L2_SHARE = 4
-_NO_SIZE = "CUDA does not report it"
 
 
-@dataclass(frozen=True)
-class Level:
-    """One level and the probe that reads what fits into it.
+class Level(NamedTuple):
+    """One level and the probe that reads what fits into it, each unknown for a reason.
 
-    `size_bytes` is that of all instances together, None with `why_no_size`; `probe` is None with
-    `why_no_probe`. `only_control`: the reading is bound by its own arithmetic there, so that its
-    rate is no roof, but shows that slower levels are bound by the cache.
+    `size_bytes` is that of all instances together. `only_control`: the reading is bound by its own
+    arithmetic there, so that its rate is no roof, but shows that slower levels are bound by the
+    cache.
     """
 
     name: LevelName
-    size_bytes: int | None
-    probe: Probe | None
-    why_no_size: str = ""
-    why_no_probe: str = ""
+    size_bytes: int | Unknown
+    probe: Probe | Unknown
     only_control: bool = False
 
 
@@ -81,28 +77,26 @@ def cpu_levels() -> tuple[Level, ...]:
     try:
         caches = cpu_caches()
     except UnknownFactError as error:
-        why = f"the processor's caches: {error}"
-        return tuple(Level(name, None, None, why, why) for name in _NAMES.values())
+        why = Unknown(f"the processor's caches: {error}")
+        return tuple(Level(name, why, why) for name in _NAMES.values())
     return tuple(
-        _cpu_level(number, caches[number], caches.get(number - 1))
-        for number in sorted(caches)
-        if number in _NAMES
+        _cpu_level(_NAMES[number], caches[number], caches.get(number - 1))
+        for number in sorted(caches.keys() & _NAMES.keys())
     )
 
 
-def _cpu_level(number: int, cache: CacheLevel, below: CacheLevel | None) -> Level:
-    name = _NAMES[number]
+def _cpu_level(name: LevelName, cache: CacheLevel, below: CacheLevel | None) -> Level:
     if below is None:
         probe = sum_probe(name, cache.smallest_bytes // 2)
         return Level(name, cache.total_bytes, probe, only_control=True)
     block = max(cache.smallest_bytes // 4, _OVER_BELOW * below.largest_bytes)
-    if block > cache.smallest_bytes // 2:
-        why = (
-            f"a block of {_OVER_BELOW} times the level below takes over half of its "
-            f"{cache.smallest_bytes // 2**10} KiB"
-        )
-        return Level(name, cache.total_bytes, None, why_no_probe=why)
-    return Level(name, cache.total_bytes, sum_probe(name, block))
+    if block <= cache.smallest_bytes // 2:
+        return Level(name, cache.total_bytes, sum_probe(name, block))
+    why = (
+        f"a block of {_OVER_BELOW} times the level below takes over half of its "
+        f"{cache.smallest_bytes // 2**10} KiB"
+    )
+    return Level(name, cache.total_bytes, Unknown(why))
 
 
 def sum_probe(name: str, block_bytes: int) -> Probe:
@@ -123,22 +117,19 @@ def sum_probe(name: str, block_bytes: int) -> Probe:
 def cuda_levels(device: Device) -> tuple[Level, ...]:
     """Return L1, of all multiprocessors together, and L2."""
     info = device.info()
-    if info.cores is None or info.last_level_cache_bytes is None:
-        reasons = (info.missing.get(name) for name in ("cores", "last_level_cache_bytes"))
-        why = next(reason for reason in reasons if reason)
-        return (Level("L1", None, None, why, why), Level("L2", None, None, why, why))
     l2_bytes = info.last_level_cache_bytes
-    own = read_probe(
-        "L1", device, info.cores * _L1_PROGRAMS, _L1_BLOCKS * GPU_BLOCK, own_regions=True
-    )
+    if info.cores is None or l2_bytes is None:
+        why = Unknown(info.missing.get("cores") or info.missing["last_level_cache_bytes"])
+        return (Level("L1", why, why), Level("L2", why, why))
+    programs = info.cores * _L1_PROGRAMS
+    own = read_probe("L1", device, programs, _L1_BLOCKS * GPU_BLOCK, own_regions=True)
     blocks = l2_bytes // _L2_SHARE // (GPU_BLOCK * _ELEMENT_BYTES)
-    if not blocks:
-        why = f"its {l2_bytes} bytes are too few for a block"
-        return (Level("L1", None, own, _NO_SIZE), Level("L2", l2_bytes, None, "", why))
-    shared = read_probe(
-        "L2", device, info.cores * _L2_PROGRAMS, blocks * GPU_BLOCK, own_regions=False
-    )
-    return (Level("L1", None, own, _NO_SIZE), Level("L2", l2_bytes, shared))
+    shared: Probe | Unknown = Unknown(f"its {l2_bytes} bytes are too few for a block")
+    if blocks:
+        programs = info.cores * _L2_PROGRAMS
+        shared = read_probe("L2", device, programs, blocks * GPU_BLOCK, own_regions=False)
+    no_size = Unknown("CUDA does not report it")
+    return (Level("L1", no_size, own), Level("L2", l2_bytes, shared))
 
 
 def read_probe(
@@ -148,7 +139,10 @@ def read_probe(
     whole = elements * (programs if own_regions else 1)
 
     def prepare() -> Launch:
-        read = _gpu_kernel()
+        try:
+            from bench.roofs.gpu_reader import read
+        except ImportError as error:
+            raise RuntimeError(f"Triton cannot be used here: {error}") from None
         data = torch.randn(whole, device=device.torch_device)
         sums = torch.empty(programs * GPU_BLOCK, device=device.torch_device)
 
@@ -174,15 +168,6 @@ def read_probe(
     work = programs * _GPU_ROUNDS * GPU_BLOCK * _ELEMENT_BYTES
     title = f"{name}: read of {region} by {programs} programs"
     return Probe(title, None, "bytes_per_s", work, whole * _ELEMENT_BYTES, prepare)
-
-
-def _gpu_kernel() -> Callable[..., None]:
-    """The kernel's launcher. Raises `RuntimeError` where there is no Triton."""
-    try:
-        from bench.roofs.gpu_reader import read
-    except ImportError as error:
-        raise RuntimeError(f"Triton cannot be used here: {error}") from None
-    return read
 
 
 def measure_cache_roofs(
@@ -217,8 +202,8 @@ def _levels(device: Device) -> tuple[Level, ...]:
         return cpu_levels()
     if device.backend == "cuda":
         return cuda_levels(device)
-    why = "no kernel that reads an Apple GPU's caches is at hand"
-    return (Level("L1", None, None, why, why), Level("L2", None, None, why, why))
+    why = Unknown("no kernel that reads an Apple GPU's caches is at hand")
+    return (Level("L1", why, why), Level("L2", why, why))
 
 
 def _roof(
@@ -229,23 +214,25 @@ def _roof(
     launch_s: float,
     device: Device,
 ) -> CacheRoof:
-    reason, source = level.why_no_probe or notes, "not measured"
-    if sample is not None and level.probe is not None:
-        overhead = launch_s * sustained_rate(sample.rates) / level.probe.work_per_launch
+    source = "not measured"
+    peak: float | Unknown = Unknown(notes)
+    if isinstance(level.probe, Unknown):
+        peak = level.probe
+    elif sample is not None:
+        rate = sustained_rate(sample.rates)
+        overhead = launch_s * rate / level.probe.work_per_launch
         source = (
             f"{account_of(sample)}; launches take {100 * overhead:.1f} %; {software_of(device)}"
         )
-        reason = _doubt(level, sample, below, overhead)
-    peak = None if reason or sample is None else sustained_rate(sample.rates)
-    missing = {"peak_bytes_per_s": reason} if peak is None else {}
-    if level.size_bytes is None:
-        missing["size_bytes"] = level.why_no_size
-    return CacheRoof(
-        level=level.name,
-        size_bytes=level.size_bytes,
-        peak_bytes_per_s=peak,
-        source=source,
-        missing=missing,
+        doubt = _doubt(level, sample, below, overhead)
+        peak = Unknown(doubt) if doubt else rate
+    return CacheRoof.model_validate(
+        {
+            "level": level.name,
+            "size_bytes": level.size_bytes,
+            "peak_bytes_per_s": peak,
+            "source": source,
+        }
     )
 
 

@@ -14,6 +14,7 @@ from bench.records import Ceiling, CeilingSample, MathMode
 from bench.records.journal import Clock, ignore
 from bench.roofs.probe_sampler import ProbeGroup, ProbeSampler, free_bytes
 from bench.roofs.roof_probes import (
+    ONE_WAY,
     Convolution,
     Layout,
     Probe,
@@ -42,15 +43,10 @@ def _products(
     gradient TN.
     """
     return (
-        *(Product(size, size, size, layout) for layout in get_args(Layout)),
-        *(Product(other, other, other, "NT") for other in other_sizes),
-        Product(pixels, filters, inputs, "NT"),
+        *((size, size, size, layout) for layout in get_args(Layout)),
+        *((other, other, other, "NT") for other in other_sizes),
+        (pixels, filters, inputs, "NT"),
     )
-
-
-def _convolutions(*shapes: tuple[int, int, int, int]) -> tuple[Convolution, ...]:
-    """Convolutions 3x3 of a batch, channels, size and filters each."""
-    return tuple(Convolution(*shape) for shape in shapes)
 
 
 @dataclass(frozen=True)
@@ -73,14 +69,14 @@ class Plan:
 PLANS = {
     "cpu": Plan(
         products=_products(1024, (512, 2048, 4096), 12544, 256, 2304),
-        convolutions=_convolutions((16, 128, 28, 128), (16, 256, 14, 256), (64, 256, 28, 256)),
+        convolutions=((16, 128, 28, 128), (16, 256, 14, 256), (64, 256, 28, 256)),
         stream_steps=(1, 2, 4),
         group_s=0.1,
         budget_s=30.0,
     ),
     "cuda": Plan(
         products=_products(8192, (4096, 16384), 200704, 512, 4608),
-        convolutions=_convolutions((256, 512, 14, 512), (128, 256, 56, 256), (256, 512, 28, 512)),
+        convolutions=((256, 512, 14, 512), (128, 256, 56, 256), (256, 512, 28, 512)),
         stream_steps=(1, 4, 16),
         group_s=0.05,
         budget_s=20.0,
@@ -89,7 +85,7 @@ PLANS = {
     ),
     "mps": Plan(
         products=_products(4096, (2048, 8192), 50176, 256, 2304),
-        convolutions=_convolutions((64, 256, 14, 256), (32, 256, 28, 256), (64, 512, 28, 512)),
+        convolutions=((64, 256, 14, 256), (32, 256, 28, 256), (64, 512, 28, 512)),
         stream_steps=(1, 2, 4),
         group_s=0.05,
         budget_s=20.0,
@@ -144,7 +140,7 @@ def compute_probes(device: Device, plan: Plan, mode: MathMode) -> list[Probe]:
     ]
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if device.backend == "cpu" and mode == "fp32" and has_onednn:
-        probes += [linear_probe(shape) for shape in plan.products if shape.layout == "NT"]
+        probes += [linear_probe(shape) for shape in plan.products if shape[-1] == "NT"]
     return sorted(probes, key=lambda probe: probe.work_per_launch)
 
 
@@ -157,7 +153,7 @@ def _bandwidth_groups(device: Device, plan: Plan) -> tuple[ProbeGroup, ProbeGrou
         return ProbeGroup("memory", [], why), ProbeGroup("memory, one way", [], why)
     where = device.torch_device
     # Of the largest: a cache serves a part of what is read again and again.
-    one_way = stream_probes(sizes[-1:], where, one_way=True)
+    one_way = stream_probes(sizes[-1:], where, ONE_WAY)
     return ProbeGroup("memory", stream_probes(sizes, where)), ProbeGroup("memory, one way", one_way)
 
 
@@ -168,25 +164,24 @@ def _ceiling(
 
     What was repeated alone is the peak, and the probes that took turns are bursts.
     """
-    roofs = {"peak_flops_per_s": compute, "peak_bytes_per_s": bandwidth}
-    best = {name: group.alone or best_sample(group.samples()) for name, group in roofs.items()}
-    found = {name: sample for name, sample in best.items() if sample is not None}
-    more = {"one_way_bytes_per_s": best_sample(one_way.samples())}
-    if compute.alone is not None:
-        more["burst_flops_per_s"] = best_sample(compute.samples())
-    known = {name: sample for name, sample in {**found, **more}.items() if sample is not None}
-    peaks = {name: sustained_rate(sample.rates) for name, sample in known.items()}
-    asked = {**roofs, "burst_flops_per_s": compute, "one_way_bytes_per_s": one_way}
-    failed = {name: "; ".join(group.notes) for name, group in asked.items() if not group.samples()}
+    peaks = [group.alone or best_sample(group.samples()) for group in (compute, bandwidth)]
+    burst = best_sample(compute.samples()) if compute.alone else None
+    roofs = {
+        "peak_flops_per_s": (compute, peaks[0]),
+        "peak_bytes_per_s": (bandwidth, peaks[1]),
+        "burst_flops_per_s": (compute, burst),
+        "one_way_bytes_per_s": (one_way, best_sample(one_way.samples())),
+    }
+    failed = {name: "; ".join(group.notes) for name, (group, _) in roofs.items()}
     return Ceiling.of(
         "not measured on this backend",
-        {name: why for name, why in failed.items() if why},
+        {name: why for name, why in failed.items() if why and not roofs[name][0].samples()},
         device=device.info().name,
         backend=device.backend,
         math_mode=mode,
-        **peaks,
+        **{name: sustained_rate(best.rates) for name, (_, best) in roofs.items() if best},
         kind="measured",
-        source="; ".join([*map(account_of, found.values()), software_of(device)]),
+        source="; ".join([*map(account_of, filter(None, peaks)), software_of(device)]),
         date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 

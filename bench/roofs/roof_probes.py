@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from bench.records import CeilingSample, MathMode
@@ -36,61 +37,41 @@ DTYPES: dict[MathMode, torch.dtype] = {
 }
 
 
-@dataclass(frozen=True)
-class Product:
-    """(m x k) times (k x n); T: that operand is stored transposed."""
+#: (m x k) times (k x n), given as m, n, k and whether each operand is stored transposed (T).
+Product = tuple[int, int, int, Layout]
+#: Batch, channels, size and filters of a square convolution of stride 1, padded to keep the size.
+Convolution = tuple[int, int, int, int]
+_KERNEL = 3
 
-    m: int
-    n: int
-    k: int
-    layout: Layout = "NN"
-
-    @property
-    def flops(self) -> int:
-        """2 m n k."""
-        return 2 * self.m * self.n * self.k
-
-    @property
-    def elements(self) -> int:
-        """Elements of both operands and the result."""
-        return self.m * self.k + self.k * self.n + self.m * self.n
+Quantity = Literal["flops_per_s", "bytes_per_s"]
+Launch = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Convolution:
-    """A square convolution of stride 1 whose padding keeps the image's size."""
+class Probe:
+    """`prepare` makes the operands and returns the launch; nothing is allocated before it."""
 
-    batch: int
-    channels: int
-    size: int
-    filters: int
-    kernel: int = 3
-
-    @property
-    def flops(self) -> int:
-        """2 x outputs x (channels x kernel x kernel)."""
-        outputs = self.batch * self.filters * self.size**2
-        return 2 * outputs * self.channels * self.kernel**2
-
-    @property
-    def elements(self) -> int:
-        """Elements of images, weights and result."""
-        images = self.batch * self.size**2 * (self.channels + self.filters)
-        return images + self.filters * self.channels * self.kernel**2
+    name: str
+    math_mode: MathMode | None  # None: it moves bytes, whatever they mean
+    quantity: Quantity
+    work_per_launch: int  # FLOP or bytes
+    operand_bytes: int
+    prepare: Callable[[], Launch]
 
 
 def product_probe(shape: Product, mode: MathMode, device: torch.device) -> Probe:
-    """Return `torch.mm` into an existing result."""
-    dtype = DTYPES[mode]
+    """Return `torch.mm` into an existing result: 2 m n k FLOP."""
+    m, n, k, layout = shape
+    how: Any = {"dtype": DTYPES[mode], "device": device}
 
     def prepare() -> Launch:
-        a = _matrix(shape.m, shape.k, shape.layout[0] == "T", dtype, device)
-        b = _matrix(shape.k, shape.n, shape.layout[1] == "T", dtype, device)
-        result = torch.empty(shape.m, shape.n, dtype=dtype, device=device)
+        a = torch.randn(k, m, **how).t() if layout[0] == "T" else torch.randn(m, k, **how)
+        b = torch.randn(n, k, **how).t() if layout[1] == "T" else torch.randn(k, n, **how)
+        result = torch.empty(m, n, **how)
         return lambda: torch.mm(a, b, out=result)
 
-    name = f"matmul {mode} {shape.m}x{shape.n}x{shape.k} {shape.layout}"
-    return _compute_probe(name, mode, shape, prepare)
+    name = f"matmul {mode} {m}x{n}x{k} {layout}"
+    return _compute_probe(name, mode, 2 * m * n * k, m * k + k * n + m * n, prepare)
 
 
 def linear_probe(shape: Product) -> Probe:
@@ -99,50 +80,48 @@ def linear_probe(shape: Product) -> Probe:
     `torch.mm` calls the BLAS that torch was built with, whose fp32 is not always the fastest: on
     an AMD Zen 5 oneDNN, which also computes the convolutions there, reaches 2.2 times MKL's rate.
     """
+    m, n, k, _ = shape
 
     def prepare() -> Launch:
-        x = torch.randn(shape.m, shape.k).to_mkldnn()
-        weight = torch.randn(shape.n, shape.k)
+        x = torch.randn(m, k).to_mkldnn()
+        weight = torch.randn(n, k)
         return lambda: functional.linear(x, weight)
 
-    name = f"oneDNN linear fp32 {shape.m}x{shape.n}x{shape.k}"
-    return _compute_probe(name, "fp32", shape, prepare)
+    name = f"oneDNN linear fp32 {m}x{n}x{k}"
+    return _compute_probe(name, "fp32", 2 * m * n * k, m * k + k * n + m * n, prepare)
 
 
 def convolution_probe(
     shape: Convolution, mode: MathMode, device: torch.device, channels_last: bool
 ) -> Probe:
-    """Return the forward convolution, which in some libraries outruns every matrix product."""
+    """Return the forward convolution, which in some libraries outruns every matrix product.
+
+    Its FLOP are 2 x outputs x (channels x 3 x 3).
+    """
+    batch, channels, size, filters = shape
+    images, weights = (batch, channels, size, size), (filters, channels, _KERNEL, _KERNEL)
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    dtype, kernel = DTYPES[mode], shape.kernel
 
     def prepare() -> Launch:
-        size, channels = shape.size, shape.channels
-        images = torch.randn(shape.batch, channels, size, size, dtype=dtype, device=device)
-        weights = torch.randn(shape.filters, channels, kernel, kernel, dtype=dtype, device=device)
-        x, w = (each.contiguous(memory_format=layout) for each in (images, weights))
-        return lambda: torch.conv2d(x, w, padding=kernel // 2)
+        x, w = (
+            torch.randn(*of, dtype=DTYPES[mode], device=device).contiguous(memory_format=layout)
+            for of in (images, weights)
+        )
+        return lambda: torch.conv2d(x, w, padding=_KERNEL // 2)
 
+    outputs, sums = batch * filters * size**2, math.prod(weights[1:])
+    elements = math.prod(images) + math.prod(weights) + outputs
     name = (
-        f"conv {mode} {kernel}x{kernel} {shape.batch}x{shape.channels}x{shape.size}x{shape.size}"
-        f" to {shape.filters} {'NHWC' if channels_last else 'NCHW'}"
+        f"conv {mode} {_KERNEL}x{_KERNEL} {'x'.join(map(str, images))} to {filters} "
+        f"{'NHWC' if channels_last else 'NCHW'}"
     )
-    return _compute_probe(name, mode, shape, prepare)
+    return _compute_probe(name, mode, 2 * outputs * sums, elements, prepare)
 
 
 def _compute_probe(
-    name: str, mode: MathMode, shape: Product | Convolution, prepare: Callable[[], Launch]
+    name: str, mode: MathMode, flops: int, elements: int, prepare: Callable[[], Launch]
 ) -> Probe:
-    operand_bytes = shape.elements * DTYPES[mode].itemsize
-    return Probe(name, mode, "flops_per_s", shape.flops, operand_bytes, prepare)
-
-
-def _matrix(
-    rows: int, columns: int, transposed: bool, dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
-    if transposed:
-        return torch.randn(columns, rows, dtype=dtype, device=device).t()
-    return torch.randn(rows, columns, dtype=dtype, device=device)
+    return Probe(name, mode, "flops_per_s", flops, elements * DTYPES[mode].itemsize, prepare)
 
 
 ARRAYS = 3
@@ -156,12 +135,20 @@ _SMALLEST_BYTES = 128 * 2**20
 _UNKNOWN_CACHE_BYTES = 512 * 2**20
 #: Random elements, repeated to an array's length: far quicker than drawing each one.
 _RANDOM_ELEMENTS = 2**20
-#: Arrays read plus arrays written: a = b; a = b + s c; c = c + s b.
-_ARRAYS_MOVED = {"copy": 2, "triad": 3, "update": 3}
-_ONE_WAY = {"read": 1, "write": 1}
 _TRIAD_SCALE = 3.0
 #: Small, so that an array updated many thousand times stays of the size it was.
 _UPDATE_SCALE = 2.0**-20
+#: What is launched on three arrays, and how many it reads plus how many it writes.
+_STREAMS: dict[str, tuple[int, Callable[[Tensor, Tensor, Tensor], object]]] = {
+    "copy": (2, lambda a, b, c: a.copy_(b)),
+    "triad": (3, lambda a, b, c: torch.add(b, c, alpha=_TRIAD_SCALE, out=a)),
+    "update": (3, lambda a, b, c: c.add_(b, alpha=_UPDATE_SCALE)),
+    "read": (1, lambda a, b, c: torch.amax(c)),
+    "write": (1, lambda a, b, c: a.fill_(_UPDATE_SCALE)),
+}
+BOTH_WAYS = ("copy", "triad", "update")
+#: Memory that need not turn its bus around may be faster.
+ONE_WAY = ("read", "write")
 
 
 def array_sizes(cache_bytes: int | None, steps: Sequence[int], free_bytes: int) -> tuple[int, ...]:
@@ -177,35 +164,24 @@ def array_sizes(cache_bytes: int | None, steps: Sequence[int], free_bytes: int) 
 
 
 def stream_probes(
-    sizes: Sequence[int], device: torch.device, *, one_way: bool = False
+    sizes: Sequence[int], device: torch.device, kinds: Sequence[str] = BOTH_WAYS
 ) -> list[Probe]:
-    """Return copy, triad and update over the first `size` bytes of three arrays they share.
-
-    With `one_way` those that only read or only write instead: memory that need not turn its bus
-    around may be faster.
-    """
+    """Return probes of `kinds` over the first `size` bytes of three arrays that all share."""
 
     @functools.cache
-    def arrays() -> list[torch.Tensor]:
+    def arrays() -> list[Tensor]:
         blocks = max(sizes) // _ELEMENT_BYTES // _RANDOM_ELEMENTS
         return [torch.randn(_RANDOM_ELEMENTS, device=device).repeat(blocks) for _ in range(ARRAYS)]
 
     def probe(kind: str, size: int) -> Probe:
+        moved, operation = _STREAMS[kind]
+
         def prepare() -> Launch:
             a, b, c = (array[: size // _ELEMENT_BYTES] for array in arrays())
-            launches: dict[str, Launch] = {
-                "copy": lambda: a.copy_(b),
-                "triad": lambda: torch.add(b, c, alpha=_TRIAD_SCALE, out=a),
-                "update": lambda: c.add_(b, alpha=_UPDATE_SCALE),
-                "read": lambda: torch.amax(c),
-                "write": lambda: a.fill_(_UPDATE_SCALE),
-            }
-            return launches[kind]
+            return lambda: operation(a, b, c)
 
-        moved = kinds[kind] * size
-        return Probe(f"{kind} {size // 2**20} MiB", None, "bytes_per_s", moved, 0, prepare)
+        return Probe(f"{kind} {size // 2**20} MiB", None, "bytes_per_s", moved * size, 0, prepare)
 
-    kinds = _ONE_WAY if one_way else _ARRAYS_MOVED
     return [probe(kind, size) for size in sizes for kind in kinds]
 
 
@@ -234,22 +210,6 @@ def arithmetic_restored() -> Iterator[None]:
         backends.cudnn.benchmark = benchmark_before
         for switch, precision in zip(switches, before, strict=True):
             switch.fp32_precision = precision
-
-
-Quantity = Literal["flops_per_s", "bytes_per_s"]
-Launch = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Probe:
-    """`prepare` makes the operands and returns the launch; nothing is allocated before it."""
-
-    name: str
-    math_mode: MathMode | None  # None: it moves bytes, whatever they mean
-    quantity: Quantity
-    work_per_launch: int  # FLOP or bytes
-    operand_bytes: int
-    prepare: Callable[[], Launch]
 
 
 def rate_text(rate: float, quantity: Quantity) -> str:

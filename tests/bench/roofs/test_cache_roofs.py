@@ -2,12 +2,14 @@
 
 import itertools
 import sys
+from types import SimpleNamespace
 
 import pytest
 import samples
 import torch
 from scripted_gpu import QueueingDevice
 
+from bench.errors import Unknown
 from bench.machine.cpu import CacheLevel
 from bench.machine.probes import UnknownFactError
 from bench.records import CacheRoof, CeilingsRecord
@@ -17,6 +19,7 @@ from bench.roofs.roof_probes import Probe
 from bench.training.devices import open_device
 from commands.ceilings import roof_facts
 
+READER = "bench.roofs.gpu_reader"
 KIB = 2**10
 GB = 10**9
 
@@ -35,20 +38,14 @@ def measured(monkeypatch):
     """Return a function from levels to roofs; a level's repetitions run at `rates_gb_per_s`."""
     device = gpu()
 
-    def level(name, rates_gb_per_s, **changes):
+    def level(name, rates_gb_per_s, only_control=False):
         rates = itertools.chain(rates_gb_per_s, itertools.repeat(rates_gb_per_s[-1]))
-        probe = Probe(
-            f"{name}: scripted",
-            None,
-            "bytes_per_s",
-            GB // 100,
-            0,
-            lambda: lambda: device.queue(0.01 / next(rates)),
-        )
-        return Level(name, 1000, probe, **changes)
+        launch = lambda: device.queue(0.01 / next(rates))  # noqa: E731
+        probe = Probe(f"{name}: scripted", None, "bytes_per_s", GB // 100, 0, lambda: launch)
+        return Level(name, 1000, probe, only_control)
 
     def measure(*levels, launch_s=0.0):
-        made = [each if isinstance(each, Level) else level(*each[:2], **each[2]) for each in levels]
+        made = [each if isinstance(each, Level) else level(*each) for each in levels]
         monkeypatch.setattr(cache_roofs, "_levels", lambda device: made)
         monkeypatch.setattr(cache_roofs, "_launch_seconds", lambda device, clock: launch_s)
         return measure_cache_roofs(device, clock=device.clock, budget_s=0.5)
@@ -57,7 +54,7 @@ def measured(monkeypatch):
 
 
 def test_levels_have_their_scripted_rates(measured):
-    l1, l2 = measured(("L1", [9], {}), ("L2", [3], {}), launch_s=0.04 * 0.01 / 9)
+    l1, l2 = measured(("L1", [9]), ("L2", [3]), launch_s=0.04 * 0.01 / 9)
     assert (l1.level, l1.size_bytes, l1.missing) == ("L1", 1000, {})
     assert (l2.level, l2.size_bytes, l2.missing) == ("L2", 1000, {})
     assert l1.peak_bytes_per_s == pytest.approx(9 * GB)
@@ -70,18 +67,14 @@ def test_levels_have_their_scripted_rates(measured):
     ("levels", "launch_share", "reason"),
     [
         (
-            [("L1", [9], {}), ("L2", [3], {}), ("L3", [2.9], {})],
+            [("L1", [9]), ("L2", [3]), ("L3", [2.9])],
             0,
             "no slower than the level below (3 GB/s): the two cannot be distinguished",
         ),
-        ([("L1", [4], {"only_control": True}), ("L2", [3.9], {})], 0, "the two cannot be"),
-        (
-            [("L1", [3], {"only_control": True})],
-            0,
-            "at 3 GB/s its reading may be bound by the additions",
-        ),
-        ([("L2", [3], {})], 0.06, "6 % of the time went to launching"),
-        ([("L2", [4] * 12 + [3], {})], 0, "others use the device"),
+        ([("L1", [4], True), ("L2", [3.9])], 0, "the two cannot be"),
+        ([("L1", [3], True)], 0, "at 3 GB/s its reading may be bound by the additions"),
+        ([("L2", [3])], 0.06, "6 % of the time went to launching"),
+        ([("L2", [4] * 12 + [3])], 0, "others use the device"),
     ],
 )
 def test_a_rate_that_may_not_be_the_caches_has_a_reason(measured, levels, launch_share, reason):
@@ -89,8 +82,9 @@ def test_a_rate_that_may_not_be_the_caches_has_a_reason(measured, levels, launch
     assert roof.peak_bytes_per_s is None
     assert reason in roof.missing["peak_bytes_per_s"]
     assert roof.source.startswith(f"{roof.level}: scripted")  # what was seen is kept
-    controls = [changes.get("only_control", False) for _, _, changes in levels[:-1]]
-    assert [each.peak_bytes_per_s is None for each in below] == controls
+    assert [each.peak_bytes_per_s is None for each in below] == [
+        len(level) == 3 for level in levels[:-1]
+    ]
 
 
 def test_a_probe_that_fails_and_an_absent_one_give_the_reason(measured):
@@ -98,8 +92,8 @@ def test_a_probe_that_fails_and_an_absent_one_give_the_reason(measured):
         raise RuntimeError("Triton cannot be used here: No module named 'triton'\nmore")
 
     probe = Probe("L1: read", None, "bytes_per_s", 1, 0, prepare)
-    no_probe = Level("L3", 8, None, why_no_probe="small")
-    roof, other = measured(Level("L1", None, probe, "not reported by CUDA"), no_probe)
+    no_probe = Level("L3", 8, Unknown("small"))
+    roof, other = measured(Level("L1", Unknown("not reported by CUDA"), probe), no_probe)
     assert roof.missing == {
         "peak_bytes_per_s": "L1: read left out: Triton cannot be used here: "
         "No module named 'triton'",
@@ -125,7 +119,7 @@ def scripted_reader(monkeypatch):
             calls.append((data.numel(), sums.numel(), programs, elements, own_regions))
             device.queue(programs * rounds * block * 4 / (l1 if own_regions else l2))
 
-        monkeypatch.setattr(cache_roofs, "_gpu_kernel", lambda: read)
+        monkeypatch.setitem(sys.modules, READER, SimpleNamespace(read=read))
         return calls
 
     return install
@@ -163,7 +157,7 @@ def test_an_l2_too_small_for_a_block_costs_only_its_own_roof(scripted_reader):
 
 def test_without_triton_a_gpu_has_the_reason(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "bench.roofs.gpu_reader", raising=False)
+    monkeypatch.delitem(sys.modules, READER, raising=False)
     device = gpu()
     for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
         assert "Triton cannot be used here: " in roof.missing["peak_bytes_per_s"]
@@ -176,7 +170,7 @@ def test_a_kernel_that_does_not_compile_is_a_reason_not_a_crash(monkeypatch):
     def read(*data, **how):
         raise CompilationError("no C compiler\nin PATH")
 
-    monkeypatch.setattr(cache_roofs, "_gpu_kernel", lambda: read)
+    monkeypatch.setitem(sys.modules, READER, SimpleNamespace(read=read))
     device = gpu()
     for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
         why = roof.missing["peak_bytes_per_s"]
@@ -206,18 +200,13 @@ def test_blocks_fit_into_their_level_and_not_into_the_one_below(monkeypatch, l1,
     levels = cpu_plan(monkeypatch, {1: l1, 2: l2, 3: l3})
     assert [level.probe.operand_bytes // KIB for level in levels] == list(blocks)
     assert [level.only_control for level in levels] == [True, False, False]
-    assert [level.size_bytes for level in levels] == [
-        l1.total_bytes,
-        l2.total_bytes,
-        l3.total_bytes,
-    ]
+    assert [level.size_bytes for level in levels] == [cache.total_bytes for cache in (l1, l2, l3)]
 
 
 def test_a_level_hardly_larger_than_the_one_below_is_left_out(monkeypatch):
     levels = cpu_plan(monkeypatch, {1: sizes(32), 2: sizes(1024), 3: sizes(4096)})
-    assert levels[2].probe is None
-    assert "takes over half of its 4096 KiB" in levels[2].why_no_probe
-    assert levels[1].probe is not None
+    assert "takes over half of its 4096 KiB" in levels[2].probe.reason
+    assert levels[1].probe
 
 
 def test_unknown_caches_are_a_reason_for_each_level(monkeypatch):
@@ -225,11 +214,8 @@ def test_unknown_caches_are_a_reason_for_each_level(monkeypatch):
         raise UnknownFactError("not read on Windows")
 
     monkeypatch.setattr(cache_roofs, "cpu_caches", unknown)
-    for level in cache_roofs.cpu_levels():
-        assert level.probe is None
-        assert (
-            level.why_no_probe == level.why_no_size == "the processor's caches: not read on Windows"
-        )
+    why = Unknown("the processor's caches: not read on Windows")
+    assert [level[1:3] for level in cache_roofs.cpu_levels()] == [(why, why)] * 3
 
 
 def test_every_row_of_a_launch_is_a_sum_over_the_whole_block(monkeypatch):

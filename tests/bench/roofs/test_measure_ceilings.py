@@ -10,7 +10,6 @@ from scripted_gpu import MIB, QueueingDevice, ScriptedWork
 
 from bench.roofs import MINIMUM_REPETITIONS, measure_ceilings, sustained_rate
 from bench.roofs.measure import PLANS, Plan
-from bench.roofs.roof_probes import Convolution, Product
 from bench.training.devices import open_device
 
 GPU_MODES = ("fp32", "tf32", "bf16", "fp16")
@@ -153,8 +152,8 @@ def test_arithmetic_switches_are_put_back(roomy_gpu, before, monkeypatch):
 @pytest.mark.slow
 def test_this_cpus_ceilings_follow_from_its_samples_with_arrays_past_its_cache(monkeypatch):
     small = Plan(
-        products=(Product(64, 64, 64, "NT"), Product(128, 128, 128, "NN")),
-        convolutions=(Convolution(1, 16, 8, 16),),
+        products=((64, 64, 64, "NT"), (128, 128, 128, "NN")),
+        convolutions=((1, 16, 8, 16),),
         stream_steps=(1,),
         group_s=0.002,
         budget_s=0.3,

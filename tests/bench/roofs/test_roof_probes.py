@@ -6,8 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.roofs.measure import PLANS, compute_probes
 from bench.roofs.roof_probes import (
-    Convolution,
-    Product,
+    ONE_WAY,
     array_sizes,
     convolution_probe,
     linear_probe,
@@ -39,21 +38,13 @@ def operands(probe):
     return seen.calls
 
 
-def test_flops_worked_by_hand():
-    # 3x4 results, each the sum of 5 products: 12 x 5 multiply-adds = 60 MAC = 120 FLOP.
-    assert Product(3, 4, 5).flops == 120
-    assert Product(3, 4, 5).elements == 15 + 20 + 12
+def test_a_convolutions_flops_worked_by_hand():
     # 2 images of 3 channels, 4x4, to 5 filters of 3x3: 2 x 5 x 16 = 160 outputs, each the sum of
     # 3 x 9 = 27 products: 4320 MAC = 8640 FLOP.
-    assert Convolution(2, 3, 4, 5).flops == 8640
-    assert Convolution(2, 3, 4, 5).elements == 2 * 16 * (3 + 5) + 5 * 3 * 9
-    assert Convolution(2, 3, 4, 5, kernel=1).flops == 960
-
-
-def test_a_convolution_keeps_the_size_that_its_flops_count():
-    images = torch.ones(2, 3, 4, 4)
-    probe = convolution_probe(Convolution(2, 3, 4, 5), "fp32", CPU, channels_last=True)
-    assert probe.prepare()().shape == (2, 5, *images.shape[2:])
+    probe = convolution_probe((2, 3, 4, 5), "fp32", CPU, channels_last=True)
+    assert probe.work_per_launch == 8640
+    assert probe.operand_bytes == 4 * (2 * 16 * (3 + 5) + 5 * 3 * 9)
+    assert probe.prepare()().shape == (2, 5, 4, 4)
     assert probe.name == "conv fp32 3x3 2x3x4x4 to 5 NHWC"
     assert (probe.quantity, probe.math_mode) == ("flops_per_s", "fp32")
 
@@ -63,19 +54,21 @@ def test_a_convolution_keeps_the_size_that_its_flops_count():
     [("NN", [(5, 1), (4, 1)]), ("NT", [(5, 1), (1, 5)]), ("TN", [(1, 3), (4, 1)])],
 )
 def test_layouts_are_how_the_operands_lie_in_memory(layout, strides):
-    probe = product_probe(Product(3, 4, 5, layout), "bf16", CPU)
+    probe = product_probe((3, 4, 5, layout), "bf16", CPU)
     [(name, args, kwargs)] = operands(probe)
     assert name == "mm"
     assert [operand.stride() for operand in args] == strides
     assert kwargs["out"].shape == (3, 4)
     assert {operand.dtype for operand in (*args, kwargs["out"])} == {torch.bfloat16}
     assert probe.name == f"matmul bf16 3x4x5 {layout}"
-    assert probe.operand_bytes == 2 * 47
+    # 3x4 results, each the sum of 5 products: 12 x 5 multiply-adds = 60 MAC = 120 FLOP.
+    assert probe.work_per_launch == 120
+    assert probe.operand_bytes == 2 * (15 + 20 + 12)
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_the_layout_of_a_convolution_is_the_one_asked_for(channels_last):
-    probe = convolution_probe(Convolution(2, 8, 4, 8), "fp32", CPU, channels_last)
+    probe = convolution_probe((2, 8, 4, 8), "fp32", CPU, channels_last)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     [(_, args, _)] = operands(probe)
     assert all(operand.is_contiguous(memory_format=layout) for operand in args[:2])
@@ -83,15 +76,17 @@ def test_the_layout_of_a_convolution_is_the_one_asked_for(channels_last):
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
 def test_the_linear_probe_runs_onednn_and_has_the_result_of_its_shape():
-    result = linear_probe(Product(3, 4, 5, "NT")).prepare()()
+    probe = linear_probe((3, 4, 5, "NT"))
+    result = probe.prepare()()
+    assert probe.work_per_launch == 120
     assert result.is_mkldnn
     assert result.shape == (3, 4)
 
 
 def test_no_operand_holds_zeros():
     probes = [
-        product_probe(Product(64, 64, 64, "TN"), "fp32", CPU),
-        convolution_probe(Convolution(2, 8, 8, 8), "bf16", CPU, True),
+        product_probe((64, 64, 64, "TN"), "fp32", CPU),
+        convolution_probe((2, 8, 8, 8), "bf16", CPU, True),
         *stream_probes([4 * MIB], CPU),
     ]
     for probe in probes:
@@ -102,10 +97,11 @@ def test_no_operand_holds_zeros():
 
 
 def test_streams_count_each_array_read_and_each_written_once():
-    probes = stream_probes([4 * MIB], CPU)
-    assert [each.name for each in probes] == ["copy 4 MiB", "triad 4 MiB", "update 4 MiB"]
+    probes = [*stream_probes([4 * MIB], CPU), *stream_probes([4 * MIB], CPU, ONE_WAY)]
+    kinds = ("copy", "triad", "update", "read", "write")
+    assert [each.name for each in probes] == [f"{kind} 4 MiB" for kind in kinds]
     assert {each.math_mode for each in probes} == {None}
-    for probe, moved in zip(probes, (2, 3, 3), strict=True):
+    for probe, moved in zip(probes, (2, 3, 3, 1, 1), strict=True):
         assert probe.work_per_launch == moved * 4 * MIB
         [(_, args, kwargs)] = operands(probe)
         tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
@@ -113,15 +109,6 @@ def test_streams_count_each_array_read_and_each_written_once():
         # An array that is updated is read and written: it appears once and counts twice.
         in_place = probe.name.startswith("update")
         assert len({tensor.data_ptr() for tensor in tensors}) + in_place == moved
-
-
-def test_one_way_streams_read_or_write_one_array():
-    read, write = stream_probes([4 * MIB], CPU, one_way=True)
-    assert (read.name, write.name) == ("read 4 MiB", "write 4 MiB")
-    for probe in (read, write):
-        assert probe.work_per_launch == 4 * MIB
-        [(_, args, _)] = operands(probe)
-        assert args[0].numel() * 4 == 4 * MIB
 
 
 def test_streams_of_several_sizes_share_their_arrays():
@@ -149,8 +136,8 @@ def test_sizes_of_arrays(cache_bytes, steps, free_bytes, sizes_mib):
 @pytest.mark.parametrize("backend", PLANS)
 def test_every_plan_holds_products_of_each_layout_and_convolutions(backend):
     plan = PLANS[backend]
-    assert {shape.layout for shape in plan.products} == {"NN", "NT", "TN"}
-    assert any(shape.m >= 16 * shape.n for shape in plan.products)
+    assert {layout for *_, layout in plan.products} == {"NN", "NT", "TN"}
+    assert any(m >= 16 * n for m, n, *_ in plan.products)
     assert plan.convolutions
 
 
