@@ -14,7 +14,7 @@ from bench.config import FILING_FIELDS, WINDOW_FIELDS, rate_column, rate_unit, r
 from bench.errors import Unknown
 from bench.records import RunRecord
 from campaigns.tune.knobs import changes, differing
-from campaigns.tune.result import Effect, Interval, TuneResult
+from campaigns.tune.result import Effect, TuneResult
 
 Place = RooflinePoint | Unknown
 #: Ratios that scatter more hide a gain of 5 % from two or three pairs.
@@ -41,10 +41,10 @@ def verdict_line(result: TuneResult) -> str:
     effect = result.confirmed
     if effect is None:
         return f"no speed-up confirmed: {result.unconfirmed}"
-    found = f"{_times(effect.interval)} in {len(effect.ratios)} fresh rounds"
-    if effect.confirmed:
-        return f"speed-up over the start: {found}"
-    return f"not confirmed as faster than the start: {found}"
+    ratio = effect.interval
+    found = f"{ratio.ratio:.3f} times ({_bounds(ratio.low, ratio.high)})"
+    what = "speed-up over" if effect.confirmed else "not confirmed as faster than"
+    return f"{what} the start: {found} in {len(effect.ratios)} fresh rounds"
 
 
 def roof_line(place: Place) -> str:
@@ -61,46 +61,34 @@ def roof_line(place: Place) -> str:
     )
 
 
-def _times(interval: Interval) -> str:
-    """Return a ratio with its bounds, such as `1.042 times (1.024 to 1.060)`."""
-    return f"{interval.ratio:.3f} times ({_bounds(interval.low, interval.high)})"
-
-
 def _bounds(low: float | None, high: float | None) -> str:
     return "one pair: no interval" if low is None or high is None else f"{low:.3f} to {high:.3f}"
 
 
-def _time_line(result: TuneResult) -> str:
-    """Return what the tuning cost."""
+def tuning_lines(result: TuneResult, place: Place) -> list[str]:
+    """Return what was found, its distance to the roof, its time, and what was not tried and why."""
     again = len(result.trials) - result.fresh_trials
     reused = f", {again} more from earlier sessions" if again else ""
-    return (
+    lines = [
+        verdict_line(result),
+        roof_line(place),
         f"{result.fresh_trials} trials{reused} in {result.used_s:.0f} s "
-        f"of a budget of {result.budget_s:.0f} s"
-    )
-
-
-def tuning_lines(result: TuneResult, place: Place) -> list[str]:
-    """Return what was found, its distance to the roof and its time, and what to know besides."""
-    return [verdict_line(result), roof_line(place), _time_line(result), *_caveats(result)]
-
-
-def _caveats(result: TuneResult) -> list[str]:
-    """What was not tried, and why."""
-    notes = list(result.notes)
+        f"of a budget of {result.budget_s:.0f} s",
+        *result.notes,
+    ]
     if result.scatter is not None and result.scatter > _QUIET:
-        notes.append(
+        lines.append(
             f"this machine is not quiet: the ratio of two neighbouring runs scatters by "
             f"{100 * result.scatter:.1f} %, so small gains go unseen"
         )
     suspects = sum(trial.is_doubtful for trial in result.trials)
     if suspects:
-        notes.append(f"{suspects} of {len(result.trials)} trials have a doubt of their own")
-    notes += [f"left out: {line}" for line in result.left_out]
-    notes += [f"not ablated: {line}" for line in result.not_ablated]
+        lines.append(f"{suspects} of {len(result.trials)} trials have a doubt of their own")
+    lines += [f"left out: {line}" for line in result.left_out]
+    lines += [f"not ablated: {line}" for line in result.not_ablated]
     if result.untried:
-        notes.append(f"no time was left to try: {', '.join(result.untried)}")
-    return notes
+        lines.append(f"no time was left to try: {', '.join(result.untried)}")
+    return lines
 
 
 def tuning_facts(result: TuneResult, place: Place) -> dict[str, Any]:

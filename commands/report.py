@@ -207,7 +207,7 @@ def fill_in(runs: Sequence[Run], prices: Prices) -> str:
     Empty where nothing was otherwise. What the server refuses is said, and no failure of the
     report.
     """
-    from analysis.server.beside import addition_of, with_cost
+    from analysis.server.pull import addition_of, with_cost
     from analysis.words import counted
     from tracking.connection import TrackingError
     from tracking.upload.additions import add_to_runs

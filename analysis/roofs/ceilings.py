@@ -54,10 +54,9 @@ def datasheet_ceiling(
 ) -> tuple[Ceiling, Roof] | Unknown:
     """Return the datasheet peaks of `device` in `math_mode`, or why there are none.
 
-    `peaks` of a user's own go before those of this package. A device is found by its whole name
-    alone: matching parts of names takes an L40S for an L4. Nothing is assumed for one that is in
-    no table. Where parts of one name differ, it must also have the power limit or the number of
-    multiprocessors of the row.
+    `peaks` of a user's own go before those of this package. A device is found by its whole name:
+    matching parts of names takes an L40S for an L4. Where parts of one name differ, it must also
+    have the power limit or the number of multiprocessors of the row.
     """
     rows = _rows_of(device.name, peaks)
     if not rows:
@@ -154,15 +153,13 @@ def _doubts(candidate: CeilingsRecord) -> tuple[Finding, ...]:
 
 
 def _other_clock(roofs: Telemetry | None, record: RunRecord | ProfileRecord) -> str | None:
-    """Return how the mean SM clocks of roofs and run differ, or None where that says nothing.
+    """How the mean SM clocks of roofs and run differ, or None where that says nothing.
 
     A power limit lowers the clock by the work, so the slower of the two may be at one.
     """
     run = record.telemetry if isinstance(record, RunRecord) else None
-    if roofs is None or run is None:
-        return None
-    theirs_mhz, ours_mhz = roofs.mean("gpu_sm_clock_mhz"), run.mean("gpu_sm_clock_mhz")
-    if theirs_mhz is None or ours_mhz is None:
+    theirs_mhz, ours_mhz = (one and one.mean("gpu_sm_clock_mhz") for one in (roofs, run))
+    if roofs is None or run is None or theirs_mhz is None or ours_mhz is None:
         return None
     slower = run if ours_mhz < theirs_mhz else roofs
     limited_share = (slower.throttle_share or {}).get(POWER_LIMIT, 0.0)
@@ -178,7 +175,7 @@ def _other_clock(roofs: Telemetry | None, record: RunRecord | ProfileRecord) -> 
 def _matching(
     candidate: CeilingsRecord, ours: Environment, mode: MathMode
 ) -> tuple[Ceiling, Roof] | Unknown:
-    """Return the ceiling in `mode` of a record of this very device, or what it lacks."""
+    """The ceiling in `mode` of a record of this very device, or what it lacks."""
     name, theirs = candidate.record_id, candidate.environment
     if theirs is None or candidate.outcome != "ok":
         return Unknown(f"{name} ended {candidate.outcome}")
@@ -245,9 +242,9 @@ def ceiling_by_name(
     """Return the roof of a device by its name, or why there is none.
 
     The newest one measured on a device of that name and backend, with as many multiprocessors where
-    both are known; else the datasheet's, where `peaks` of a user's own go first. A processor's name
-    says nothing of its memory, so a measured roof of one also has the label `env`. `because` says
-    in the result why it is not measured on the device itself.
+    both are known; else the datasheet's. A processor's name says nothing of its memory, so a
+    measured roof of one also has the label `env`. `because` says in the result why it is not
+    measured on the device itself.
     """
     for candidate in sorted(ceilings, key=lambda one: one.created, reverse=True):
         environment = candidate.environment

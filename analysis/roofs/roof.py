@@ -80,9 +80,8 @@ _Known = Annotated[
 class Peaks(BaseModel):
     """What a maker publishes of one part: dense figures, 16-bit ones with fp32 accumulation.
 
-    Where parts of one name differ, the power limit or the multiprocessors are those of this part;
-    else they are None. A rate is None without a published peak. What is wrong with a value that a
-    field refuses is the field's description.
+    Power limit and multiprocessors are None unless parts of one name differ in them, a rate without
+    a published peak. A field's description says what is wrong with a value that it refuses.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)

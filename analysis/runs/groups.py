@@ -22,7 +22,7 @@ CLIFF = 0.7
 
 @dataclass(frozen=True)
 class Group(Configured):
-    """Runs of one configuration on one machine: its repeats. At least one.
+    """Runs of one configuration on one machine: its repeats, at least one.
 
     All ended well, or none did: such a group has no rate.
     """
@@ -31,7 +31,7 @@ class Group(Configured):
 
     @property
     def first(self) -> Run:
-        """A run that stands for the settings of all."""
+        """The run that stands for the settings of all."""
         return self.runs[0]
 
     @property
@@ -77,8 +77,8 @@ class Group(Configured):
 
     def mean(self, metric: str) -> float | None:
         """Return the geometric mean over the repeats; None where one of them has no `metric`."""
-        known = all(run.usable(metric) is not None for run in self.runs)
-        return self.repeats(metric).centre if known else None
+        missing = any(run.usable(metric) is None for run in self.runs)
+        return None if missing else self.repeats(metric).centre
 
     @property
     def points(self) -> list[RooflinePoint]:
@@ -188,7 +188,6 @@ def fastest(groups: Iterable[Group]) -> dict[tuple[str, str, str], Group]:
     found: dict[tuple[str, str, str], Group] = {}
     for group in groups:
         key = (group.env, group.model_and_tokens, group.precision)
-        known = found.get(key)
-        if known is None or group.samples_per_s > known.samples_per_s:
+        if group.samples_per_s > found.setdefault(key, group).samples_per_s:
             found[key] = group
     return found

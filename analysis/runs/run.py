@@ -44,24 +44,21 @@ class Run(Configured):
 
     `settings` are what ran, as text, with machine and device: resolved values where the run has
     them, else those asked for. `asked` are those that read otherwise when they were asked for
-    (`auto`). `distinction` is what distinguishes the run from others of the same machine, model and
-    precision. `metrics` are named as in the tracking schema, where images have names of their own;
+    (`auto`). `metrics` are named as in the tracking schema, where images have names of their own;
     what takes a metric's name takes that of samples in general too. `count` is of the repeats
     behind the numbers (1 but for imported summaries), `deviations` those between them by metric.
-    `software` is what may differ without being a setting. `number` is the run's in a report,
-    counted from 1. What an imported run lacks stays unknown.
     """
 
     name: str  # the tracked run's id, else the record's
     settings: Mapping[str, str]
     asked: Mapping[str, str] = field(default_factory=dict)
-    distinction: str = ""
+    distinction: str = ""  # from others of its machine, model and precision
     outcome: str = "ok"
     reason: str | None = None
     metrics: Mapping[str, float]
     sample: Sample = "image"  # what a batch has `batch_size` of
     campaign: str | None = None
-    software: Mapping[str, str] = field(default_factory=dict)
+    software: Mapping[str, str] = field(default_factory=dict)  # may differ, and is no setting
     started: datetime | None = None  # UTC; None where its source does not say
     machine: str | None = None  # tells it from others of its kind; None where that is not known
     iteration_times_s: tuple[float, ...] = ()
@@ -69,7 +66,7 @@ class Run(Configured):
     deviations: Mapping[str, float] = field(default_factory=dict)
     source: RunRecord | ImportedRecord | None = None  # None where tags alone are known
     run_id: str | None = None  # the tracked run's, None for what was read from disk
-    number: int = 1
+    number: int = 1  # in a report
     place: RooflinePoint | Unknown | None = None  # under its roof; None where nobody looked
     findings: tuple[Finding, ...] = ()  # of the measurement itself, then of its place
 
@@ -146,7 +143,7 @@ class Run(Configured):
         return problem_lines(self.findings, self.place, "not placed")
 
     def order(self) -> tuple[str, str, str, int, int, str]:
-        """Return what sorts runs as a report does: machine, model, precision, batch size."""
+        """Return what sorts runs by machine, model, precision and batch size."""
         repeat, name, one = 0, self.name, self.imported
         if self.record is not None:
             repeat, name = self.record.config.repeat, self.record.record_id
@@ -185,26 +182,25 @@ def recorded(runs: Iterable[Run]) -> list[Run]:
 def distinguished(runs: Sequence[Run]) -> list[Run]:
     """Return `runs`, each with its settings that differ from others of its label.
 
-    A label has machine, model, precision and batch size, which are therefore left out. So is, of
-    each run, a setting that it lacks. Runs that did not end well count for nothing.
+    A label has machine, model, precision and batch size, which are therefore left out, as is a
+    setting that the run lacks. Runs that did not end well count for nothing.
     """
+    known: list[Mapping[str, str]] = []
     values: dict[tuple[str, str, str], dict[str, set[str]]] = {}
-    known = []
     for run in runs:
-        settings = {**run.settings, "source": "imported" if run.imported else "measured"}
-        settings = settings if run.outcome == "ok" else {}
+        source = {"source": "imported" if run.imported else "measured"}
+        known.append({**run.settings, **source} if run.outcome == "ok" else {})
         of_label = values.setdefault((run.env, run.arch, run.precision), {})
-        for name in settings.keys() - {"batch_size"}:
-            of_label.setdefault(name, set()).add(settings[name])
-        known.append((run, settings, of_label))
-    return [
-        replace(
-            run,
-            distinction=", ".join(
-                f"{name} {settings[name]}"
-                for name in sorted(settings.keys() & of_label.keys())
-                if len(of_label[name]) > 1 or name == LIMITED
-            ),
-        )
-        for run, settings, of_label in known
-    ]
+        for name, value in known[-1].items():
+            of_label.setdefault(name, set()).add(value)
+        return [
+            replace(
+                run,
+                distinction=", ".join(
+                    f"{name} {settings[name]}"
+                    for name in sorted(settings.keys() - {"batch_size"})
+                    if len(values[run.env, run.arch, run.precision][name]) > 1 or name == LIMITED
+                ),
+            )
+            for run, settings in zip(runs, known, strict=True)
+        ]

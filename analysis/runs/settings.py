@@ -84,7 +84,7 @@ class _Setting:
 
 
 class Configured(ABC):
-    """What is said of a configuration, and so of each of its runs, by its settings."""
+    """What the settings of a configuration, and so of each of its runs, say."""
 
     env = _Setting()  #: the machine's label
     device = _Setting()

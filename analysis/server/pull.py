@@ -18,6 +18,7 @@ from analysis.roofs.ceilings import alike_devices
 from analysis.roofs.roof import Peaks
 from analysis.runs.place import place, place_runs
 from analysis.runs.run import Run, distinguished
+from bench.config import Sample, cost_metric
 from bench.errors import Unknown
 from bench.records import (
     CeilingsRecord,
@@ -27,7 +28,7 @@ from bench.records import (
     RunRecord,
     TraceRecord,
 )
-from bench.records.folders import read_all
+from bench.records.folders import AnyRecord, RecordFolder, read_all, record_folders
 from bench.records.metrics import PHASES
 from tracking import schema
 from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
@@ -60,7 +61,7 @@ class RecordSet:
     def of(
         cls, records: Iterable[WholeRecord | ImportedRecord], campaign: str | None = None
     ) -> RecordSet:
-        """Sort records from disk by kind; all of `campaign`, if given, but ceilings.
+        """Sort records by kind: those of `campaign`, if given, with all ceilings.
 
         The profiles of its runs may be of another campaign.
         """
@@ -69,16 +70,15 @@ class RecordSet:
             explaining = isinstance(record, ProfileRecord) and any(
                 explains(record, run) for run in found.measurements
             )
-            if campaign is None or explaining or _campaign(record) in (None, campaign):
+            filed = record.config if isinstance(record, RunRecord | ProfileRecord) else record
+            # ceilings are of a machine and of no campaign
+            if explaining or campaign in (None, getattr(filed, "campaign", campaign)):
                 found.add(record)
         return found
 
     @classmethod
     def read(cls, folders: Iterable[Path], campaign: str | None = None) -> RecordSet:
-        """Return the records of these folders, as `of` does.
-
-        What cannot be read has its line in `unreadable`. Raises `UserError` for no folder.
-        """
+        """Return the records of these folders, as `of` does; raises `UserError` for no folder."""
         records, unreadable = read_all(folders)
         return replace(cls.of(records, campaign), unreadable=unreadable)
 
@@ -96,7 +96,7 @@ class RecordSet:
         """Return the same with `(1)`, `(2)` after a label that machines of several kinds carry.
 
         The machines of `others` are counted too: what is compared has one numbering. Cloud machines
-        of one type are one kind, whichever of them ran. Kinds are numbered by age.
+        of one type are one kind. Kinds are numbered by age.
         """
         records = [
             record
@@ -116,10 +116,9 @@ class RecordSet:
         return replace(self, **own)
 
     def runs(self, peaks: Sequence[Peaks] = ()) -> list[Run]:
-        """Place every measurement, in report order; imported results come after them.
+        """Place every measurement, in report order, then every imported result.
 
-        Machines of several kinds under one label have a number. `peaks` are datasheet figures of a
-        user's own.
+        Machines of several kinds under one label have a number. `peaks` are a user's own figures.
         """
         own, ids = self.with_unique_labels(), self.run_ids
         placed = place_runs(own.measurements, own.ceilings, own.profiles, run_ids=ids, peaks=peaks)
@@ -128,13 +127,6 @@ class RecordSet:
             for one in self.imported
         )
         return distinguished([*placed, *sorted(imported, key=Run.order)])
-
-
-def _campaign(record: WholeRecord | ImportedRecord) -> str | None:
-    """The campaign of a record; None of ceilings, which belong to a machine."""
-    if isinstance(record, RunRecord | ProfileRecord):
-        return record.config.campaign
-    return None if isinstance(record, CeilingsRecord) else record.campaign
 
 
 def _numbered(record: OfMachine, kinds: Mapping[str, Sequence[Environment]]) -> OfMachine:
@@ -160,11 +152,9 @@ def pull_records(
     """Fetch the measurements and imported results that match, their profiles, and all ceilings.
 
     With `traces`, the traces that match too, and the profiles that match but explain none of them.
-
     Ceilings and profiles are looked for in all experiments: a machine's roof is the same in each,
     and a profile belongs to a configuration. A run whose record cannot be read is named in
-    `unreadable`, and the others are used. `refresh` is as in `pull_runs`; `watch` wraps the runs
-    while their records come in. Raises `UserError` or `TrackingError` if the search itself fails.
+    `unreadable`. `refresh`, `watch` and what is raised are as in `pull_runs`.
     """
     kinds = ("measurement", "imported", *(("trace", "profile") if traces else ()))
     asked = (filter_string, experiments, campaign, tracking_uri)
@@ -189,13 +179,11 @@ def pull_runs(
     metrics.attained_gflops > 100`); `experiments` are names, all by default; `tracking_uri` is
     MLflow's own default if not given. Of a large selection only what is new since the last pull is
     read, unless `refresh`; runs that were renamed or tagged by hand since show only then. `roofs`
-    adds where each run stands under its roof, for which the records of all of them and of the
-    ceilings are fetched; `peaks` are datasheet figures of a user's own for those roofs; `watch`
-    wraps the runs while these records come in. An empty table has the same columns. Raises
-    `UserError` for an unknown experiment or a folder without a store, and `TrackingError` for what
-    the server refuses, a malformed filter too.
+    adds where each run stands under its roof, for which all records are fetched; `peaks` are
+    datasheet figures of a user's own for those roofs; `watch` wraps the runs while their records
+    come in. An empty table has the same columns. Raises `UserError` for an unknown experiment or a
+    folder without a store, and `TrackingError` for what the server refuses.
     """
-    # Pandas and MLflow take a second to import, which the rest of the package does without.
     from analysis.server.tracked_frame import tracked_frame
 
     asked = (filter_string, experiments, campaign, tracking_uri)
@@ -207,8 +195,8 @@ def pull_runs(
 def pull_points(filter_string: str = "", **chosen: Any) -> pd.DataFrame:
     """Return the rows of `pull_runs(roofs=True)` that have a place under their roof, newest first.
 
-    `plot_roofline` draws the table, also after rows were chosen from it. The arguments, and what is
-    raised, are those of `pull_runs`; its column `not_placed` says why a run has no row here.
+    `plot_roofline` draws the table, also after rows were chosen from it. The arguments are those of
+    `pull_runs`, whose column `not_placed` says why a run has no row here.
     """
     table = pull_runs(filter_string, roofs=True, **chosen)
     unplaced = table.index[table["not_placed"].notna()]
@@ -311,8 +299,7 @@ def _explaining(profiles: Iterable[TrackedRun], measured: Sequence[TrackedRun]) 
 def pull_record(run_id: str, tracking_uri: str | None = None) -> WholeRecord:
     """Return the whole record of a tracked run, fetched once and then from this user's cache.
 
-    Raises `UserError` where the run holds none of this version or there is no store, and
-    `TrackingError`.
+    Raises `UserError` where there is none of this version or no store, and `TrackingError`.
     """
     from tracking.reading.tracked_runs import download_record
 
@@ -337,11 +324,74 @@ def pull_iterations(run_ids: Iterable[str], tracking_uri: str | None = None) -> 
             untimed = [math.nan] * len(measured.data_wait_s)
             phases = [(measured.phase_times_s or {}).get(name, untimed) for name in PHASES]
             times = zip(measured.iteration_times_s, measured.data_wait_s, *phases, strict=True)
-            rows += [
-                (run_id, iteration, *(1e3 * time_s for time_s in times_s))
-                for iteration, times_s in enumerate(times)
-            ]
+            for iteration, times_s in enumerate(times):
+                rows.append((run_id, iteration, *(1e3 * time_s for time_s in times_s)))
     times_ms = ("iteration_time_ms", "data_wait_ms", *(f"{phase}_time_ms" for phase in PHASES))
     types = {"run_id": "string", "iteration": "Int64", **dict.fromkeys(times_ms, "float64")}
     table: pd.DataFrame = pd.DataFrame(rows, columns=list(types)).astype(types)
     return table
+
+
+# What MLflow's pages show of a run's place and cost, beside its record
+
+
+def addition_of(run: Run) -> schema.Addition | None:
+    """Return the bound and the shares of the roof as metrics and tags; None without a place.
+
+    The metrics are named as the columns of `pull_runs(roofs=True)`. The bound has a question mark
+    where the interval of traffic does not decide it.
+    """
+    if (point := run.point) is None:
+        return None
+    tags = {
+        schema.BOUND: f"{point.bound}{'' if point.bound_sure else '?'}",
+        schema.VERDICT_UNDER_ROOF: run.verdict,
+        schema.ROOF: f"{point.ceiling.kind}, {point.ceiling.date}: {point.ceiling.source}",
+        schema.ROOF_RECORD_ID: point.ceiling_record_id or "none: datasheet",
+    }
+    names = ("fraction_of_roof_min", "fraction_of_roof_max", "fraction_of_peak")
+    return schema.Addition(
+        {name: getattr(point, name) for name in names if math.isfinite(getattr(point, name))},
+        {name: text[: schema.TAG_CHARACTERS] for name, text in tags.items()},
+    )
+
+
+def with_cost(
+    addition: schema.Addition | None, per_million_samples: float, price: str, sample: Sample
+) -> schema.Addition:
+    """Return the same with what a million samples cost, and the price that it follows from."""
+    known = addition or schema.Addition({}, {})
+    return schema.Addition(
+        known.metrics | {cost_metric(sample): per_million_samples},
+        known.tags | {schema.PRICE: price[: schema.TAG_CHARACTERS]},
+    )
+
+
+class LocalRoofs:
+    """Places a run, for an upload, under the roofs whose records lie in the same folder as its own.
+
+    Each record is looked at once: a sweep does not read all of them again after each of its runs.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, CeilingsRecord | None] = {}
+
+    def __call__(self, folder: RecordFolder, record: AnyRecord) -> schema.Addition | None:
+        """Return what the run of `record` carries beside it; None where no roof is known here."""
+        if not isinstance(record, RunRecord) or record.measurement is None:
+            return None
+        for other in record_folders(folder.path.parent, missing_ok=True):
+            if other.record_id not in self._found and other.record.is_file():
+                self._found[other.record_id] = self._ceilings(other)
+        return addition_of(place(record, [one for one in self._found.values() if one]))
+
+    @staticmethod
+    def _ceilings(folder: RecordFolder) -> CeilingsRecord | None:
+        """The record, if it is of ceilings; others are not parsed, which would take much longer."""
+        try:
+            if b'"ceilings"' not in folder.record.read_bytes():
+                return None
+        except OSError:
+            return None
+        record = folder.readable_record()
+        return record if isinstance(record, CeilingsRecord) else None

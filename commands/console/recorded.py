@@ -62,7 +62,7 @@ def import_upload() -> None:
     """Import what an upload to the store of MLflow's settings needs."""
     with suppress(Exception):  # the upload's own import says what is wrong
         import_module("tracking.upload.upload")
-        import_module("analysis.server.beside")
+        import_module("analysis.server.pull")
         import_module("tracking.store").import_store()
 
 
@@ -78,7 +78,7 @@ class Recording(Tracked, Formatted):
         code = EXIT_CODES[record.outcome]
         if self.tracked:
             began_s = time.monotonic()
-            from analysis.server.beside import LocalRoofs
+            from analysis.server.pull import LocalRoofs
             from tracking.connection import Server
             from tracking.upload.upload import upload
 
@@ -198,7 +198,7 @@ def open_delivery(campaign: str, kind: str, *, tracked: bool) -> AnyDelivery:
     """Return what brings the campaign's records to the server; `kind` is sweep or tune."""
     if not tracked:
         return _NoDelivery()
-    from analysis.server.beside import LocalRoofs
+    from analysis.server.pull import LocalRoofs
     from tracking.upload.delivery import Delivery
 
     return Delivery(campaign, kind=kind, place=LocalRoofs())
@@ -231,7 +231,7 @@ def upload_all(
     server refuses, is named and the others go on. Raises `TrackingError` where the server can be
     used for nothing now.
     """
-    from analysis.server.beside import LocalRoofs
+    from analysis.server.pull import LocalRoofs
     from tracking.connection import Server, TrackingError
     from tracking.upload.upload import LockedError
 

@@ -12,7 +12,7 @@ from observed import PUBLISHED, Server, Tracked, published_records, tracked
 
 from analysis import RecordSet, place_runs, pull_iterations, pull_points, pull_records, pull_runs
 from analysis.roofs.roof import Peaks
-from analysis.server.beside import addition_of, with_cost
+from analysis.server.pull import addition_of, with_cost
 from analysis.server.tracked_frame import tracked_frame
 from bench.config import RunConfig
 from bench.errors import UserError

@@ -11,7 +11,7 @@ from mlflow.tracking import MlflowClient
 from stored_runs import filed, night
 
 from analysis import pull_records
-from analysis.server.beside import addition_of
+from analysis.server.pull import addition_of
 from tracking import schema
 from tracking.server.settings import SECRETS, read_file
 from tracking.upload.additions import add_to_runs
