@@ -193,14 +193,14 @@ def distinguished(runs: Sequence[Run]) -> list[Run]:
         of_label = values.setdefault((run.env, run.arch, run.precision), {})
         for name, value in known[-1].items():
             of_label.setdefault(name, set()).add(value)
-        return [
-            replace(
-                run,
-                distinction=", ".join(
-                    f"{name} {settings[name]}"
-                    for name in sorted(settings.keys() - {"batch_size"})
-                    if len(values[run.env, run.arch, run.precision][name]) > 1 or name == LIMITED
-                ),
-            )
-            for run, settings in zip(runs, known, strict=True)
-        ]
+    return [
+        replace(
+            run,
+            distinction=", ".join(
+                f"{name} {settings[name]}"
+                for name in sorted(settings.keys() - {"batch_size"})
+                if len(values[run.env, run.arch, run.precision][name]) > 1 or name == LIMITED
+            ),
+        )
+        for run, settings in zip(runs, known, strict=True)
+    ]
