@@ -158,8 +158,10 @@ def _other_clock(roofs: Telemetry | None, record: RunRecord | ProfileRecord) -> 
     A power limit lowers the clock by the work, so the slower of the two may be at one.
     """
     run = record.telemetry if isinstance(record, RunRecord) else None
-    theirs_mhz, ours_mhz = (one and one.mean("gpu_sm_clock_mhz") for one in (roofs, run))
-    if roofs is None or run is None or theirs_mhz is None or ours_mhz is None:
+    if roofs is None or run is None:
+        return None
+    theirs_mhz, ours_mhz = roofs.mean("gpu_sm_clock_mhz"), run.mean("gpu_sm_clock_mhz")
+    if theirs_mhz is None or ours_mhz is None:
         return None
     slower = run if ours_mhz < theirs_mhz else roofs
     limited_share = (slower.throttle_share or {}).get(POWER_LIMIT, 0.0)

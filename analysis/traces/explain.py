@@ -107,7 +107,6 @@ _OF_DEVICES_COPIES = (
     "with non_blocking=True for those from the host."
 )
 
-
 _KnownStep = tuple[TracedStep, Mapping[str, float]]  # with its seconds by cause
 _Call = tuple[float, str | None, str | None]  # seconds of a mean step in it, call, op
 
@@ -130,9 +129,8 @@ def explain(
     """Return what bounds the steps of one trace.
 
     `computation` is what bounds the computation itself, as a roof says: compute, memory, slow
-    kernels. It stands for the bound where that is computation. `in_loader` is the share of a step
-    in which the host was in the data loader; it decides where the trace has no device. Of a step
-    that is `compiled` already, compiling is no remedy.
+    kernels. `in_loader` is the share of a step in which the host was in the data loader; it decides
+    where the trace has no device. Of a step that is `compiled` already, compiling is no remedy.
     """
     known = [(step, times_s) for step in steps if (times_s := device_times_s(step))]
     if not known:
@@ -193,7 +191,7 @@ def _bound(shares: Mapping[str, float]) -> str:
 
 
 def _calls(known: Sequence[_KnownStep], cause: str) -> list[_Call]:
-    """In which calls and ops a cause's time was spent, longest first; no small parts."""
+    """In which calls and ops a cause's time was spent, longest first, without small parts."""
     sums_s: defaultdict[tuple[str | None, str | None], float] = defaultdict(float)
     for idle in (idle for step, _ in known for idle in step.idle):
         if idle.cause == cause and (idle.call or idle.op):

@@ -69,17 +69,13 @@ class OpTable:
     ) -> list[tuple[CalledOp, TracedOp]]:
         """Return the ops with what they took and bought, means per step; the longest first.
 
-        `work` has each op's work by itself. An op without one goes with the op around it, up to the
-        first that has one. Of a known model `calls` are its step's (`op_work`), and what the
-        model does not have, such as another optimizer, has the work of each op by itself.
-        `fused_bytes` are an op's share of the step's where the model has it, else the least that
-        the op can move.
+        `work` has each op's work by itself; an op without one goes with the first op around it that
+        has one. Of a known model `calls` are its step's (`op_work`); what it lacks, such as another
+        optimizer, has the work of each op by itself. `fused_bytes` are an op's share of the step's
+        where the model has it, else the least that the op can move.
         """
-        alone = {
-            one: known
-            for one, called in self._called.items()
-            if isinstance(known := work.get(called), OpWork)
-        }
+        known = ((one, work.get(called)) for one, called in self._called.items())
+        alone = {one: its_work for one, its_work in known if isinstance(its_work, OpWork)}
         shares: defaultdict[_Key, list[Share]] = defaultdict(list)
         for tops in self._tops:
             for share in join(tops, _Work(alone, calls)):
@@ -169,7 +165,7 @@ def _timed(op: SeenOp) -> Iterator[SeenOp]:
 class _Shown:
     """What the backward pass shows of its forward ops, by their sequence number.
 
-    The shapes of what convolutions returned are those of their gradients.
+    What a convolution returned has the shape of its gradient.
     """
 
     def __init__(self, tops: Iterable[SeenOp]) -> None:

@@ -66,21 +66,13 @@ class PlacedTrace:
     @cached_property
     def kinds(self) -> Places[OpPlace]:
         """The same, a place per kind of op and phase, whatever the shapes, as in a profile."""
-        kinds: defaultdict[tuple[object, ...], list[TracedOp]] = defaultdict(list)
+        kinds: dict[tuple[object, ...], TracedOp] = {}
         for op in self.record.ops:
-            kinds[op.label, op.op, op.phase, frozenset(op.missing)].append(op)
-        totals = [
-            alike[0].replaced(
-                shapes="",
-                **{
-                    name: sum(getattr(op, name) for op in alike)
-                    for name in _SUMMED
-                    if name not in alike[0].missing
-                },
-            )
-            for alike in kinds.values()
-        ]
-        return place_ops(totals, self.used.roof if self.used else None)
+            kind = op.label, op.op, op.phase, frozenset(op.missing)
+            total, known = kinds.get(kind), set(_SUMMED) - op.missing.keys()
+            sums = {name: getattr(total, name) + getattr(op, name) for name in known if total}
+            kinds[kind] = op.replaced(shapes="", **sums)
+        return place_ops([*kinds.values()], self.used.roof if self.used else None)
 
 
 def place_traces(
@@ -102,7 +94,6 @@ def place_traces(
 def _roof_of(
     record: TraceRecord, ceilings: Sequence[CeilingsRecord], peaks: Sequence[Peaks]
 ) -> UsedCeiling | Unknown:
-    """The roof of the trace's device in the trace's arithmetic, or why there is none."""
     if record.device is None:
         return Unknown(f"which device it is: {record.missing['device']}")
     if record.math_mode is None:
@@ -121,7 +112,7 @@ class OpChange:
     """One op of one phase and shape in trace A and in trace B, per step; None where it is absent.
 
     `time_s` is the own time of its kernels, `exclusive_s` what it adds to the step, `difference_s`
-    what it adds to B's step over A's, and `change` a word or two on what became of it.
+    what it adds to B's over A's, `change` what became of it in a word or two.
     """
 
     label: str
@@ -139,16 +130,15 @@ class OpChange:
 class TraceComparison:
     """The steps of two traces and their ops, those that explain most of the difference first.
 
-    `names` are those of their files. Where one trace does the work of several repetitions, and the
-    other that of more or fewer, every figure is of one repetition; else `repetitions` are 1.
-
-    Step figures are medians over the steps; `step_s` is what one costs its device, or its mark's
-    duration where the trace has no device. Differences are B's time less A's; that of idle time is
-    None where a trace has no device. The ops' exclusive times and the idle time add up to a step of
-    the device, so their differences add up to `explained_s`.
+    Where one trace does the work of several repetitions, and the other that of more or fewer, every
+    figure is of one repetition; else `repetitions` are 1. Step figures are medians over the steps;
+    `step_s` is what one costs its device, or its mark's duration where the trace has no device.
+    Differences are B's time less A's, of idle time None where a trace has no device. The ops'
+    exclusive times and the idle time add up to a step of the device, so their differences add up to
+    `explained_s`.
     """
 
-    names: tuple[str, str]
+    names: tuple[str, str]  # of their files
     step_s: _Pair
     idle_s: _MaybePair
     difference_s: float
@@ -166,13 +156,12 @@ class TraceComparison:
     @property
     def summary(self) -> str:
         """How much longer a step of B is, and what explains it."""
-        one = "step" if set(self.repetitions) == {1} else "repetition"
+        whole = set(self.repetitions) == {1}
+        of_both = zip("AB", self.names, self.step_s, self.repetitions, strict=True)
         sides = "; ".join(
-            f"{letter} {name}: {three_digits(1e3 * step_s)} ms a {one}"
-            + ("" if one == "step" else f", of {repetitions:g}")
-            for letter, name, step_s, repetitions in zip(
-                "AB", self.names, self.step_s, self.repetitions, strict=True
-            )
+            f"{letter} {name}: {three_digits(1e3 * step_s)} ms a "
+            f"{'step' if whole else f'repetition, of {repetitions:g}'}"
+            for letter, name, step_s, repetitions in of_both
         )
         idle_s = self.idle_difference_s
         idle = "" if idle_s is None else f", {signed(1e3 * idle_s)} ms of it idle time"
@@ -196,9 +185,8 @@ class TraceComparison:
 def compare_two(records: Sequence[TraceRecord]) -> TraceComparison | Unknown | None:
     """Return what the second of two traces has over the first, or the reason for no comparison.
 
-    None for more or fewer traces. Ranks of one job, which have one world size and one kind of
-    device, are not compared: neither is before the other. Nor are steps of which one does some of
-    the other's work more often, and some not.
+    None for more or fewer traces. Not compared are ranks of one job (of one world size and one kind
+    of device), and steps of which one does only some of the other's work more often.
     """
     if len(records) != 2:
         return None
@@ -212,7 +200,7 @@ def compare_two(records: Sequence[TraceRecord]) -> TraceComparison | Unknown | N
     changes = sorted(_changes(records, repetitions), key=lambda op: -abs(op.difference_s))
     step_s, idle_s = [], []
     for one, times in zip(records, repetitions, strict=True):
-        # Where the host runs ahead, its marks say nothing of the difference.
+        # where the host runs ahead, its marks say nothing of the difference
         lengths_s = [step.device_time_s or step.wall_s for step in one.steps]
         known_s = [step.idle_s for step in one.steps if step.idle_s is not None]
         step_s.append(statistics.median(lengths_s) / times)
@@ -243,11 +231,9 @@ def _changes(records: Sequence[TraceRecord], repetitions: _Pair = (1, 1)) -> lis
             for total, value in zip(totals, (op.calls, op.time_s, op.exclusive_s), strict=True):
                 total[side] += value / times
     found = []
-    for identity, ((calls_a, calls_b), (a_s, b_s), (adds_a_s, adds_b_s)) in sums.items():
-        calls = calls_a or None, calls_b or None
-        times_s = a_s if calls_a else None, b_s if calls_b else None
-        change = _change(calls, times_s)
-        adds_s = adds_a_s, adds_b_s
+    for identity, ((a, b), (a_s, b_s), (adds_a_s, adds_b_s)) in sums.items():
+        calls, times_s = (a or None, b or None), (a_s if a else None, b_s if b else None)
+        adds_s, change = (adds_a_s, adds_b_s), _change(calls, times_s)
         found.append(OpChange(*identity, calls, times_s, adds_s, adds_b_s - adds_a_s, change))
     return found
 

@@ -22,7 +22,7 @@ from analysis.words import flops_rate, interval, percent
 from bench.config import THROUGHPUT, Sample, rate_unit
 from bench.errors import UserError
 from bench.profilers.traces import Trace, read_counters
-from bench.records import CeilingsRecord, Counters, MathMode, ProfileRecord, TracedOp, TraceRecord
+from bench.records import CeilingsRecord, MathMode, ProfileRecord, TracedOp, TraceRecord
 from bench.records.base import ratio
 from bench.records.complexity import CalledOp, CallWork
 from bench.records.profile import COMMUNICATION
@@ -73,9 +73,9 @@ def explained_trace(
 ) -> PlacedTrace:
     """Return the record of `trace`, cut into `steps`, under its roof, with what holds it back.
 
-    `number` is the trace's in a report, `name` what it is called. Of a trace that `profile` was
-    recorded with, the profile knows the device, the arithmetic and the roof. The record is named by
-    the trace and by what was read of it, so that none replaces another.
+    `number` is the trace's in a report. Of a trace that `profile` was recorded with, the profile
+    knows the device, the arithmetic and the roof. The record is named by the trace and by what was
+    read of it, so that none replaces another.
     """
     digest = hashlib.sha256()
     with Path(trace.path).open("rb") as file:
@@ -86,7 +86,12 @@ def explained_trace(
         device, cores = profile.environment.device.name, profile.environment.device.cores
     if profile is not None and profile.resolved is not None:
         mode = profile.resolved.math_mode
-    counters, no_counters = _counters(trace)
+    counters, no_counters = None, "the trace holds no counters (cuda_profiler_range)"
+    if trace.counters:
+        try:
+            counters = read_counters(trace)
+        except UserError as error:
+            no_counters = str(error)
     step_s = step_time_s(trace, steps)
     no_model = "no --arch and --batch-size say which model it is"
     not_a_step = no_model if model is None else _why_not_a_step(rows, model)
@@ -135,15 +140,6 @@ def explained_trace(
     read = record.model_dump_json(exclude={"record_id", "created"}).encode()
     identity = f"{record.record_id}-{hashlib.sha256(read).hexdigest()[:8]}"
     return PlacedTrace(number, record.replaced(record_id=identity), placed.ceiling)
-
-
-def _counters(trace: Trace) -> tuple[Counters | None, str]:
-    if not trace.counters:
-        return None, "the trace holds no counters (cuda_profiler_range)"
-    try:
-        return read_counters(trace), ""
-    except UserError as error:
-        return None, str(error)
 
 
 def step_time_s(trace: Trace, steps: Sequence[StepSpans]) -> float:
