@@ -19,7 +19,7 @@ MINE = RunConfig(campaign="c", backend="cpu")
 
 @pytest.fixture
 def parcel(tmp_path):
-    folder, record = filed(tmp_path / "node", samples.run_record(MINE))
+    folder, _ = filed(tmp_path / "node", samples.run_record(MINE))
     folder.journal.write_text("{}\n")
     for name in ("mlflow_run", "owners.json", ".reserve"):
         (folder.path / name).write_text("{}")
