@@ -20,8 +20,8 @@ from bench.records.journal import Event
 from campaigns.sweep.local_devices import environment_of, identify_machine
 from campaigns.tune.knobs import WINDOWS, changes
 from campaigns.tune.result import PairedComparison, Trial, TuneResult, TuneWatch
-from campaigns.tune.trials import LocalMeasure, campaign_records
-from campaigns.tune.tuner import Limits, StartFailedError, tune
+from campaigns.tune.search import tune
+from campaigns.tune.trials import Limits, LocalMeasure, StartFailedError, campaign_records
 from commands.console.options import Configured, Count, Folder, Tracked, Truth, option
 from commands.console.output import Formatted, Result
 from commands.console.progress import Bar

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -101,6 +102,23 @@ _MAX_TRIAL_SHARE = 0.25
 
 class OutOfTimeError(Exception):
     """The next trial would not end within the time that is left for it."""
+
+
+class StartFailedError(Exception):
+    """Not even the starting configuration could be measured; `trial` says why."""
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__(trial.failure)
+        self.trial = trial
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a tuning may spend and change."""
+
+    budget_s: float
+    fixed_batch: bool = False
+    max_batch: int | None = None
 
 
 class Budget:

@@ -17,7 +17,8 @@ from analysis.tuning import (
     verdict_line,
 )
 from bench.errors import Unknown
-from campaigns.tune.tuner import Limits, tune
+from campaigns.tune.search import tune
+from campaigns.tune.trials import Limits
 
 NOWHERE = Unknown("no ceiling: none was measured")
 

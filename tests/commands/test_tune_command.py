@@ -12,8 +12,8 @@ from stored_runs import project_run
 from bench.config import RunConfig
 from bench.errors import Unknown
 from bench.records.folders import read_records
+from campaigns.tune.search import Limits, tune
 from campaigns.tune.trials import LocalMeasure
-from campaigns.tune.tuner import Limits, tune
 from commands.tune import TuneProgress, tune_result
 from tracking import schema
 from tracking.reading.tracked_runs import search_runs

@@ -9,8 +9,8 @@ from bench.config import RunConfig
 from bench.records import Finding, Verdict
 from campaigns.tune.knobs import KNOBS, WINDOWS, differing
 from campaigns.tune.result import TuneWatch
-from campaigns.tune.trials import Budget, PastTrials, Trials
-from campaigns.tune.tuner import Limits, StartFailedError, tune
+from campaigns.tune.search import tune
+from campaigns.tune.trials import Budget, Limits, PastTrials, StartFailedError, Trials
 
 LONG_S = 10_000.0
 

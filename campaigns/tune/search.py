@@ -1,14 +1,16 @@
-"""Coordinate descent: one knob after the other against the fastest setting so far."""
+"""A tuning: coordinate descent over the knobs, then fresh runs for the numbers that are quoted."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
 
 from bench.config import RunConfig, spelled
-from bench.records import Environment, ResolvedConfig
+from bench.records import Environment, ResolvedConfig, RunRecord
+from bench.records.journal import Clock
 from campaigns.tune.knobs import (
     BATCH,
     KNOBS,
@@ -24,11 +26,29 @@ from campaigns.tune.result import (
     Noise,
     PairedComparison,
     Trial,
+    TuneResult,
+    TuneWatch,
     judge_pairs,
     paired_interval,
 )
-from campaigns.tune.trials import OutOfTimeError, Trials
+from campaigns.tune.trials import (
+    Budget,
+    Limits,
+    Measure,
+    OutOfTimeError,
+    PastTrials,
+    StartFailedError,
+    Trials,
+)
 
+#: Rounds that the search leaves time for, and the fewest that are worth an interval.
+PLANNED_ROUNDS, FEWEST_ROUNDS = 4, 3
+#: With the knobs put back, then of best and start alone.
+_ABLATION_ROUNDS, _MOST_ROUNDS = 5, 10
+#: Of the budget, however many knobs were adopted.
+_MOST_RESERVE = 0.55
+#: No device holds as many images at a time.
+_ANY_BATCH = 2**20
 #: Runs of the start, besides the first, that show how much runs differ.
 _START_REPEATS = 2
 
@@ -130,14 +150,12 @@ def _rate(trial: Trial) -> float:
 class Search:
     """Passes over the table of knobs until one changes nothing or time is up.
 
-    `reserve_s` gives the seconds of the budget to keep, from the number of adopted knobs.
     `largest_batch` None keeps the batch size.
     """
 
     trials: Trials
     start: Trial
     environment: Environment
-    reserve_s: Callable[[int], float]
     largest_batch: int | None
 
     def __post_init__(self) -> None:
@@ -175,9 +193,8 @@ class Search:
 
     def _learn_noise(self) -> None:
         """Repeat the start, to know the scatter before the first comparisons, of the best knobs."""
-        again = self.trials.together(
-            [self.start.config] * _START_REPEATS, "start", reserve_s=self.reserve_s(1)
-        )
+        repeats = [self.start.config] * _START_REPEATS
+        again = self.trials.together(repeats, "start", reserve_s=self._reserve_s(1))
         rates = [trial.samples_per_s for trial in (self.start, *again)]
         self.noise.add_runs([math.log(rate) for rate in rates if rate is not None])
 
@@ -215,7 +232,7 @@ class Search:
             return False
         comparison = OngoingComparison(
             *(self.trials, self.noise, self.best, challenger, field),
-            reserve_s=self.reserve_s(len(self.adopted) + 1),
+            reserve_s=self._reserve_s(len(self.adopted) + 1),
         )
         try:
             comparison.run()
@@ -227,6 +244,12 @@ class Search:
             if comparison.last is not None and comparison.last.record.resolved is not None:
                 self._resolved = comparison.last.record.resolved
         return comparison.decision == "adopted"
+
+    def _reserve_s(self, adopted: int) -> float:
+        """Seconds of the budget to keep: what confirming so many adopted knobs will take."""
+        round_size = 2 + adopted if adopted > 1 else 2  # a single knob put back is the start
+        planned_s = PLANNED_ROUNDS * round_size * self.trials.expected_s(self.best)
+        return min(planned_s, _MOST_RESERVE * self.trials.budget.total_s)
 
     def _is_settled(self, field: str, value: str, challenger: RunConfig) -> bool:
         """Whether this was tried beside the same knobs, or cannot be faster beside any."""
@@ -256,21 +279,6 @@ class Search:
         if self.largest_batch is not None and not batches_known:
             names.append("batch_size doubled and halved")
         return names
-
-
-#: Rounds that the search leaves time for, and the fewest that are worth an interval.
-PLANNED_ROUNDS, FEWEST_ROUNDS = 4, 3
-#: With the knobs put back, then of best and start alone.
-_ABLATION_ROUNDS, _MOST_ROUNDS = 5, 10
-#: Of the budget, however many knobs were adopted.
-_MOST_RESERVE = 0.55
-
-
-def reserve_s(trials: Trials, best: RunConfig, adopted: int) -> float:
-    """Return the seconds that confirming so many adopted knobs will take."""
-    round_size = 2 + adopted if adopted > 1 else 2  # a single knob put back is the start
-    planned_s = PLANNED_ROUNDS * round_size * trials.expected_s(best)
-    return min(planned_s, _MOST_RESERVE * trials.budget.total_s)
 
 
 class Confirmation:
@@ -378,3 +386,113 @@ class Confirmation:
             return None
         ratios = tuple(best_rate / rate for best_rate, rate in pairs)
         return Effect(name, best, other_value, ratios, paired_interval(list(map(math.log, ratios))))
+
+
+def tune(
+    config: RunConfig,
+    environment: Environment,
+    measure: Measure,
+    limits: Limits,
+    *,
+    known: Iterable[RunRecord] = (),
+    watch: TuneWatch | None = None,
+    clock: Clock = time.monotonic,
+    began_s: float | None = None,
+) -> TuneResult:
+    """Return the fastest setting of `config` that is found on `environment` within the budget.
+
+    `known` are records of the campaign on this environment: what they say is not measured again.
+    `began_s` is the reading of `clock` from which the budget counts, by default that of now.
+    Ctrl-C gives what was found until then. Raises `StartFailedError`.
+    """
+    budget = Budget(limits.budget_s, clock, began_s)
+    trials = Trials(measure, PastTrials(known), budget, watch or TuneWatch())
+    tuning = _Tuning(config, environment, limits, trials)
+    try:
+        tuning.run()
+    except KeyboardInterrupt:
+        if all(trial.failure is not None for trial in trials.log):
+            raise
+        return tuning.result(interrupted=True)
+    return tuning.result(interrupted=False)
+
+
+class _Tuning:
+    """A tuning under way: what is known so far is the result of one that is interrupted."""
+
+    def __init__(
+        self, config: RunConfig, environment: Environment, limits: Limits, trials: Trials
+    ) -> None:
+        self._asked = config
+        self._environment = environment
+        self._limits = limits
+        self._trials = trials
+        self._notes: list[str] = []
+        self._search: Search | None = None
+        self._confirmation: Confirmation | None = None
+
+    def run(self) -> None:
+        """Measure the start, search, and measure again what was found."""
+        limits = self._limits
+        start = self._start()
+        largest = None if limits.fixed_batch else limits.max_batch or _ANY_BATCH
+        search = self._search = Search(self._trials, start, self._environment, largest)
+        search.run()
+        if search.best.config_id != start.config.config_id:
+            self._confirmation = Confirmation(self._trials, start, search.best, search.gains)
+            self._confirmation.run()
+
+    def _start(self) -> Trial:
+        """Measure the starting configuration, with a batch that fits."""
+        config, limits = self._asked, self._limits
+        while True:
+            try:
+                [trial] = self._trials.together([config], "start")
+            except OutOfTimeError:
+                raise StartFailedError(self._trials.log[-1]) from None
+            resolved = trial.record.resolved
+            if resolved is None:
+                raise StartFailedError(trial)
+            if trial.failure is None and resolved.batch_size <= (limits.max_batch or _ANY_BATCH):
+                return trial
+            size = limits.max_batch if trial.failure is None else resolved.batch_size // 2
+            out_of_memory = trial.record.outcome == "oom" and not limits.fixed_batch
+            smaller = with_value(config, BATCH, size)
+            if (trial.failure is not None and not out_of_memory) or isinstance(smaller, str):
+                raise StartFailedError(trial)
+            why = trial.failure or f"max_batch={limits.max_batch}"
+            self._notes.append(f"starts with batch_size={size}, not {resolved.batch_size}: {why}")
+            config = smaller
+
+    def result(self, *, interrupted: bool) -> TuneResult:
+        """Return what was found until now; some trial was measured whole."""
+        search, confirmation, log = self._search, self._confirmation, self._trials.log
+        whole = next(trial for trial in log if trial.failure is None)
+        start = (search.start if search else whole).config
+        together = confirmation.together if confirmation else None
+        unconfirmed = "nothing that was tried is faster than the start"
+        if interrupted:
+            unconfirmed = "interrupted before it was"
+        elif confirmation is not None:
+            unconfirmed = "no time was left to measure it again"
+        return TuneResult(
+            start=start,
+            best=search.best if search else start,
+            trials=tuple(log),
+            comparisons=tuple(search.comparisons) if search else (),
+            confirmed=together,
+            unconfirmed="" if together else unconfirmed,
+            ablation=confirmation.ablation if confirmation else (),
+            not_ablated=_with_reasons(confirmation.not_ablated) if confirmation else (),
+            untried=tuple(search.untried) if search else (),
+            left_out=_with_reasons(search.left_out) if search else (),
+            notes=(*self._notes, *(confirmation.notes if confirmation else ())),
+            scatter=search.noise.deviation if search else None,
+            budget_s=self._limits.budget_s,
+            used_s=self._trials.budget.used_s,
+            interrupted=interrupted,
+        )
+
+
+def _with_reasons(reasons: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"{name}: {why}" for name, why in reasons.items())
