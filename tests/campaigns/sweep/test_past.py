@@ -28,12 +28,15 @@ def past(records, **options):
     return runs
 
 
-def test_runs_are_known_by_configuration_and_repeat(tmp_path):
-    filed(tmp_path, samples.run_record(config(repeat=2)))
+def test_runs_are_known_by_configuration_and_repeat_and_the_last_one_counts(tmp_path):
+    filed(tmp_path, samples.failed_record("interrupted", config=config(repeat=2)))
     runs = past(tmp_path)
-    assert runs.of(config(repeat=2)).outcome == "ok"
+    assert runs.of(config(repeat=2)).outcome == "interrupted"
     assert runs.of(config(repeat=1)) is None
     assert runs.of(config(repeat=2, iters=7)) is None
+    filed(tmp_path, samples.run_record(config(repeat=2)))
+    runs.refresh()
+    assert runs.of(config(repeat=2)).outcome == "ok"
 
 
 @pytest.mark.parametrize(
@@ -49,37 +52,19 @@ def test_another_campaign_or_environment_is_another_run(tmp_path, record):
     assert past(tmp_path).of(config()) is None
 
 
-@pytest.mark.parametrize("known", [{}, {"elsewhere": True}])
-def test_a_run_of_another_version_of_a_users_model_is_another_run(tmp_path, monkeypatch, known):
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_run_of_another_version_of_a_users_model_is_another_run(tmp_path, monkeypatch, on_disk):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mynet.py").write_text("net = 1\n")
-    code = model_code("mynet:net").values["model_code"]
+    code = model_code("mynet:net")
     mine = config(arch="mynet:net")
     record = samples.run_record(mine, environment=samples.environment(model_code=code))
-
-    def measured_before():
-        if known:
-            return past(tmp_path / "records", elsewhere=[PastRun.of(record)]).of(mine)
-        return past(tmp_path / "records").of(mine)
-
-    if not known:
+    if on_disk:
         filed(tmp_path / "records", record)
-    assert measured_before() is not None
+    elsewhere = [] if on_disk else [PastRun.of(record)]
+    assert past(tmp_path / "records", elsewhere=elsewhere).of(mine) is not None
     (tmp_path / "mynet.py").write_text("net = 2\n")
-    assert measured_before() is None
-
-
-def test_the_last_run_of_a_configuration_counts(tmp_path):
-    runs = past(tmp_path)
-    filed(tmp_path, samples.failed_record("interrupted", config=config()))
-    runs.refresh()
-    assert runs.of(config()).outcome == "interrupted"
-    later = samples.run_record(config())
-    folder = RecordFolder.create(tmp_path, "29991231T000000Z-00000000")
-    folder.write(folder.config, later.config)
-    folder.close(later)
-    runs.refresh()
-    assert runs.of(config()).outcome == "ok"
+    assert past(tmp_path / "records", elsewhere=elsewhere).of(mine) is None
 
 
 OLDER = PastRun(config(), HERE, "interrupted", "lost", "20260101T000000Z-00000000")
@@ -111,35 +96,36 @@ def test_half_written_and_damaged_folders_are_passed_over(tmp_path):
     assert past(tmp_path).of(config()) is None
 
 
-def test_larger_batches_of_what_ran_out_of_memory_are_too_large(tmp_path):
-    oom = samples.failed_record("oom", config=config(), environment=samples.environment())
-    filed(tmp_path, oom)
-    runs = past(tmp_path)
-    assert runs.too_large(config(batch_size=16, repeat=3)) is not None
-    assert runs.too_large(config(batch_size=8, repeat=2)) is None
-    assert runs.too_large(config(batch_size=4)) is None
-    assert runs.too_large(config(batch_size="auto")) is None
-    assert runs.too_large(config(batch_size=16, precision="amp")) is None
-    assert runs.too_large(config(batch_size=16, arch="vgg16")) is None
+OOM = samples.failed_record("oom", config=config(), environment=samples.environment())
 
 
 @pytest.mark.parametrize(
-    ("later", "too_large"),
-    [({"repeat": 2}, False), ({"batch_size": 12}, False), ({"batch_size": 4}, True)],
+    ("asked", "fitted", "too_large"),
+    [
+        ({"batch_size": 16, "repeat": 3}, {}, True),
+        ({"batch_size": 8, "repeat": 2}, {}, False),
+        ({"batch_size": 4}, {}, False),
+        ({"batch_size": "auto"}, {}, False),
+        ({"batch_size": 16, "precision": "amp"}, {}, False),
+        ({"batch_size": 16, "arch": "vgg16"}, {}, False),
+        # memory that sufficed for as much, or more, in another run
+        ({"batch_size": 16}, {"repeat": 2}, False),
+        ({"batch_size": 16}, {"batch_size": 12}, False),
+        ({"batch_size": 16}, {"batch_size": 4}, True),
+    ],
 )
-def test_memory_that_did_suffice_in_another_run_is_enough(tmp_path, later, too_large):
-    oom = samples.failed_record("oom", config=config(), environment=samples.environment())
-    filed(tmp_path, oom)
-    filed(tmp_path, samples.run_record(config(**later)))
-    assert (past(tmp_path).too_large(config(batch_size=16)) is not None) == too_large
+def test_larger_batches_of_what_ran_out_of_memory_are_too_large(tmp_path, asked, fitted, too_large):
+    filed(tmp_path, OOM)
+    if fitted:
+        filed(tmp_path, samples.run_record(config(**fitted)))
+    assert (past(tmp_path).too_large(config(**asked)) is not None) == too_large
 
 
 def test_what_is_to_be_measured_again_makes_nothing_too_large_until_it_has_failed_again(tmp_path):
-    oom = samples.failed_record("oom", config=config(), environment=samples.environment())
-    filed(tmp_path, oom)
+    filed(tmp_path, OOM)
     runs = past(tmp_path, retry_failed=True)
     assert runs.too_large(config(batch_size=16)) is None
-    runs.add(PastRun.of(oom.replaced(record_id="99991231T000000Z-00000002")))
+    runs.add(PastRun.of(OOM.replaced(record_id="99991231T000000Z-00000002")))
     assert runs.too_large(config(batch_size=16)) is not None
 
 
