@@ -148,16 +148,8 @@ def pack(place: Place, python_version: str, machine: str, out: Path) -> Path:
         # the oldest glibc that torch's wheels run on
         target = ["--python-platform", f"{machine}-manylinux_2_28", "--only-binary", ":all:"]
         target += ["--python-version", python_version, "--constraint", "requirements.txt"]
-        install: tuple[str | Path, ...] = (
-            place.script("uv"),
-            "pip",
-            "install",
-            "--quiet",
-            "--link-mode",
-            "copy",
-            *target,
-        )
-        _run(*install, "--target", folder / PACKAGES, *carried)
+        target += ["--link-mode", "copy", "--target", str(folder / PACKAGES)]
+        _run(place.script("uv"), "pip", "install", "--quiet", *target, *carried)
         for numpy in (folder / PACKAGES).glob("numpy*"):  # simplejpeg asks for it
             shutil.rmtree(numpy)
         partial = file.with_suffix(".partial")

@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.config import RunConfig
 from bench.errors import UserError
+from bench.launcher.device_lock import device_names
 from bench.launcher.from_python import measure, measure_roofs
 from bench.launcher.profile import launch_profile
 from bench.launcher.watch import project_environment
@@ -348,7 +349,7 @@ def _own_switches(contact: Contact) -> Seen:
     cuda=True,
 )
 def _peak_of_two(contact: Contact) -> Seen:
-    if printed_by("devices") < 2:
+    if len(device_names("cuda", 2)) < 2:
         raise CannotTellError("needs two NVIDIA GPUs")
     small = {"arch": "vgg16", "precision": "fp32", "batch_size": 1, "iters": 10}
     windows = [contact.window(**small, devices=devices) for devices in (1, 2)]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
@@ -33,7 +33,6 @@ from bench.records.folders import readable_records
 from bench.records.journal import Event
 from bench.records.metrics import summary
 from campaigns.sweep.local import (
-    Executor,
     LocalExecutor,
     SweepOrder,
     SweepWatch,
@@ -55,6 +54,9 @@ from commands.console.recorded import (
     say_not_uploaded,
     wait_for_others,
 )
+
+if TYPE_CHECKING:
+    from campaigns.sweep.cluster import RayExecutor
 
 _MATRICES = Path(__file__).resolve().parents[1] / "matrices"
 _OWN = ", ".join(sorted(path.stem for path in _MATRICES.glob("*.yaml")))
@@ -198,7 +200,7 @@ class Sweep(Tracked, Formatted):
                 raise UserError(f"profile={name}: {reasons[0]}")
 
     @contextmanager
-    def _opened(self, campaign: str, env: str) -> Iterator[Executor]:
+    def _opened(self, campaign: str, env: str) -> Iterator[LocalExecutor | RayExecutor]:
         if self.executor == "ray":
             try:
                 from campaigns.sweep.cluster import RayExecutor
@@ -274,7 +276,7 @@ def run_label(config: RunConfig) -> str:
     return " ".join([*words, f"run{config.repeat}"])
 
 
-def plan_result(plan: Plan, where: Executor, records: Path) -> Result:
+def plan_result(plan: Plan, where: LocalExecutor | RayExecutor, records: Path) -> Result:
     """Return what each block needs, its runs here with their time, and those of other devices."""
     blocks = [
         {
@@ -298,7 +300,7 @@ def plan_result(plan: Plan, where: Executor, records: Path) -> Result:
     return Result([table_of("plan", blocks), *lines], facts)
 
 
-def _here(block: PlannedBlock, where: Executor) -> str:
+def _here(block: PlannedBlock, where: LocalExecutor | RayExecutor) -> str:
     """How many runs of the block this machine measures, and why not all."""
     notes = []
     if block.runs_here:
@@ -330,7 +332,9 @@ def _estimate(plan: Plan, environments: tuple[Environment, ...], records: Path) 
     return lines
 
 
-def _sweep(asked: Matrix, where: Executor, order: SweepOrder, delivery: AnyDelivery) -> Result:
+def _sweep(
+    asked: Matrix, where: LocalExecutor | RayExecutor, order: SweepOrder, delivery: AnyDelivery
+) -> Result:
     """Measure, after whatever an earlier sweep left unfinished."""
     turns: list[Turn] = []
     interrupted = roofless = False

@@ -84,10 +84,5 @@ def product_error(backend: str) -> float:
             return float((a @ a - exact).norm() / exact.norm())
 
 
-def devices() -> int:
-    """Return the number of CUDA's devices."""
-    return torch.cuda.device_count()
-
-
 if __name__ == "__main__":
     print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))

@@ -210,8 +210,7 @@ class RayExecutor:
     """
 
     place = "the cluster"
-    backends: Collection[str] = ()
-    environments: tuple[Environment, ...] = ()
+    environments: tuple[Environment, ...] = ()  # they differ
 
     def __init__(self, address: str, *, node_wait_s: float, note: Callable[[str], None]) -> None:
         self._address = address
@@ -247,7 +246,7 @@ class RayExecutor:
             claim = _claimed(campaign)
             # No cloud makes Macs on demand.
             macs = any("mps" in node["Resources"] for node in _living_nodes().values())
-            self.backends = ("cpu", "cuda", "mps") if macs else ("cpu", "cuda")
+            self.backends = {"cpu", "cuda", *(["mps"] if macs else [])}
             yield self
             del claim
         finally:

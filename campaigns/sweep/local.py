@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from bench.config import RunConfig
 from bench.launcher.device_lock import device_names, exclusive
@@ -36,11 +36,11 @@ from campaigns.sweep.plan import PastRun, PastRuns, Plan
 class LocalExecutor:
     """Measures one run after the other here; `environments` are this machine's."""
 
-    place = "this machine"
+    place = "this machine"  # in messages
 
     def __init__(self, environments: tuple[Environment, ...]) -> None:
         self.environments = environments
-        self.backends: Collection[str] = {each.device.backend for each in environments}
+        self.backends = {each.device.backend for each in environments}  # that can be planned for
 
     def sweep(self, order: SweepOrder, deliver: Deliver, watch: SweepWatch) -> Generator[Turn]:
         """Measure what is not measured yet, in order; yield what became of each run.
@@ -231,18 +231,6 @@ class SweepOrder:
     elsewhere: tuple[PastRun, ...] = ()
     profile: tuple[ToolName | Literal["auto"], ...] = ()
     deadline_s: float = math.inf
-
-
-class Executor(Protocol):
-    """Measures those runs of a plan that are not measured yet."""
-
-    place: str  # in messages
-    backends: Collection[str]  # what can be planned for
-    #: The estimate of a sweep's time is for these; none where they differ.
-    environments: tuple[Environment, ...]
-
-    def sweep(self, order: SweepOrder, deliver: Deliver, watch: SweepWatch) -> Generator[Turn]:
-        """Yield what became of each run, once its record is on disk and delivered."""
 
 
 def turn_before(config: RunConfig, past: PastRuns, order: SweepOrder) -> Turn | None:
