@@ -11,6 +11,7 @@ from worker_processes import output_of
 import mlproject
 from bench.config import RunConfig
 from bench.errors import UserError
+from bench.launcher.processes import ENDS_WITH_STARTER
 from bench.records.folders import read_records
 from campaigns.sweep.cluster import RayExecutor, node_records, pack, unpack, unsent
 
@@ -88,6 +89,20 @@ assert _environment().get("OMP_NUM_THREADS") == before
 def test_rays_thread_count_is_not_the_workers(given, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     output_of(PROGRAM, **given)
+
+
+STARTED = """
+import os
+from bench.launcher.processes import starters
+found = [starter.pid for starter in starters()]
+assert (os.getppid() in found) == ("MLPROJECT_ENDS_WITH_STARTER" in os.environ), found
+"""
+
+
+@pytest.mark.parametrize("given", [{}, {ENDS_WITH_STARTER: "1"}])
+def test_a_launcher_on_a_node_watches_what_started_it(given, monkeypatch):
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    output_of(STARTED, **given)
 
 
 @pytest.fixture
