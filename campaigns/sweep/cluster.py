@@ -296,7 +296,7 @@ class RayExecutor:
         ray.wait(tasks, timeout=_TICK_S)
         for task in ray.wait(tasks, num_returns=len(tasks), timeout=0)[0]:
             if task in self._fetching:
-                self._fetch(task)
+                yield from self._fetch(task)
             elif turn := self._finished(task):
                 yield turn
         yield from self._left_over()
@@ -389,8 +389,11 @@ class RayExecutor:
             task = ray.remote(unsent).options(num_cpus=0, scheduling_strategy=there)
             self._fetching[task.remote(self._order.campaign, known)] = node_id
 
-    def _fetch(self, task: Any) -> None:
-        """Take in what a node kept of earlier sweeps; without an answer it remains there."""
+    def _fetch(self, task: Any) -> Iterator[Turn]:
+        """Take in what a node kept of earlier sweeps, and yield the runs that this makes needless.
+
+        Without an answer it remains there.
+        """
         name = self._nodes.get(self._fetching.pop(task), {}).get("NodeManagerAddress")
         try:
             parcels = ray.get(task)
@@ -403,6 +406,11 @@ class RayExecutor:
         for folder, record in (unpack(parcel, self._order.records) for parcel in new):
             self._past.add(PastRun.of(record))
             self._deliver(folder, record)
+        for run, config in [*self._running.items()]:
+            if before := turn_before(config, self._past, self._order):
+                ray.cancel(run)
+                del self._running[run]
+                yield before
 
     def _interrupted(self) -> Iterator[Turn]:
         """End all workers, and take in what they had measured."""
