@@ -17,7 +17,7 @@ from commands.console.options import Tracked, argument, option, set_values
 from commands.console.progress import watched
 from commands.console.recorded import upload_at_the_end, write_record
 from tracking.importing import load_readers, read_results
-from tracking.importing.facts import GIVEN, GIVEN_COUNTS
+from tracking.importing.ledger import GIVEN, GIVEN_COUNTS
 from tracking.importing.work import judge_claims, step_of, with_work
 
 _UNITS = ("s", "ms", "us", "images/s")

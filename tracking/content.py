@@ -21,12 +21,7 @@ from bench.records import (
 )
 from bench.records.environment import environment_id
 from bench.records.folders import AnyRecord, MeasuredRecord
-from bench.records.metrics import (
-    imported_summary,
-    profile_summary,
-    summary,
-    trace_summary,
-)
+from bench.records.metrics import imported_summary, profile_summary, summary, trace_summary
 from bench.records.step_settings import step_id
 from tracking import schema
 
@@ -176,24 +171,14 @@ def _machine_tags(environment: Environment) -> dict[str, str | None]:
     """What of the machine and its software people filter and group runs by."""
     device = environment.device
     memory_bytes = device.memory_bytes
-    facts = {
-        "os": environment.os,
-        "kernel": environment.kernel,
-        "python": environment.python,
-        "torch": environment.torch,
-        "torchvision": environment.torchvision,
-        "cuda": environment.cuda,
-        "cudnn": environment.cudnn,
+    facts = {name: getattr(environment, name, None) for name in schema.MACHINE_FACTS} | {
         "driver": device.driver,
-        "cpu_model": environment.cpu_model,
         "device_memory_gb": None if memory_bytes is None else f"{memory_bytes / 1e9:.4g}",
-        "storage": environment.storage,
-        "container": environment.container,
         "cloud": environment.cloud_provider,
         "machine_type": environment.cloud_machine_type,
         "zone": environment.cloud_zone,
     }
-    return {schema.machine_tag(name): facts[name] for name in schema.MACHINE_FACTS}
+    return {f"mlproject.{name}": fact for name, fact in facts.items()}
 
 
 def _summary_points(record: AnyRecord, metrics: dict[str, float]) -> list[schema.Point]:
@@ -295,10 +280,10 @@ def _known_tags(tags: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _trace_tags(record: TraceRecord) -> dict[str, str]:
-    """Return the tags of a trace: its file, what its steps are bound by, and the advice."""
-    lines = [f"**{schema.safe(record.source_file)}**, a trace: bound by {record.bound}"]
-    lines += [f"- {schema.safe(line)}" for line in (*record.findings, *record.advice)]
+def _file_tags(
+    record: ImportedRecord | TraceRecord, name: str, note: str, **more: Any
+) -> dict[str, str]:
+    """Return the tags of what a file says: where it was read, and `more`."""
     known = {
         schema.KIND: record.kind,
         schema.RECORD_ID: record.record_id,
@@ -308,15 +293,21 @@ def _trace_tags(record: TraceRecord) -> dict[str, str]:
         schema.SOURCE_SHA256: record.source_sha256,
         schema.ENV: record.env,
         schema.DEVICE: record.device,
-        schema.FINDINGS: "; ".join(record.findings),
-        schema.RUN_NAME: f"trace_{record.source_file}",
-        schema.NOTE: "\n\n".join(lines),
+        schema.RUN_NAME: name,
+        schema.NOTE: note,
     }
-    return _known_tags(known)
+    return _known_tags(known | more)
+
+
+def _trace_tags(record: TraceRecord) -> dict[str, str]:
+    lines = [f"**{schema.safe(record.source_file)}**, a trace: bound by {record.bound}"]
+    lines += [f"- {schema.safe(line)}" for line in (*record.findings, *record.advice)]
+    found = {schema.FINDINGS: "; ".join(record.findings)}
+    return _file_tags(record, f"trace_{record.source_file}", "\n\n".join(lines), **found)
 
 
 def _imported_tags(record: ImportedRecord) -> dict[str, str]:
-    """Return the tags of an imported result: its file and line, and the columns unknown here."""
+    """Return the tags of an imported result, and the columns unknown here."""
     verdict = record.verdict
     env, precision = record.env or "unknown", record.precision or "unknown"
     name = f"{env}_{record.arch}_{precision}_bs{record.batch_size or '-unknown'}"
@@ -331,25 +322,15 @@ def _imported_tags(record: ImportedRecord) -> dict[str, str]:
     if record.complexity is not None:
         assumed = "".join(f"; assumed: {each}" for each in record.assumed)
         note += f"\n\nFLOP and bytes are modelled, of a training step of its model{assumed}"
-    known = {
-        schema.KIND: record.kind,
-        schema.RECORD_ID: record.record_id,
-        schema.OUTCOME: "ok",
-        schema.CAMPAIGN: record.campaign,
+    more = {
         schema.IMPORTED: "true",
-        schema.SOURCE_FILE: record.source_file,
-        schema.SOURCE_SHA256: record.source_sha256,
         schema.SOURCE_FORMAT: record.source_format,
         schema.SOURCE_LINE: record.source_line,
         # A clean verdict says that a run was judged, and only its stated FLOP/s were.
         schema.VERDICT: verdict.level if verdict and verdict.level != "clean" else None,
         schema.FINDINGS: findings_text(verdict.findings) if verdict else None,
-        schema.ENV: record.env,
-        schema.DEVICE: record.device,
-        schema.RUN_NAME: name,
-        schema.NOTE: note,
     }
-    return _extra(record) | _known_tags(known)
+    return _extra(record) | _file_tags(record, name, note, **more)
 
 
 def _extra(record: ImportedRecord) -> dict[str, str]:

@@ -139,11 +139,6 @@ class Addition:
     tags: dict[str, str]
 
 
-def machine_tag(fact: str) -> str:
-    """Return the tag of one of `MACHINE_FACTS`."""
-    return f"mlproject.{fact}"
-
-
 def whole_tags(now: datetime | None = None) -> dict[str, str]:
     """Return the tags of a run that holds all of its record since `now`."""
     return {UPLOADED: "true", UPLOADED_AT: sortable(now or datetime.now(timezone.utc))}

@@ -3,10 +3,9 @@
 `Reader` and what stands beside it here are what a plug-in for another format is made of.
 """
 
-from tracking.importing.facts import Result, gpu_in_name
 from tracking.importing.import_results import Imported, Reader, load_readers, read_results
-from tracking.importing.source_files import SourceFile
-from tracking.importing.table import OtherFileError, Problem, count, number, part
+from tracking.importing.ledger import Result, gpu_in_name
+from tracking.importing.table import OtherFileError, Problem, SourceFile, count, number, part
 
 __all__ = [
     "Imported",

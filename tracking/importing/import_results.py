@@ -15,10 +15,9 @@ from pydantic import ValidationError
 
 from bench.errors import UserError, one_line
 from bench.records import ImportedRecord
-from tracking.importing.facts import Result, record_of
+from tracking.importing.ledger import Result, record_of
 from tracking.importing.readers import read_table
-from tracking.importing.source_files import SourceFile, source_files
-from tracking.importing.table import OtherFileError, Problem
+from tracking.importing.table import OtherFileError, Problem, SourceFile, source_files
 
 #: Installed distributions name readers of theirs in this group of entry points.
 ENTRY_POINTS = "mlproject.readers"
@@ -89,7 +88,7 @@ def read_results(
 ) -> Imported:
     """Read the results in a file, or in all files of a folder or a zip.
 
-    `given` are facts for where a file is silent, of those in `tracking.importing.facts.GIVEN`. A
+    `given` are facts for where a file is silent, of those in `tracking.importing.ledger.GIVEN`. A
     file that none of `readers` recognises is read as a table. A result that cannot be taken is a
     problem; so is a file, but in a folder or zip a file of something else is only counted.
     """
@@ -102,10 +101,11 @@ def read_results(
             continue
         problems = []
         try:
-            for one in _results_of(file, given, readers):
-                record = (
-                    one if isinstance(one, Problem) else _record(one, file, campaign, given, now)
-                )
+            text = file.text()
+            reader = next((one for one in readers if one.recognises(file, text)), None)
+            for one in (reader.read if reader else read_table)(file, text, given):
+                about = (file, campaign, given, now)
+                record = one if isinstance(one, Problem) else _record(one, *about)
                 if isinstance(record, Problem):
                     problems.append(record)
                 elif record.record_id in known:
@@ -125,14 +125,6 @@ def read_results(
         problems.sort(key=lambda problem: problem.line or 0)
         imported.problems += [replace(problem, path=file.shown) for problem in problems]
     return imported
-
-
-def _results_of(
-    file: SourceFile, given: Mapping[str, str], readers: Sequence[Reader]
-) -> Iterator[Result | Problem]:
-    text = file.text()
-    reader = next((one for one in readers if one.recognises(file, text)), None)
-    yield from (reader.read if reader else read_table)(file, text, given)
 
 
 def _record(

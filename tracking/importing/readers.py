@@ -18,7 +18,7 @@ from typing import Any
 
 from bench.config.model_names import torchvision_architectures
 from bench.records.metrics import iteration_statistics_ms
-from tracking.importing.columns import (
+from tracking.importing.ledger import (
     BESIDE,
     COUNTS,
     MS_FACTORS,
@@ -26,16 +26,18 @@ from tracking.importing.columns import (
     TIME_NAMES,
     TIMM,
     Meaning,
+    Result,
+    facts_in_name,
+    gpu_in_name,
     known_columns,
     plain,
     time_factor_ms,
 )
-from tracking.importing.facts import Result, facts_in_name, gpu_in_name
-from tracking.importing.source_files import SourceFile
 from tracking.importing.table import (
     OtherFileError,
     Problem,
     Row,
+    SourceFile,
     Table,
     count,
     instant,

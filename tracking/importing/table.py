@@ -1,19 +1,36 @@
-"""A table in a text file: its cells and numbers; nothing is executed, expanded or guessed."""
+"""A file of results, and a table in it: cells and numbers; nothing is executed or guessed."""
 
 from __future__ import annotations
 
 import csv
+import hashlib
+import lzma
 import math
+import os
 import re
+import stat
+import struct
+import zipfile
+import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from bench.errors import printable
 
+#: A ledger of ten thousand runs is 2 MB; a longer file is no result, nor is a larger zip.
+_MOST_BYTES = 64 * 2**20
+_MOST_UNPACKED_BYTES = 2**30
+_ZIP = b"PK\x03\x04"
+#: What `zipfile` raises for an archive that is damaged, encrypted or packed in an unknown way.
+_DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError),
+    *(OSError, OverflowError, RuntimeError, ValueError),
+)
 _MOST_COLUMNS = 500
 _CELL_CHARACTERS = 10_000
 _DELIMITERS = ",;\t|"
@@ -37,6 +54,130 @@ class Problem:
     def __str__(self) -> str:
         where = f"{self.path}" if self.line is None else f"{self.path}:{self.line}"
         return printable(f"{where}: {self.reason}")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file's bytes, and where it lies: in `root`, where that is the unpacked `archive`.
+
+    `alone`: the user named the file, not a folder.
+    """
+
+    path: Path
+    content: bytes = b""
+    alone: bool = False
+    root: Path | None = None
+    archive: Path | None = None
+
+    @property
+    def shown(self) -> Path:
+        """How a message names it."""
+        if self.archive is None or self.root is None:
+            return self.path
+        return self.archive / self.path.relative_to(self.root)
+
+    @property
+    def name(self) -> str:
+        """Its name without folders, on one line."""
+        return printable(self.path.name)
+
+    @property
+    def stem(self) -> str:
+        """Its name without folders and ending."""
+        return Path(self.name).stem
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The folders it lies in, the innermost first."""
+        path = self.path.relative_to(self.root) if self.root else self.path.resolve()
+        return path.parts[-2::-1]
+
+    @property
+    def sha256(self) -> str:
+        """The hash of its bytes."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    def text(self) -> str:
+        """Return its text, of UTF-8 or marked UTF-16. Raises `OtherFileError` where it has none."""
+        return _text_of(self.content)
+
+    def near(self, *steps: str) -> str | None:
+        """Return the text of a file by its way from this file's folder; None where none is there.
+
+        A step `..` is the folder above. Raises `ValueError` for a file that holds no text.
+        """
+        path = self.path.resolve().parent.joinpath(*steps).resolve()
+        if not path.is_file() or (self.root and not path.is_relative_to(self.root.resolve())):
+            return None
+        try:
+            return _text_of(_bytes_of(path))
+        except OtherFileError as error:
+            raise ValueError(f"{steps[-1]}: {error}") from None
+
+
+def source_files(path: Path, archive: Path | None = None) -> Iterator[SourceFile | Problem]:
+    """Yield the file, or those of a folder or a zip, by name; what cannot be read as a problem.
+
+    Hidden files and folders are left out, links to folders not followed. `path` may be an `archive`
+    that is unpacked.
+    """
+    if not path.is_dir():
+        yield from _of_file(SourceFile(path, alone=True))
+        return
+    root = path if archive else None
+    for folder, below, names in os.walk(path):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        for name in sorted(names):
+            file = Path(folder, name)
+            if not name.startswith(".") and file.is_file():
+                yield from _of_file(SourceFile(file, root=root, archive=archive))
+
+
+def _of_file(file: SourceFile) -> Iterator[SourceFile | Problem]:
+    try:
+        content = _bytes_of(file.path)
+    except ValueError as error:
+        yield Problem(str(error), path=file.shown)
+        return
+    zipped = file.path.suffix.lower() == ".zip" or (file.alone and content.startswith(_ZIP))
+    if not zipped or file.archive:
+        yield replace(file, content=content)
+        return
+    with TemporaryDirectory() as folder:
+        try:
+            with zipfile.ZipFile(file.path) as archive:
+                size = sum(one.file_size for one in archive.infolist())
+                if size > _MOST_UNPACKED_BYTES:
+                    raise ValueError(f"{size >> 20} MiB unpacked; results are below 1024 MiB")
+                archive.extractall(folder)
+        except _DAMAGED as error:
+            yield Problem(f"a damaged or encrypted zip ({error})", path=file.path)
+            return
+        yield from source_files(Path(folder), archive=file.path)
+
+
+def _bytes_of(path: Path) -> bytes:
+    """Return a file's bytes. Raises `ValueError` for what is no file, too large or unreadable."""
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise ValueError("not a file")
+        if about.st_size > _MOST_BYTES:
+            raise ValueError(f"{about.st_size >> 20} MiB; results are below 64 MiB")
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(error.strerror) from None
+
+
+def _text_of(content: bytes) -> str:
+    wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    try:
+        text = content.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError:
+        raise OtherFileError("not UTF-8 text: save it as CSV UTF-8") from None
+    if "\0" in text:
+        raise OtherFileError("not text")
+    return text
 
 
 class Row(NamedTuple):

@@ -17,7 +17,7 @@ from analysis.runs.place import place, place_runs
 from analysis.runs.run import distinguished
 from analysis.server.pull import pull_points, pull_records, pull_runs
 from tracking.importing import Result, SourceFile
-from tracking.importing.facts import record_of
+from tracking.importing.ledger import record_of
 from tracking.importing.work import judge_claims
 
 GIGA = 10**9
@@ -45,7 +45,7 @@ def result(images_per_s=10.0, complexity=None, *, facts=None, params=None, assum
     }
     numbers = {"throughput_images_per_s": images_per_s, "batch_size": counted.batch_size}
     found = Result("table", {**known, **texts, **numbers, **(facts or {})}, 2, params=params or {})
-    file = SourceFile(Path("table.csv"), ("table.csv",), b"")
+    file = SourceFile(Path("table.csv"))
     record = record_of(found, file, campaign="old", given={}, imported_at=make.NOON)
     return record.replaced(complexity=counted, assumed=assumed)
 

@@ -1,19 +1,143 @@
-"""From what a file says of one result to a record: nothing added, nothing guessed."""
+"""What the columns of results mean, and from what a file says of one result to a record.
+
+The same names in every table; nothing is added and nothing guessed.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 from bench.config.model_names import torchvision_architectures
 from bench.records import ImportedRecord
-from tracking.importing.columns import BESIDE, COUNTS, TEXTS
-from tracking.importing.source_files import SourceFile
+from tracking.importing.table import SourceFile
+
+#: A fact, and what a cell is multiplied by to be in its unit.
+Meaning: TypeAlias = tuple[str, float]
+
+TEXTS = {
+    "env": "env|environment|machine|machine_label|platform",
+    "arch": "arch|architecture|model|model_name|network",
+    "device": "device|device_name|gpu|gpu_name|hardware|accelerator_name",
+    "backend": "backend|accelerator|device_type",
+    "precision": "precision|dtype|prec|math|numeric_format",
+    "label": "label|run_label|run_name|name",
+    "measured_at": "measured_at|timestamp|datetime|date|started|start_time|created|created_at",
+}
+COUNTS = {
+    "batch_size": "batch_size|batch|bs|batchsize|train_batch_size",
+    "repeat": "repeat|run|rep|trial|run_index|repetition",
+    "repeats": "(n_|num_)?repeats|n_runs|runs",
+    "iterations": "(num_|n_)?iters|iterations|(num_)?steps|measured_iters",
+    "warmup_iters": "warmup(_iters|_iterations|_steps)?",
+    "image_size": "(train_)?(image|img)_size|input_size|resolution",
+}
+#: What a file says beside its result; the text stays among the file's own columns too.
+BESIDE = {
+    "devices": "((n|num)_)?(devices|gpus)|gpu_count|ngpus?",
+    "nodes": "((n|num)_)?nodes",
+    "grad_accum_steps": "grad_accum(_steps)?|gradient_accumulation_steps",
+    "parameters": "((n|num)_)?parameters|(n|num)_params",
+    "claimed_gflops": r"((claimed|attained|achieved)_)?gflop(s|s?_(per_)?s(ec)?)",
+}
+_RATE = "throughput|(train_|throughput_)?(images?|imgs?|samples)_(per_)?s(ec(ond)?)?"
+#: Milliseconds in a unit, by what follows a time's name.
+MS_FACTORS = {"ms": 1.0, "msec": 1.0, "s": 1e3, "sec": 1e3, "secs": 1e3, "seconds": 1e3, "us": 1e-3}
+_UNIT = f"({'|'.join(MS_FACTORS)})"
+_STATISTICS = ("mean", "avg", "median", "std", "p50", "p95", "p99")
+_OTHERWISE = {"avg": "mean", "median": "p50"}
+_STATISTIC = f"({'|'.join(_STATISTICS)})"
+_STEP = "(iter|iteration|step)"
+#: Times per iteration: `mean_step_time_s`, `iteration_time_ms_p95`, `avg_iter_ms`, `p50_s`.
+_TIME = re.compile(
+    f"({_STATISTIC}_)?({_STEP}_time|time_per_iter)(_{_STATISTIC})?_{_UNIT}(_{_STATISTIC})?"
+    f"|{_STATISTIC}_{_STEP}_{_UNIT}|(p50|p95|p99)_{_UNIT}|{_UNIT}_per_{_STEP}"
+)
+#: Every other column: a fact, the factor of its unit, and the names.
+_COLUMNS = (
+    *((fact, 1.0, names) for group in (TEXTS, COUNTS, BESIDE) for fact, names in group.items()),
+    ("claimed_gflops", 1e3, BESIDE["claimed_gflops"].replace("gflop", "tflop")),
+    ("parameters", 1e6, "param(eter)?s_m(illion)?"),
+    ("throughput_images_per_s", 1.0, _RATE),
+    ("throughput_images_per_s_std", 1.0, f"({_RATE})_(std|sd)"),
+    ("window_s", 1.0, "window_s"),
+    ("real_s", 1.0, "(real|wall|wall_time|elapsed|total_time)_s"),
+    ("user_s", 1.0, "user_s"),
+    ("system_s", 1.0, "sys(tem)?_s"),
+    ("max_rss_mb", 1.0, "(max|peak)_rss_mb"),
+    ("max_rss_mb", 1024 / 1e6, "max_?rss_kb"),  # KiB, as time -v
+    ("peak_memory_mb", 1.0, "(peak|max)_(gpu_)?memory_mb|gpu_(mem|memory)_mb"),
+    ("energy_j", 1.0, "energy_j"),
+)
+#: Names of the time of one iteration, without their unit.
+TIME_NAMES = frozenset(
+    (
+        *("time", "duration", "latency", "batch_time", "iteration_time", "iter_time", "step_time"),
+        *("train_time", "time_per_iter", "time_per_step", "time_per_batch", "iteration_duration"),
+    )
+)
+#: What timm's benchmark.py means by its columns: its times are in ms, its parameters in millions.
+TIMM: Mapping[str, Meaning] = {
+    "train_step_time": ("iteration_time_ms_mean", 1.0),
+    "param_count": ("parameters", 1e6),
+}
+
+
+def plain(column: str) -> str:
+    """Return a column's name in lower-case words: `Throughput (img/s)` is `throughput_img_s`."""
+    return re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
+
+
+@cache
+def _meaning(name: str) -> Meaning | None:
+    for fact, factor, names in _COLUMNS:
+        if re.fullmatch(names, name):
+            return fact, factor
+    if not _TIME.fullmatch(name):
+        return None
+    words = name.split("_")
+    statistic = next((word for word in words if word in _STATISTICS), "mean")
+    factor = next(MS_FACTORS[word] for word in words if word in MS_FACTORS)
+    return f"iteration_time_ms_{_OTHERWISE.get(statistic, statistic)}", factor
+
+
+def known_columns(
+    columns: Sequence[str], also: Mapping[str, Meaning] | None = None
+) -> dict[str, Meaning]:
+    """Return what each column that is known means; of two that mean the same, the first.
+
+    `also` has what columns mean in this table alone.
+    """
+    first: dict[str, tuple[str, Meaning]] = {}
+    for column in columns:
+        name = plain(column)
+        if meaning := (also or {}).get(name) or _meaning(name):
+            first.setdefault(meaning[0], (column, meaning))
+    return dict(first.values())
+
+
+def time_factor_ms(column: str, stated_unit: str | None = None) -> float | None:
+    """Milliseconds in a unit of a column that holds one iteration's time; None for another.
+
+    A name that has no unit has the one that the user states: s, ms or us. Without, `batch_time` is
+    in seconds, as PyTorch's ImageNet example, whose word it is, measures it.
+    """
+    name = plain(column)
+    stem, _, unit = name.rpartition("_")
+    if name in TIME_NAMES:
+        return MS_FACTORS.get(stated_unit or ("s" if name == "batch_time" else ""))
+    if re.fullmatch(f"{_UNIT}_per_{_STEP}", name):
+        unit = name.partition("_")[0]
+    elif stem not in TIME_NAMES:
+        return None
+    return MS_FACTORS.get(unit)
+
 
 _BACKENDS = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 _PRECISIONS = {
@@ -102,11 +226,8 @@ def record_of(
     """
     facts = {name: fact for name, fact in result.facts.items() if fact not in (None, "")}
     texts = {name: str(fact) for name, fact in facts.items() if name in TEXTS}
-    stated = {
-        name: int(text) if name in GIVEN_COUNTS else text
-        for name, text in given.items()
-        if name != "unit"
-    }
+    stated = {name: text for name, text in given.items() if name != "unit"}
+    stated |= {name: int(text) for name, text in given.items() if name in GIVEN_COUNTS}
     result.facts = stated | facts_in_name(texts.get("label", "")) | facts | texts
     if label := result.facts.pop("label", None):
         result.extra.setdefault("label", label)
