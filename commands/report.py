@@ -210,7 +210,7 @@ def fill_in(runs: Sequence[Run], prices: Prices) -> str:
     from analysis.server.pull import addition_of, with_cost
     from analysis.words import counted
     from tracking.connection import TrackingError
-    from tracking.upload.additions import add_to_runs
+    from tracking.upload.delivery import add_to_runs
 
     additions = {}
     for run in runs:

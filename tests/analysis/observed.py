@@ -16,7 +16,7 @@ from mlproject import cli
 from tracking.content import content_of
 from tracking.importing import read_results
 from tracking.reading.pages import RunColumns
-from tracking.upload.additions import Added
+from tracking.upload.delivery import Added
 
 #: A variant that `make test` leaves out.
 LONG = partial(pytest.param, marks=pytest.mark.long)
@@ -124,7 +124,7 @@ class Server:
             return Added(new=len(additions))
 
         self.added = {}
-        monkeypatch.setattr("tracking.upload.additions.add_to_runs", add_to_runs)
+        monkeypatch.setattr("tracking.upload.delivery.add_to_runs", add_to_runs)
 
         def search_columns(*asked, **how):
             return RunColumns.of(search(*asked, **how))

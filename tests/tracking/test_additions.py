@@ -15,8 +15,7 @@ from analysis.server.pull import LocalRoofs, addition_of
 from commands.report import Report, fill_in
 from tracking import log_record, schema
 from tracking.connection import Server
-from tracking.upload.additions import add_to_runs
-from tracking.upload.delivery import Delivery
+from tracking.upload.delivery import Delivery, add_to_runs
 from tracking.upload.upload import upload
 
 pytestmark = pytest.mark.slow

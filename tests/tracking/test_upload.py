@@ -8,6 +8,7 @@ import gc
 import shutil
 import subprocess
 import threading
+from contextlib import contextmanager
 
 import pytest
 import samples
@@ -82,15 +83,13 @@ def test_a_run_on_the_server_equals_its_record_and_uploading_again_adds_nothing(
     wanted = f"tags.`{schema.RECORD_ID}` = '{record.record_id}'"
     assert [run.run_id for run in search_runs(wanted)] == [run_id]
     run = tracking.get_run(run_id)
-    assert run.info.status == "FINISHED"
-    assert run.info.start_time == int(record.created.timestamp() * 1000)
-    assert run.info.end_time == run.info.start_time + 10_000
+    started_ms = int(record.created.timestamp() * 1000)
+    assert (run.info.status, run.info.start_time) == ("FINISHED", started_ms)
+    assert run.info.end_time == started_ms + 10_000
     assert run.info.run_name == "sample-cpu_vgg16_amp_bs8_run3"
-    assert run.data.params["batch_size"] == "auto"
-    assert run.data.params["resolved_batch_size"] == "8"
-    assert run.data.params["augment"] == "false"
-    assert run.data.tags[schema.CAMPAIGN] == "night"
-    assert run.data.tags[schema.KIND] == "measurement"
+    expected = {"batch_size": "auto", "resolved_batch_size": "8", "augment": "false"}
+    assert run.data.params | expected == run.data.params
+    assert (run.data.tags[schema.CAMPAIGN], run.data.tags[schema.KIND]) == ("night", "measurement")
     assert run.data.metrics["throughput_images_per_s"] == pytest.approx(
         record.measurement.throughput_samples_per_s
     )
@@ -248,14 +247,11 @@ def test_what_another_writer_changed_is_named_and_put_right(tracking, store, tmp
     assert tracking.get_run(run_id).info.status == "FINISHED"
 
 
-def test_what_did_not_end_well_ends_on_the_server_with_its_reason(tracking, tmp_path):
-    ends = {"oom": "FAILED", "crashed": "FAILED", "refused": "FAILED", "interrupted": "KILLED"}
-    for outcome, status in ends.items():
-        folder, record = filed(tmp_path, samples.failed_record(outcome, "the reason"))
-        run = tracking.get_run(upload(folder, record))
-        assert run.info.status == status
-        assert run.data.tags[schema.REASON] == "the reason"
-        assert run.data.tags[schema.OUTCOME] == outcome
+@pytest.mark.parametrize("outcome", ["oom", "crashed", "refused", "interrupted"])
+def test_what_did_not_end_well_ends_on_the_server_with_its_reason(tracking, tmp_path, outcome):
+    run = tracking.get_run(upload(*filed(tmp_path, samples.failed_record(outcome, "the reason"))))
+    assert run.info.status == ("KILLED" if outcome == "interrupted" else "FAILED")
+    assert (run.data.tags[schema.REASON], run.data.tags[schema.OUTCOME]) == ("the reason", outcome)
 
 
 def test_a_refused_configuration_does_not_stay_running(tracking, monkeypatch):
@@ -389,27 +385,29 @@ def test_a_slow_server_that_gets_on_is_not_cut_off(proxy, store, tmp_path):
     assert_one_run(store, folder, record)
 
 
-def test_a_database_that_is_lost_is_told_and_the_record_completed_later(proxy, store, tmp_path):
-    folder, record = filed(tmp_path)
-    with store.locked(), pytest.raises(TrackingError, match="does not answer"):
-        upload(folder, record, impatient("hang"))
-    upload(folder, record)
-    assert_one_run(store, folder, record)
-
-
-def test_a_server_that_cannot_keep_artifacts_is_told_and_completed_later(
-    proxy, store, server_folder, tmp_path
-):
-    folder, record = filed(tmp_path)
+@contextmanager
+def no_artifacts(server_folder):
+    """A file where the folder of the artifacts was."""
     kept = server_folder / "artifacts"
     kept.rename(server_folder / "kept")
-    kept.write_text("a file where the folder was")
+    kept.write_text("")
     try:
-        with pytest.raises(TrackingError, match=r"fails \(500\)"):
-            upload(folder, record, impatient())
+        yield
     finally:
         kept.unlink()
         (server_folder / "kept").rename(kept)
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"), [("database", "does not answer"), ("artifacts", r"fails \(500\)")]
+)
+def test_a_part_of_the_server_that_is_lost_is_told_and_the_record_completed_later(
+    proxy, store, server_folder, tmp_path, lost, told
+):
+    folder, record = filed(tmp_path)
+    away = store.locked() if lost == "database" else no_artifacts(server_folder)
+    with away, pytest.raises(TrackingError, match=told):
+        upload(folder, record, impatient("hang" if lost == "database" else None))
     upload(folder, record)
     assert_one_run(store, folder, record)
 
@@ -458,20 +456,6 @@ def test_an_upload_that_another_process_holds_is_left_to_it(proxy, store, tmp_pa
             pass
     assert "being uploaded by another process" in capsys.readouterr().out
     assert store.runs_of(record.record_id) == []
-
-
-def test_a_sync_killed_in_the_middle_is_completed_by_the_next(
-    proxy, store, tmp_path, mlproject_command
-):
-    folder, record = filed(tmp_path)
-    proxy.fail(6, "hang")
-    killed = mlproject_command.start("sync", "--records", str(tmp_path))
-    assert proxy.hit.wait(timeout=300)
-    killed.kill()
-    killed.communicate(timeout=300)
-    proxy.heal()
-    upload(folder, record)
-    assert_one_run(store, folder, record)
 
 
 def test_a_folder_of_somebody_else_sends_no_file_of_this_machine(proxy, store, tmp_path):

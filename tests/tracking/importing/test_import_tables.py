@@ -188,11 +188,35 @@ def test_a_rate_is_of_images_by_its_name_by_its_model_or_by_the_user(read, colum
     assert len(read(table.replace(column, "Throughput (img/s)")).records) == 3
 
 
-def test_spellings_of_one_precision_are_one(read):
-    names = ("half", "fp16", "float16", "torch.float16", "FP16")
-    rows = "".join(f"resnet18,8,{name},10{n}\n" for n, name in enumerate(names))
-    found = read(f"model,batch_size,dtype,images_per_s\n{rows}")
-    assert [record.precision for record in found.records] == ["fp16"] * len(names)
+@pytest.mark.parametrize("dtype", ["half", "fp16", "float16", "torch.float16", "FP16"])
+def test_spellings_of_one_precision_are_one(read, dtype):
+    [record] = read(f"model,batch_size,dtype,images_per_s\nresnet18,8,{dtype},10\n").records
+    assert record.precision == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("columns", "fact", "factor"),
+    [
+        (
+            "iter_time_ms mean_step_time_ms iteration_time_ms_mean ms_per_iter",
+            "mean",
+            1,
+        ),
+        ("step_time_s time_per_iter_sec s_per_step iteration_time_seconds_mean", "mean", 1e3),
+        ("median_iter_ms p50_ms iteration_time_ms_p50 iteration_time_p50_ms", "p50", 1),
+        ("iter_time_std_us iteration_time_us_std std_iter_us", "std", 1e-3),
+    ],
+)
+def test_a_time_per_iteration_has_its_statistic_and_its_unit(read, columns, fact, factor):
+    for column in columns.split():
+        [record] = read(f"model,images_per_s,{column}\nresnet18,8,2.5\n").records
+        assert record.metrics == {f"iteration_time_ms_{fact}": 2.5 * factor}, column
+
+
+@pytest.mark.parametrize("column", ["step", "s", "mean_ms", "gflop", "user_ms", "iterations_s"])
+def test_a_column_that_only_looks_like_a_fact_stays_a_text(read, column):
+    [record] = read(f"model,images_per_s,{column}\nresnet18,8,2.5\n").records
+    assert (record.metrics, record.extra) == ({}, {column: "2.5"})
 
 
 def test_the_same_result_has_the_same_identity_wherever_it_stands(read):
@@ -203,12 +227,6 @@ def test_the_same_result_has_the_same_identity_wherever_it_stands(read):
     assert turned.repeated == 1
     other = read(PUBLISHED.replace("807.54", "807.55"))
     assert other.records[1].record_id != first.records[1].record_id
-
-
-def test_what_the_user_adds_fills_gaps_alone(read):
-    found = read("model,images_per_s\nresnet18,10\n", env="lab", arch="vgg16", batch_size="32")
-    [record] = found.records
-    assert (record.env, record.arch, record.batch_size) == ("lab", "resnet18", 32)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from analysis import pull_records
 from analysis.server.pull import addition_of
 from tracking import schema
 from tracking.server.settings import SECRETS, read_file
-from tracking.upload.additions import add_to_runs
+from tracking.upload.delivery import add_to_runs
 from tracking.upload.upload import upload
 
 pytestmark = pytest.mark.slow
