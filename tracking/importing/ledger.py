@@ -226,7 +226,7 @@ def record_of(
     """
     facts = {name: fact for name, fact in result.facts.items() if fact not in (None, "")}
     texts = {name: str(fact) for name, fact in facts.items() if name in TEXTS}
-    stated = {name: text for name, text in given.items() if name != "unit"}
+    stated: dict[str, Any] = {name: text for name, text in given.items() if name != "unit"}
     stated |= {name: int(text) for name, text in given.items() if name in GIVEN_COUNTS}
     result.facts = stated | facts_in_name(texts.get("label", "")) | facts | texts
     if label := result.facts.pop("label", None):
