@@ -5,8 +5,10 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import samples
 from refusals import refusal
@@ -14,6 +16,7 @@ from refusals import refusal
 from bench.errors import UserError
 from bench.records.folders import (
     RecordFolder,
+    is_running,
     new_record_id,
     read_records,
     readable_records,
@@ -125,3 +128,22 @@ def test_readable_records_leave_out_those_of_another_version(tmp_path):
     assert [folder.path for folder, _ in found] == [folder.path for folder in folders[:2]]
     newest_first = readable_records(tmp_path, newest_first=True)
     assert [record.record_id for _, record in newest_first] == ["b", "a"]
+
+
+def test_a_zombie_does_not_run():
+    child = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
+    child.stdout.read()  # ends with the child, which nothing has reaped yet
+    process = psutil.Process(child.pid)
+    while process.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert not is_running(child.pid)
+    assert not is_running(process)
+    child.wait()
+
+
+def test_a_process_that_may_not_be_looked_at_runs(monkeypatch):
+    def refuse(process):
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "status", refuse)
+    assert is_running(os.getpid())

@@ -119,59 +119,43 @@ def test_a_short_warm_up_alone_leaves_a_run_clean():
     assert judge(samples.run_record(**cut_warm_up(0.8))).level == "suspect"
 
 
-def test_throttling_by_its_share_of_samples():
-    hot = samples.telemetry(throttle_share={"SwThermal": 0.2, "SwPowerCap": 0.01})
-    findings = judge(samples.run_record(telemetry=hot)).findings
-    assert [finding.message for finding in findings] == ["SwThermal in 20 % of the samples"]
+def clock(*values_mhz):
+    times_s = tuple(map(float, range(len(values_mhz))))
+    return Series(name="gpu_sm_clock_mhz", source="nvml", times_s=times_s, values=values_mhz)
+
+
+CARD = {"backend": "cuda", "power_limit_w": 72.0, "max_clock_mhz": 1980.0}
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "card", "level", "code", "message"),
+    [
+        ({"throttle_share": {"SwThermal": 0.2, "SwPowerCap": 0.01}}, CARD, "suspect", "throttled",
+         "SwThermal in 20 % of the samples"),
+        ({"throttle_share": {"ApplicationsClocksSetting": 0.9}, "series": (clock(1410.0),)}, CARD,
+         "clean", "clock-setting", "clocks held by a setting in 90 % of the samples, "
+         "SM clock 1410 MHz on average of 1980 at most"),
+        ({"throttle_share": {"SwPowerCap": 1.0}, "series": (clock(1000.0, 1070.0),),
+          "slowed_share": {"power": 0.8, "heat": 0.0}}, CARD, "clean", "power-limited",
+         "at its power limit of 72 W in 100 % of the samples, SM clock 1035 MHz on average of 1980 "
+         "at most, for 80 % of the time below its application clock"),
+        ({"throttle_share": {"SwPowerCap": 1.0}}, None, "clean", "power-limited",
+         "at its power limit in 100 % of the samples"),
+        ({"foreign_processes": ("812 firefox",)}, CARD, "suspect", "foreign-process",
+         "others used the device: 812 firefox"),
+    ],
+)  # fmt: skip
+def test_what_slowed_the_device_or_used_it_too(telemetry, card, level, code, message):
+    environment = card and samples.environment(device=samples.device_info(**card))
+    telemetry = samples.telemetry(**{"series": (), **telemetry})
+    verdict = judge(samples.run_record(telemetry=telemetry, environment=environment))
+    assert verdict.level == level
+    assert [(one.code, one.message) for one in verdict.findings] == [(code, message)]
 
 
 @pytest.mark.parametrize(("backend", "level"), [("cpu", "suspect"), ("cuda", "clean")])
 def test_a_busy_host_is_the_device_of_a_cpu_alone(backend, level):
     assert judge(samples.run_record(**using(200.0, backend=backend))).level == level
-
-
-def test_clocks_that_somebody_set_are_noted_with_the_clock():
-    clock = Series(name="gpu_sm_clock_mhz", source="nvml", times_s=(0.0,), values=(1410.0,))
-    card = samples.device_info(backend="cuda", max_clock_mhz=1980.0)
-    held = samples.telemetry(series=(clock,), throttle_share={"ApplicationsClocksSetting": 0.9})
-    verdict = judge(
-        samples.run_record(telemetry=held, environment=samples.environment(device=card))
-    )
-    assert verdict.level == "clean"
-    [finding] = verdict.findings
-    assert finding.code == "clock-setting"
-    assert "1410 MHz on average of 1980" in finding.message
-
-
-def test_a_device_at_its_power_limit_is_no_fault():
-    clock = Series(
-        name="gpu_sm_clock_mhz", source="nvml", times_s=(0.0, 1.0), values=(1000.0, 1070.0)
-    )
-    card = samples.device_info(backend="cuda", power_limit_w=72.0, max_clock_mhz=2040.0)
-    limited = {"series": (clock,), "throttle_share": {"SwPowerCap": 1.0}}
-    verdict = judge(
-        samples.run_record(
-            telemetry=samples.telemetry(**limited, slowed_share={"power": 0.8, "heat": 0.0}),
-            environment=samples.environment(device=card),
-        )
-    )
-    assert verdict.level == "clean"
-    assert [(one.code, one.message) for one in verdict.findings] == [
-        (
-            "power-limited",
-            "at its power limit of 72 W in 100 % of the samples, SM clock 1035 MHz on average "
-            "of 2040 at most, for 80 % of the time below its application clock",
-        )
-    ]
-    unknown = judge(samples.run_record(telemetry=samples.telemetry(**limited), environment=None))
-    assert unknown.findings[0].message.startswith("at its power limit in 100 %")
-
-
-def test_others_on_the_device():
-    busy = samples.telemetry(foreign_processes=("812 firefox",))
-    verdict = judge(samples.run_record(telemetry=busy))
-    assert verdict.level == "suspect"
-    assert "812 firefox" in verdict.findings[0].message
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,13 @@ from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest
 US = 1e-6
 
 
-def everything(ops):
-    return [inner for op in ops for inner in (op, *everything(op.inner))]
+def nested(trace):
+    """The ops of a trace, each with its time of the device."""
+    recorded = trace.trace
+    nest = Nest(recorded.host, timed=False)
+    device = DeviceTime(recorded.device)
+    device.give_to(nest, recorded.launches)
+    return nest.tops, device
 
 
 def test_kernels_of_a_graph_or_a_compiled_region_go_by_their_own_names():
@@ -19,15 +24,12 @@ def test_kernels_of_a_graph_or_a_compiled_region_go_by_their_own_names():
     region = trace.host("## Call CompiledFxGraph abc ##", 0, 50, cat="user_annotation")
     trace.device("void triton_poi_fused_relu_0(float*, int)", 100, 30, region)
     trace.device("void replayed<float, 4>(float*)", 200, 20)
-    recorded = trace.trace
-    nest = Nest(recorded.host, timed=False)
-    DeviceTime(recorded.device).give_to(nest, recorded.launches)
-    kernels = [op for op in everything(nest.tops) if op.kind is Kind.KERNEL]
-    assert [(op.name, op.phase) for op in kernels] == [
-        ("triton_poi_fused_relu_0", None),
-        ("replayed<float,4>", None),
+    graph, replayed = nested(trace)[0]
+    [fused] = graph.inner
+    assert [(op.name, op.kind, op.phase) for op in (fused, replayed)] == [
+        ("triton_poi_fused_relu_0", Kind.KERNEL, None),
+        ("replayed<float,4>", Kind.KERNEL, None),
     ]
-    assert nest.tops[0].inner == [kernels[0]]
 
 
 def test_copies_are_added_up_by_direction():
@@ -55,18 +57,15 @@ def test_shares_of_overlapping_intervals_add_up_to_the_busy_time(spans):
     trace = TraceWriter()
     for begin, length, is_kernel in spans:
         trace.device("k()", begin, length, cat="kernel" if is_kernel else "gpu_memset")
-    recorded = trace.trace
-    device = DeviceTime(recorded.device)
+    tops, device = nested(trace)
     busy = {us for begin, length, _ in spans for us in range(begin, begin + length)}
     assert device.busy_s / US == pytest.approx(len(busy))
     span = max(b + n for b, n, _ in spans) - min(b for b, _, _ in spans)
     assert device.gap_s / US == pytest.approx(span - len(busy))
     kernels = {us for begin, n, is_kernel in spans if is_kernel for us in range(begin, begin + n)}
-    nest = Nest(recorded.host, timed=False)
-    device.give_to(nest, recorded.launches)
-    of_kernels = [op for op in nest.tops if op.runs[0].kind == "kernel"]
+    of_kernels = [op for op in tops if op.runs[0].kind == "kernel"]
     assert sum(op.exclusive_s for op in of_kernels) / US == pytest.approx(len(kernels))
-    assert sum(op.own_s for op in nest.tops) / US == pytest.approx(sum(n for _, n, _ in spans))
+    assert sum(op.own_s for op in tops) / US == pytest.approx(sum(n for _, n, _ in spans))
 
 
 def test_an_op_beside_another_keeps_its_kernels_own_time():
@@ -75,10 +74,7 @@ def test_an_op_beside_another_keeps_its_kernels_own_time():
     trace.device("first()", 100, 50, trace.host("aten::mul", 0, 5))
     trace.device("second()", 110, 30, trace.host("aten::add", 10, 5), stream=9)
     trace.device("ncclDevKernel_AllReduce()", 90, 100, trace.host("c10d::allreduce_", 20, 5))
-    recorded = trace.trace
-    nest = Nest(recorded.host, timed=False)
-    DeviceTime(recorded.device).give_to(nest, recorded.launches)
-    assert [(op.name, op.own_s / US, op.exclusive_s / US) for op in nest.tops] == [
+    assert [(op.name, op.own_s / US, op.exclusive_s / US) for op in nested(trace)[0]] == [
         ("mul", pytest.approx(50), pytest.approx(50)),
         ("add", pytest.approx(30), 0),
         ("c10d.allreduce_", pytest.approx(100), pytest.approx(50)),
@@ -90,7 +86,5 @@ def test_the_call_that_launched_a_kernel_finds_its_op_by_time_where_no_id_does()
     trace.host("aten::linear", 0, 20)
     trace.host("aten::addmm", 5, 10)
     trace.device("gemm()", 12, 30)  # launched 5 us before, from 7 to 11
-    recorded = trace.trace
-    nest = Nest(recorded.host, timed=False)
-    DeviceTime(recorded.device).give_to(nest, recorded.launches)
-    assert nest.tops[0].inner[0].own_s / US == pytest.approx(30)
+    [linear] = nested(trace)[0]
+    assert linear.inner[0].own_s / US == pytest.approx(30)

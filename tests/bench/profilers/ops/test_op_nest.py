@@ -1,11 +1,12 @@
 """From a trace's intervals to nested ops: phases, own times, names."""
 
 import pytest
-from traces import BACKWARD_THREAD, TraceWriter, gpu_step
+from traces import BACKWARD_THREAD, HOST_THREAD, TraceWriter, gpu_step
 
 from bench.profilers.ops.op_nest import Kind, Nest, op_names
 
 ENGINE = "autograd::engine::evaluate_function: ReluBackward0"
+UPDATE = "Optimizer.step#SGD.step"
 
 
 def nested(trace, timed=True):
@@ -43,40 +44,57 @@ def test_threads_do_not_nest_in_each_other():
     ]
 
 
-def test_autograds_engine_marks_the_phases_in_any_thread():
+#: Intervals in order, those of autograd's own thread with `<` before their names, and their phases.
+PHASES = {
+    "autograd's engine, in its own thread": [
+        ("relu", 0, 10, "forward"),
+        ("<" + ENGINE, 20, 30, "backward"),
+        ("<threshold_backward", 25, 20, "backward"),
+        ("relu", 60, 10, "forward"),  # the next batch of an accumulated step
+        ("<" + ENGINE, 80, 30, "backward"),
+        (UPDATE, 120, 30, "optimizer"),
+        ("add_", 125, 20, "optimizer"),
+    ],
+    "a backward pass within the forward pass": [
+        ("CheckpointFunction", 0, 100, "forward"),
+        (ENGINE, 10, 20, "backward"),
+        ("mul", 12, 5, "backward"),
+    ],
+    "no engine": [("copy_", 0, 10, None)],
+    "up to torch 1.9 the node alone": [
+        ("relu", 0, 10, "forward"),
+        ("<ReluBackward1", 20, 30, "backward"),
+        ("<threshold_backward", 25, 20, "backward"),
+        ("<add", 51, 3, "backward"),  # of two gradients, in no node
+        ("<MulBackward0", 54, 3, "backward"),
+        ("add_", 60, 10, "optimizer"),
+    ],
+    "an update before the next step's backward pass": [
+        (UPDATE, 100, 100, "optimizer"), ("mul", 110, 10, "optimizer"),
+        ("<" + ENGINE, 300, 10, "backward"),
+    ],
+    "an update whose closure runs the model": [
+        (UPDATE, 100, 100, "forward"), ("mul", 110, 10, "forward"),
+        ("<" + ENGINE, 130, 10, "backward"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(PHASES))
+def test_phases_are_marked_by_autograd_and_by_the_optimizer(case):
     trace = TraceWriter()
-    trace.host("aten::relu", 0, 10)
-    trace.host(ENGINE, 20, 30, tid=BACKWARD_THREAD)
-    trace.host("aten::threshold_backward", 25, 20, tid=BACKWARD_THREAD)
-    trace.host("aten::relu", 60, 10)  # the next batch of an accumulated step
-    trace.host(ENGINE, 80, 30, tid=BACKWARD_THREAD)
-    trace.host("Optimizer.step#SGD.step", 120, 30, cat="user_annotation")
-    trace.host("aten::add_", 125, 20)
-    phases = {(op.name, op.phase) for top in nested(trace) for op in (top, *top.inner)}
-    assert phases == {
-        ("relu", "forward"),
-        (ENGINE, "backward"),
-        ("threshold_backward", "backward"),
-        ("Optimizer.step#SGD.step", "optimizer"),
-        ("add_", "optimizer"),
-    }
-
-
-def test_backward_within_the_forward_pass_is_backward():
-    trace = TraceWriter()
-    trace.host("CheckpointFunction", 0, 100)
-    trace.host(ENGINE, 10, 20)
-    trace.host("aten::mul", 12, 5)
-    (outer,) = nested(trace)
-    (engine,) = outer.inner
-    phases = [op.phase for op in (outer, engine, *engine.inner)]
-    assert phases == ["forward", "backward", "backward"]
-
-
-def test_without_the_engine_no_phase_is_known():
-    trace = TraceWriter()
-    trace.host("aten::copy_", 0, 10)
-    assert nested(trace)[0].phase is None
+    for name, begin, duration, _ in PHASES[case]:
+        printed = name.strip("<")
+        trace.host(
+            f"aten::{printed}" if printed.islower() else printed, begin, duration,
+            tid=BACKWARD_THREAD if name[0] == "<" else HOST_THREAD,
+            cat="user_annotation" if printed == UPDATE else "cpu_op",
+        )  # fmt: skip
+    found = [op for top in nested(trace) for op in top.everything()]
+    found.sort(key=lambda op: op.span.begin_us)
+    assert [(op.name, op.phase) for op in found] == [
+        (name.strip("<"), phase) for name, *_, phase in PHASES[case]
+    ]
 
 
 def test_only_operators_are_ops():
@@ -111,33 +129,3 @@ def test_what_ran_on_the_device_is_no_host_op():
     names = op_names(gpu_step().host)
     assert "cudnn_convolution" in names
     assert not [name for name in names if "cudaLaunch" in name or "bn_fw" in name]
-
-
-def test_up_to_torch_1_9_the_node_marks_the_backward_pass():
-    trace = TraceWriter()
-    trace.host("aten::relu", 0, 10)
-    trace.host("ReluBackward1", 20, 30, tid=BACKWARD_THREAD)
-    trace.host("aten::threshold_backward", 25, 20, tid=BACKWARD_THREAD)
-    trace.host("aten::add", 51, 3, tid=BACKWARD_THREAD)  # of two gradients, in no node
-    trace.host("MulBackward0", 54, 3, tid=BACKWARD_THREAD)
-    trace.host("aten::add_", 60, 10)
-    phases = {(op.name, op.phase) for top in nested(trace) for op in top.everything()}
-    assert phases == {
-        ("relu", "forward"),
-        ("ReluBackward1", "backward"),
-        ("threshold_backward", "backward"),
-        ("add", "backward"),
-        ("MulBackward0", "backward"),
-        ("add_", "optimizer"),
-    }
-
-
-@pytest.mark.parametrize("runs_the_model", [False, True])
-def test_the_optimizers_mark_holds_its_ops_unless_it_runs_the_model(runs_the_model):
-    trace = TraceWriter()
-    trace.host("Optimizer.step#SGD.step", 100, 100, cat="user_annotation")
-    trace.host("aten::mul", 110, 10)
-    begin = 130 if runs_the_model else 300  # of a closure, or of the next step
-    trace.host(ENGINE, begin, 10, tid=BACKWARD_THREAD)
-    (mark,) = (op for op in nested(trace) if op.name.startswith("Optimizer"))
-    assert mark.inner[0].phase == ("forward" if runs_the_model else "optimizer")
