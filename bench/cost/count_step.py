@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from bench.cost.estimate import counts_of
 from bench.cost.op_calls import OpCall, bind
-from bench.cost.step_tracer import RecordedCalls, StepTracer, TensorPass, split
+from bench.cost.step_tracer import StepTracer, TensorPass, split
 from bench.cost.traffic import Role
 from bench.errors import UserError, one_line
 from bench.records import OpCost, Phase
@@ -69,22 +69,16 @@ class CountedStep:
     def __init__(self, cache_bytes: int) -> None:
         self.cache_bytes = cache_bytes
         self.uncounted: dict[str, str] = {}
-        self._recorded: RecordedCalls | None = None
 
     def close(self, step: LiveStepTracer) -> None:
-        """Take what was recorded: the counts can be read from now on."""
-        self._recorded = step.recorded(step.lasting())
+        """Count what was recorded: it can be read from now on."""
         self.uncounted = step.uncounted
+        vars(self).update(counts_of(step.recorded(step.lasting()), self.cache_bytes))
 
     def __getattr__(self, name: str) -> Any:
         if name not in type(self).__annotations__:
             raise AttributeError(f"a counted step has no {name!r}")
-        if self._recorded is None:
-            raise UserError(
-                "count_step: nothing is counted yet; read the cost after the with block"
-            )
-        vars(self).update(counts_of(self._recorded, self.cache_bytes))
-        return vars(self)[name]
+        raise UserError("count_step: nothing is counted yet; read the cost after the with block")
 
     @property
     def is_complete(self) -> bool:

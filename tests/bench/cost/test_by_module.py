@@ -128,8 +128,7 @@ def test_sums_of_gradients_and_copies_into_them_belong_to_modules():
 
 
 def test_depth_bounds_the_rows_and_not_the_sums():
-    deep = _counted("tiny_models:conv_relu_conv", image_size=4)[1]
-    flat = _counted("tiny_models:conv_relu_conv", depth=0, image_size=4)[1]
+    deep, flat = (_counted("tiny_models:tied", depth, image_size=4)[1] for depth in (9, 0))
     assert flat == {name: row for name, row in deep.items() if row["depth"] == 0}
 
 

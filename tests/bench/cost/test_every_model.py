@@ -112,12 +112,6 @@ def test_what_holds_for_every_batch_size(arch):
     assert one.step_flops_per_sample == other.step_flops_per_sample
 
 
-@pytest.mark.slow
-def test_amp_keeps_the_order_of_the_bytes():
-    amp = step_complexity(StepSpec("vit_b_32", BATCH, "amp", cache_bytes=0))
-    assert amp.compulsory_bytes < amp.fused_bytes < amp.eager_bytes
-
-
 #: A small model of each of 61 modules of `timm.list_modules()`.
 TIMM = sorted(
     op_names(
