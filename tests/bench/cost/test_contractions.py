@@ -136,7 +136,7 @@ def test_attention_is_two_products_forward_and_four_backward(batch, heads, queri
 
 
 def test_einsum_is_a_product():
-    complexity = step_complexity(tiny("Einsum", batch_size=4))
+    complexity = step_complexity(tiny("einsum_layer", batch_size=4))
     assert complexity.forward_macs == 4 * 48 * 10
     assert complexity.step_flops == 2 * 2 * 4 * 48 * 10  # the images need no gradient
 
@@ -174,7 +174,7 @@ def test_a_recurrent_kernel_of_several_layers_counts_all_of_their_weights():
 
 def test_an_op_without_a_formula_is_refused_by_name():
     with pytest.raises(UserError, match=r"_fft.* whose FLOP cannot be counted"):
-        step_complexity(tiny("Spectral"))
+        step_complexity(tiny("spectral"))
 
 
 def test_an_op_from_another_library_is_refused_by_name():

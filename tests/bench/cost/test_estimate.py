@@ -74,15 +74,15 @@ def test_the_random_numbers_and_settings_of_the_process_stay_as_they_were():
         ("resnet18", 1, 32, "Expected more than 1 value per channel when training"),
         ("alexnet", 10**20, 224, "its training step cannot run (randn(): argument"),
         ("vit_b_32", 2, 100, "Wrong image height"),
-        ("tiny_models:LooksAtValues", 2, 4, "so its cost depends on the data"),
+        ("tiny_models:looks_at_values", 2, 4, "so its cost depends on the data"),
         ("tiny_models:HoldsALock", 2, None, "keep open files, locks and the like out of its attri"),
         ("tiny_models:none_such", 2, 4, "module tiny_models has no 'none_such'"),
         ("tiny_models:SparseBuffer", 2, 4, "sparse tensors are not counted"),
         ("tiny_models:SparseRows", 2, 4, "sparse tensors are not counted"),
-        ("tiny_models:SparseGradient", 2, 4, "nn.Embedding(sparse=False)"),
-        ("tiny_models:Scripted", 2, 4, "without torch.jit.script"),
-        ("tiny_models:Flexible", 2, 4, "use scaled_dot_product_attention"),
-        ("tiny_models:Branching", 2, 4, "torch.cond, whose FLOP cannot be counted"),
+        ("tiny_models:sparse_gradient", 2, 4, "nn.Embedding(sparse=False)"),
+        ("tiny_models:scripted", 2, 4, "without torch.jit.script"),
+        ("tiny_models:flexible", 2, 4, "use scaled_dot_product_attention"),
+        ("tiny_models:branching", 2, 4, "torch.cond, whose FLOP cannot be counted"),
     ],
 )
 def test_a_step_that_cannot_run_is_one_line(arch, batch_size, image_size, message, capfd):
@@ -92,7 +92,7 @@ def test_a_step_that_cannot_run_is_one_line(arch, batch_size, image_size, messag
 
 
 def test_nested_tensors_are_refused_with_what_helps():  # torch logs a line of its own, too
-    assert "pad the sequences" in refusal(step_complexity, tiny("Jagged"))
+    assert "pad the sequences" in refusal(step_complexity, tiny("jagged"))
 
 
 def test_a_step_with_a_generator_of_its_own_is_counted():
@@ -102,7 +102,7 @@ def test_a_step_with_a_generator_of_its_own_is_counted():
 
 def test_complex_weights_are_counted():
     """No fused optimizer takes them, as `fused_optimizer` asks by default."""
-    assert step_complexity(tiny("ComplexWeights")).step_flops == 2 * 2 * 4 * 2 * 48 * 10
+    assert step_complexity(tiny("complex_weights")).step_flops == 2 * 2 * 4 * 2 * 48 * 10
 
 
 @pytest.mark.parametrize("again", ["Reentrant", "NonReentrant"])

@@ -55,13 +55,65 @@ def other_norms():
     )
 
 
-class Einsum(nn.Module):
-    def __init__(self):
+class OfRows(nn.Module):
+    """`compute` takes a layer, by default linear, and the 48 numbers of each image as a row."""
+
+    def __init__(self, compute, layer=None):
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(48, 10))
+        self.layer = layer or nn.Linear(48, 10)
+        self.compute = compute
 
     def forward(self, images):
-        return torch.einsum("bi,ij->bj", images.flatten(1), self.weight)
+        return self.compute(self.layer, images.flatten(1))
+
+
+def einsum_layer():
+    return OfRows(lambda layer, rows: torch.einsum("bi,ji->bj", rows, layer.weight))
+
+
+def spectral():
+    return OfRows(lambda linear, rows: linear(torch.fft.fft2(rows).abs()))
+
+
+def scripted():
+    return OfRows(lambda linear, rows: linear(rows), torch.jit.script(nn.Linear(48, 10)))
+
+
+def flexible():
+    def attend(linear, rows):
+        rows = linear(rows)[None, None]
+        return flex_attention(rows, rows, rows)[0, 0]
+
+    return OfRows(attend)
+
+
+def jagged():
+    def nested(linear, rows):
+        offsets = torch.tensor([0, 1, len(rows)])
+        return linear(torch.nested.nested_tensor_from_jagged(rows, offsets=offsets)).values()
+
+    return OfRows(nested)
+
+
+def branching():
+    def branch(linear, rows):
+        return torch.cond(torch.tensor(True), linear, lambda x: linear(2 * x), (rows,))
+
+    return OfRows(branch)
+
+
+def complex_weights():
+    layer = nn.ParameterDict({"weight": torch.randn(48, 10, dtype=torch.complex64)})
+    return OfRows(lambda layer, rows: (rows.to(torch.complex64) @ layer["weight"]).abs(), layer)
+
+
+def looks_at_values():
+    return OfRows(lambda linear, rows: linear(rows) * (1 if rows.sum() > 0 else -1))
+
+
+def sparse_gradient():
+    table = nn.Embedding(9, 10, sparse=True)
+    return OfRows(lambda table, rows: table(rows[:, 0].long().clamp(0, 8)), table)
 
 
 class AttentionByHand(nn.Module):
@@ -74,15 +126,6 @@ class AttentionByHand(nn.Module):
     def forward(self, images):
         pixels = self.project(images.flatten(2).transpose(1, 2))
         return (torch.softmax(pixels @ pixels.transpose(1, 2), -1) @ pixels).mean(1)
-
-
-class Spectral(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(48, 10)
-
-    def forward(self, images):
-        return self.linear(torch.fft.fft2(images).abs().flatten(1))
 
 
 class Checkpointed(nn.Module):
@@ -125,74 +168,6 @@ class SparseRows(SparseBuffer):
     def __init__(self):
         super().__init__()
         self.register_buffer("matrix", torch.eye(48).to_sparse_csr())
-
-
-class SparseGradient(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(9, 10, sparse=True)
-
-    def forward(self, images):
-        return self.table(images[:, 0, 0, 0].long().clamp(0, 8))
-
-
-class Scripted(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.jit.script(nn.Linear(48, 10))
-
-    def forward(self, images):
-        return self.linear(images.flatten(1))
-
-
-class Flexible(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(48, 10)
-
-    def forward(self, images):
-        rows = self.linear(images.flatten(1))[None, None]
-        return flex_attention(rows, rows, rows)[0, 0]
-
-
-class Jagged(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(48, 10)
-
-    def forward(self, images):
-        offsets = torch.tensor([0, 1, len(images)])
-        rows = torch.nested.nested_tensor_from_jagged(images.flatten(1), offsets=offsets)
-        return self.linear(rows).values()
-
-
-class Branching(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(48, 10)
-
-    def forward(self, images):
-        rows = images.flatten(1)
-        return torch.cond(torch.tensor(True), self.linear, lambda x: self.linear(2 * x), (rows,))
-
-
-class ComplexWeights(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(48, 10, dtype=torch.complex64))
-
-    def forward(self, images):
-        return (images.flatten(1).to(torch.complex64) @ self.weight).abs()
-
-
-class LooksAtValues(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(48, 10)
-
-    def forward(self, images):
-        logits = self.linear(images.flatten(1))
-        return logits if logits.sum() > 0 else -logits
 
 
 class DrawsItself:
