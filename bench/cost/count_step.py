@@ -36,9 +36,8 @@ def count_step(*, cache_bytes: int = DEFAULT_CACHE_BYTES) -> Iterator[CountedSte
     An op without a formula is named in a warning and in `cost.uncounted`, and the FLOP are then a
     lower bound. `cache_bytes` is the cache of `cost.compulsory_bytes`.
 
-    Only what torch dispatches is seen. A compiled model runs op by op within the block, so it is
-    counted as if it were not compiled. Kernels that are launched past torch are not seen: those of
-    a replayed CUDA graph, or of a library that is called from Python.
+    Only what torch dispatches is seen, so not the kernels of a replayed CUDA graph, or of a library
+    that is called from Python. A compiled model runs, and counts, op by op within the block.
     """
     cost, step = CountedStep(cache_bytes), LiveStepTracer()
     # Torch compiles nothing while ops are counted, but fails where one graph is asked for.

@@ -72,10 +72,9 @@ class RecordedStep(RecordedCalls):
 
 
 def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
-    """Run one training step on fake tensors and return what it did.
+    """Run the training step that is measured on fake tensors, its momentum already there.
 
-    It is the step that is measured (`bench.training.step`), its momentum already there. With
-    `grad_accum_steps` it has as many forward and backward passes, each of `spec.batch_size`.
+    With `grad_accum_steps` it has as many forward and backward passes, each of `spec.batch_size`.
     Raises `UserError` where the model cannot be built or run at this size.
     """
     fake = FakeTensorMode(allow_fallback_kernels=False)
@@ -146,9 +145,8 @@ class ModulePaths:
     """While active, follows which modules of `model` run, by their paths in it.
 
     An op of the forward pass belongs to the innermost module that runs. autograd numbers its nodes
-    in the order in which the forward pass makes them, so that the number of a node that runs says
-    which module made it. A sum of gradients of one tensor belongs to the module whose gradient came
-    last. A module that the model has twice is known by its first path.
+    in the order in which the forward pass makes them: the number of a node that runs says which
+    module made it. A sum of gradients of one tensor belongs to the module whose gradient came last.
 
     Numbers are each thread's own: forward and backward pass must run in one, as on a CPU.
     """

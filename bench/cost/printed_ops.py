@@ -139,10 +139,10 @@ class _Arguments:
 def work_of(ops: Iterable[CalledOp]) -> dict[CalledOp, OpWork | str]:
     """Return the work of each op, or the reason why it is not known.
 
-    `fused_bytes` are the least that the op can move: convolutions, products, attention and what
-    cannot be fused read and write their own tensors once; a pointwise op may be taken in by its
-    neighbours, so it moves nothing, but for what it must read again after a reduction of its own.
-    Two arguments count as two tensors, even if they are one.
+    `fused_bytes` are the least that the op can move: what cannot be fused reads and writes its
+    tensors once; a pointwise op may be taken in by its neighbours, so it moves only what it must
+    read again after a reduction of its own. Two arguments count as two tensors, even if they are
+    one.
     """
     fake = FakeTensorMode(allow_fallback_kernels=False)
     with quiet_torch(), catch_warnings():

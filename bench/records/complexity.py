@@ -59,8 +59,7 @@ class StepSpec:
     ) -> Self:
         """Return what decides the step of a configuration, as a device has `resolved` it.
 
-        Without `resolved` a backend that is `auto` is counted as a CPU, and `batch_size` replaces
-        the configuration's, which may be `auto`.
+        Without `resolved` a backend `auto` is a CPU, and `batch_size` replaces one of `auto`.
         """
         if resolved is not None:
             names = ("batch_size", "image_size", "seq_len", "math_mode", "fused_optimizer")
@@ -118,11 +117,9 @@ class OpCost(Work):
 class OpWork(Work):
     """Work of one call.
 
-    Attention counts whole under a causal mask. `causal_skipped_flops` are the part that a fused
-    kernel may leave out: it is held against a roof without them.
-
-    Of a whole step's call, `fused_bytes` are its share of the fused traffic. Of an op by itself
-    they are the least that it can move, whatever its neighbours are.
+    Attention counts whole under a causal mask; `causal_skipped_flops` are the part that a fused
+    kernel may leave out. `fused_bytes` are the call's share of a step's fused traffic, or of an op
+    by itself the least that it can move.
     """
 
     label: str
@@ -133,9 +130,8 @@ class CallWork(OpWork):
     """Work of one call of a step that moves something.
 
     `op` is aten's name, `shapes` are those of its tensor arguments in order, lists of tensors and
-    tensors without dimensions left out. `module` is the path of the module in the model that made
-    the call, or whose backward pass it is. The model's own is empty; it is None outside of the
-    model, and where modules are not followed.
+    tensors without dimensions left out. `module` is the path in the model of the module that made
+    the call, or whose backward pass it is; None outside of the model, or where it is not followed.
     """
 
     op: str
@@ -223,12 +219,11 @@ class Complexity(Record):
         return total / self.batch_size if rest else samples
 
     def row(self) -> dict[str, Any]:
-        """Return the facts for JSON; whole numbers stay integers.
+        """Return the facts for JSON; counts per sample are integers where they are whole.
 
-        Counts per sample are whole where the samples of a batch share nothing; they share the
-        weights and their update. A key says what a sample is: `bytes_per_image_min`, the fused
-        traffic, is `bytes_per_sequence_min` of a model that takes tokens. `..._max` is the eager
-        traffic. Keys that begin with a phase are its part of the step's.
+        A key says what a sample is: `bytes_per_image_min`, the fused traffic, is
+        `bytes_per_sequence_min` of a model that takes tokens; `..._max` is the eager traffic. Keys
+        that begin with a phase are its part of the step's.
         """
         each = f"per_{self.sample}"
         names = ("arch", "batch_size", "image_size", "tokens_per_sample", "precision", "math_mode")

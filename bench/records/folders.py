@@ -195,10 +195,9 @@ class RecordFolder:
 def readable_records(
     records: Path, *, newest_first: bool = False
 ) -> Iterator[tuple[RecordFolder, AnyRecord]]:
-    """Yield the whole records below `records` with their folders, oldest first unless said.
+    """Yield the records below `records` that can be read, with their folders.
 
-    A record of a version that this one cannot read is left out, as is everything where `records`
-    is no folder.
+    Oldest first unless said; none where `records` is no folder.
     """
     folders = [*record_folders(records, missing_ok=True)]
     for folder in reversed(folders) if newest_first else folders:
@@ -226,10 +225,10 @@ def record_folders(records: Path, *, missing_ok: bool = False) -> Iterator[Recor
 
 
 def read_all(places: Iterable[Path]) -> tuple[list[WholeRecord | ImportedRecord], list[str]]:
-    """Return the whole records below the folders `places`, each once and oldest first in each.
+    """Return the whole records below the folders `places`, each once, and lines on the others.
 
-    With them a line for each record that cannot be read, and one for each of `places` that holds
-    measurements which are not finished. Raises `UserError` where one of `places` is no folder.
+    A line is of a record that cannot be read, or of a place with measurements that are not
+    finished. Raises `UserError` where one of `places` is no folder.
     """
     found: dict[str, WholeRecord | ImportedRecord] = {}
     lines = []
@@ -314,9 +313,8 @@ _START_TOLERANCE_S = 1.0
 def is_running(process: int | psutil.Process, started_s: float | None = None) -> bool:
     """Whether a process, given by its number or as psutil knows it, runs; a zombie does not.
 
-    `started_s` is its start in seconds since 1970 (`psutil.Process.create_time`): a process that
-    started at another time was only given the same number. A process that may not be looked at
-    runs.
+    `started_s` is its start in seconds since 1970: a process that started at another time was only
+    given the same number. A process that may not be looked at runs.
     """
     try:
         found = psutil.Process(process) if isinstance(process, int) else process

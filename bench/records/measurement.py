@@ -30,9 +30,7 @@ from bench.records.environment import Environment, ProcessFigures, Telemetry
 class WorkSet(Record):
     """Names and counts of what one training step launched.
 
-    `kernels` on CUDA; `ops` (aten) elsewhere. Kernel names are as
-    `bench.records.kernel_names` spells them: without the return type and the parameter
-    list, which tools print differently.
+    `kernels` on CUDA, named as `bench.records.kernel_names` spells them; `ops` (aten) elsewhere.
     """
 
     unit: Literal["kernels", "ops"]
@@ -63,9 +61,9 @@ class RankFigures(Facts):
 class DistributedFigures(Facts):
     """Every rank's figures, and a few steps after the window with and without communication.
 
-    `synced_step_s` are whole steps, `local_step_s` the same steps without the exchange of gradients
-    (DistributedDataParallel's `no_sync`). All ranks begin each of them together with their devices
-    idle; a time is that of the slowest rank.
+    `synced_step_s` are whole steps, `local_step_s` the same without the exchange of gradients
+    (DistributedDataParallel's `no_sync`). All ranks begin each together with their devices idle; a
+    time is that of the slowest rank.
     """
 
     communication: Literal["nccl", "gloo"]
@@ -237,11 +235,10 @@ _Format = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")]
 class ImportedRecord(Facts):
     """One result of another program, as its file has it; nothing measured is added or estimated.
 
-    `iteration_times_s` are there only where the file has a row per iteration. `params`, `metrics`
-    and `extra` hold what else the file says: `params` and `metrics` under this project's names,
-    `extra` under the file's own. `complexity` is this project's count of the step that the file
-    names, of one batch on one device; `assumed` says what the file leaves open of that step.
-    `verdict` is about the file's own figures; None where none contradicts another.
+    `params` and `metrics` hold what else the file says under this project's names, `extra` under
+    the file's own. `complexity` is this project's count of the step that the file names, of one
+    batch on one device; `assumed` says what the file leaves open of that step. `verdict` is about
+    the file's own figures; None where none contradicts another.
     """
 
     schema_version: Literal[1] = 1

@@ -105,10 +105,9 @@ def _of_complexity(
 
 
 def attained_flops_per_s(record: RunRecord) -> float | None:
-    """Return algorithmic FLOP per second of the window, or None without a cost model.
+    """Return algorithmic FLOP per second of the window, of all devices; None without a cost model.
 
-    Of all devices together. The model counts one batch; an iteration holds `grad_accum_steps` of
-    them on each device.
+    The model counts one batch; an iteration holds `grad_accum_steps` of them on each device.
     """
     if record.measurement is None or record.complexity is None:
         return None
@@ -269,8 +268,8 @@ def imported_summary(record: ImportedRecord) -> dict[str, float]:
 def trace_summary(record: TraceRecord) -> dict[str, float]:
     """Return the metrics of `record` by their names in the schema; what is unknown is left out.
 
-    Times are what the steps cost their device, shares are of these, medians over the steps; without
-    a device the marks' durations stand for them. A step of an unknown model has no throughput.
+    Times are what the steps cost their device, or the marks' durations without a device; shares are
+    of these, medians over the steps.
     """
     times_s = [step.device_time_s or step.wall_s for step in record.steps]
     found: dict[str, float | None] = {

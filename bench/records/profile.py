@@ -27,12 +27,11 @@ COMMUNICATION = "communication"
 class OpTime(Facts):
     """All calls of one kind of op in one phase of one step.
 
-    `label` distinguishes kinds that differ under the roof: `convolution 1x1`,
-    `depthwise convolution 3x3`, `batch_norm`. Work is the cost model's (`bench.cost`), None
-    where the profiled op has no counterpart there. An op that communicates is `communication`: its
-    time is also that of waiting for other ranks. `time_s` is what its kernels took, each its own
-    duration; of `exclusive_s` no nanosecond is in two ops, so it adds up to the device's busy time.
-    Where nothing overlaps, both are the same; a rate is work over `time_s`.
+    `label` distinguishes kinds that differ under the roof: `convolution 1x1`, `batch_norm`. Work is
+    the cost model's (`bench.cost`), None where the op has no counterpart there. An op that
+    communicates is `communication`: its time is also that of waiting for other ranks. `time_s` is
+    what its kernels took, each its own duration; a rate is work over it. Of `exclusive_s` no
+    nanosecond is in two ops, so it adds up to the device's busy time.
     """
 
     label: str

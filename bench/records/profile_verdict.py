@@ -171,11 +171,9 @@ def kernel_set(counters: Counters) -> WorkSet:
 def _of_executed(record: ProfileRecord) -> Iterator[Found]:
     cost, executed = profiled_step_cost(record), executed_flops(record)
     if cost is not None and executed is not None and executed < cost.flops:
-        message = (
-            f"{100 * executed / cost.flops:.0f} % of the algorithmic FLOP were executed: "
-            "Winograd's convolutions and causal attention need fewer"
-        )
-        yield "fewer-executed-flops", "note", message
+        share = f"{100 * executed / cost.flops:.0f} % of the algorithmic FLOP were executed"
+        why = "Winograd's convolutions and causal attention need fewer"
+        yield "fewer-executed-flops", "note", f"{share}: {why}"
 
 
 def _of_cpu(counters: CpuCounters) -> Iterator[Found]:
