@@ -29,6 +29,8 @@ def _bytes(item):
         (lambda t: t[:5].expand(100, 5) + 1, torch.zeros(400), [20], [2000]),
         # 8 rows of 64; then more indices than rows, which may all be another.
         (lambda t: functional.embedding(FEW, t), TABLE, [8 * 4 * 4, 8 * 8], [8 * 4 * 4]),
+        (lambda t: t.index_select(0, FEW), TABLE, [8 * 4 * 4, 8 * 8], [8 * 4 * 4]),
+        (lambda t: t.gather(1, FEW[:, None]), TABLE, [8 * 4, 8 * 8], [8 * 4]),
         (lambda t: functional.embedding(MANY, t), TABLE, [64 * 4 * 4, 200 * 8], [200 * 4 * 4]),
         (lambda t: t.expand(5, 64, 4)[FEW.clamp(0, 0)], TABLE, [64 * 16, 64], [8 * 64 * 4 * 4]),
     ],

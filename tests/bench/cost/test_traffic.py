@@ -10,15 +10,13 @@ from functools import cache
 from graphlib import TopologicalSorter
 
 import pytest
-import torch
-from generated_steps import steps, tiny, traced
+from generated_steps import steps, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional
 
 from bench.cost.estimate import step_complexity
 from bench.cost.fake_step import record_step
-from bench.cost.traffic import Role, compulsory_bytes, eager_bytes, fused_bytes, schedule
+from bench.cost.traffic import Role, compulsory_bytes, fused_bytes, schedule
 from bench.records import StepSpec
 
 X, HIDDEN, OUT, LOGITS, FIRST, SECOND = 96, 256, 128, 8, 24, 32
@@ -143,24 +141,6 @@ def test_elementwise_flops_by_convention():
     assert counted["mean", "forward"] == OUT
     assert counted["convolution", "forward"] == 0  # no bias
     assert counted["_fused_sgd_", "optimizer"] == 6 * complexity.parameters
-
-
-@pytest.mark.parametrize(
-    ("op", "chosen", "written"),
-    [
-        (lambda rows, at: functional.embedding(at, rows), 5 * 16, 5 * 16),
-        (lambda rows, at: rows.index_select(0, at), 5 * 16, 5 * 16),
-        (lambda rows, at: rows[at], 5 * 16, 5 * 16),
-        (lambda rows, at: rows.gather(1, at[:, None]), 5, 5),
-        (lambda rows, at: functional.nll_loss(rows[:5], at), 5, 2),  # the loss and its weights' sum
-    ],
-    ids=["embedding", "index_select", "index", "gather", "nll_loss"],
-)
-def test_what_chooses_elements_reads_no_more_than_these(op, chosen, written):
-    rows, at = torch.ones(1000, 16), torch.arange(5)
-    tracer = traced(lambda: op(rows, at))[1]
-    moved = sum(eager_bytes(item, tracer.sizes_bytes) for item in tracer.passes)
-    assert moved == 4 * chosen + 8 * 5 + 4 * written
 
 
 def test_compulsory_are_inputs_outputs_and_weights_but_for_what_the_cache_holds():
