@@ -247,14 +247,12 @@ def test_what_is_counted_is_held_against_every_ceiling_there_is(one, caches, ste
     assert codes(one, caches=caches, step_s=step_s) == expected
 
 
-def test_reading_alone_and_a_burst_are_no_faults_of_a_kernel():
+def test_the_worst_kernel_is_named_and_the_others_counted():
+    # reading alone and a burst are no faults
     counted = samples.counters(kernel(**BEYOND))
     roof = Roof(200e9, 50e9, burst_flops_per_s=240e9, one_way_bytes_per_s=55e9)
     assert check_counters(counted, roof, (), None) == ()
     assert check_counters(counted, roof.of_several(2), (), None) == ()
-
-
-def test_the_worst_kernel_is_named_and_the_others_counted():
     kernels = [
         kernel("void at::f<int>(float*)", dram_bytes=6 * 10**8),
         kernel("worst<float>", dram_bytes=10**9),

@@ -63,6 +63,11 @@ BY_HAND = {
         },
     ),
     "modelled": (None, {"complexity": LITTLE}, {"bound": "memory", "bound_sure": False}),
+    "busy for a quarter of a profiled step of 2 s: less than the 0.8 s of eager traffic": (
+        make.profile(ops=BUSY, counters=None, complexity=LITTLE),
+        {"complexity": LITTLE},
+        {"device_busy_s": 0.5, "bound": "memory", "bound_sure": False, "intensity_counted": None},
+    ),
     "the same work": (make.profile(), {"measurement": SAME}, {"intensity_counted": 5}),
     "unknown work": (make.profile(work=None), {"measurement": SAME}, {"intensity_counted": 5}),
     "much traffic": (
@@ -92,15 +97,8 @@ BY_HAND = {
 def test_a_point_with_what_was_counted(case):
     profile, run, expected = BY_HAND[case]
     placed = point(*filter(None, [profile]), run=make.run_record(**run))
-    assert {name: getattr(placed, name) for name in expected} == expected
-
-
-def test_the_devices_busy_time_is_the_profiled_steps():
-    """Busy for a quarter of a profiled step of 2 s: 0.5 s, less than the 0.8 s of eager traffic."""
-    profile = make.profile(ops=BUSY, counters=None, complexity=LITTLE)
-    placed = point(profile, run=make.run_record(complexity=LITTLE))
-    assert placed.times.device_busy_s == 0.5
-    assert placed.intensity_counted is None
+    known = {"level": placed.level, **vars(placed.times), **vars(placed)}
+    assert {name: known[name] for name in expected} == expected
 
 
 ABSENT = samples.counters(*make.kernels(), dram_bytes=None, why_missing="n/a in A.csv")
@@ -169,10 +167,9 @@ def test_the_runs_own_profile_goes_first_then_the_newest():
         created = make.NOON + timedelta(hours=hours)
         return make.profile(record_id, created=created, timed_record_id=timed)
 
-    order = profiles_of(
-        make.run_record(), [at(1, "own", "run-1"), at(2, "old", None), at(3, "new", "run-2")]
-    )
-    assert [profile.record_id for profile in order] == ["own", "new", "old"]
+    profiles = [at(1, "own", "run-1"), at(2, "old", None), at(3, "new", "run-2")]
+    order = [one.record_id for one in profiles_of(make.run_record(), profiles)]
+    assert order == ["own", "new", "old"]
 
 
 def results(*profiles, runs=None, ceilings=None):
@@ -193,9 +190,7 @@ def test_a_profile_as_a_reader_meets_it():
     (result,) = results(make.profile(), ceilings=[])
     assert result.problems[0].startswith("not held against a roof: no ceilings were measured")
     assert len(result.kernels) == 2
-
-
-def test_the_run_that_a_profile_was_made_of_comes_first():
+    # the run that it was made of comes first
     (result,) = results(make.profile(), runs=[make.run_record("run-0"), make.run_record("run-1")])
     assert [run.name for run in result.runs] == ["run-1", "run-0"]
 

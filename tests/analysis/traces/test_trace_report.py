@@ -104,34 +104,32 @@ def test_two_traces_differ_by_their_ops_and_their_idle_time():
     assert (found.ops[1].calls, found.ops[1].exclusive_s) == ((None, 1.0), (0.0, 0.004))
 
 
-def test_an_op_that_is_launched_in_several_ways_is_one():
-    once, twice = traced(("mm", 2, 0.01)), traced(("mm", 1, 0.01), ("mm", 1, 0.01))
-    [op] = compare_two([once, twice]).ops
-    assert (op.calls, op.change) == ((2, 2), "as before")
-
-
-def test_unequal_repetitions_are_compared_one_by_one():
-    found = compare_two([repeated(34, 0.010), repeated(30, 0.011)])
-    assert found.repetitions == (34, 30)
-    assert [(op.op, op.change) for op in found.ops] == [("mm", "slower"), ("relu", "slower")]
-    assert found.step_s == (pytest.approx(0.012), pytest.approx(0.0132))
+@pytest.mark.parametrize(
+    ("a", "b", "repetitions", "changes"),
+    [
+        # one that is launched in several ways is one
+        (traced(("mm", 2, 0.01)), traced(("mm", 1, 0.01), ("mm", 1, 0.01)), (1, 1), ["as before"]),
+        (repeated(34, 0.010), repeated(30, 0.011), (34, 30), ["slower", "slower"]),
+        # no whole numbers tell these
+        (repeated(1.5, 0.01), repeated(3, 0.01), (1, 2), ["as before", "as before"]),
+        # fewer calls that each take longer
+        (repeated(30, 0.01, ("add", 9, 1e-3)), repeated(30, 0.01, ("add", 3, 2e-3)), (1, 1),
+         ["fewer calls", "as before", "as before"]),
+    ],
+)  # fmt: skip
+def test_ops_are_compared_by_name_and_repetition(a, b, repetitions, changes):
+    found = compare_two([a, b])
+    assert found.repetitions == repetitions
+    assert [op.change for op in found.ops] == changes
     assert found.difference_s == pytest.approx(found.explained_s)
-
-
-def test_repetitions_that_no_whole_numbers_tell_are_a_ratio():
-    assert compare_two([repeated(1.5, 0.01), repeated(3, 0.01)]).repetitions == (1, 2)
+    if repetitions == (34, 30):
+        assert found.step_s == (pytest.approx(0.012), pytest.approx(0.0132))
 
 
 def test_steps_of_other_work_are_not_compared():
     more = ("conv", 7, 0.02)
     found = compare_two([repeated(34, 0.01, more), repeated(30, 0.01, more)])
     assert "mm is called 34 times a step in A and 30 times in B" in found.reason
-
-
-def test_an_op_with_fewer_calls_that_each_take_longer_is_not_faster():
-    a, b = (repeated(30, 0.01, ("add", *add)) for add in ((9, 1e-3), (3, 2e-3)))
-    changes = {op.op: op.change for op in compare_two([a, b]).ops}
-    assert changes == {"add": "fewer calls", "mm": "as before", "relu": "as before"}
 
 
 @pytest.mark.parametrize(
@@ -152,15 +150,12 @@ def test_ranks_of_one_job_have_one_world_size_and_one_kind_of_device(other, comp
     assert compared or "ranks 0 and 1 of one job" in found.reason
 
 
-def test_one_step_alone_says_nothing_of_noise():
-    pair = repeated(3, 0.01), repeated(3, 0.02)
-    assert "One step each: how much of it is noise is not known" in compare_two(pair).summary
-    several = [each.replaced(steps=each.steps * 2) for each in pair]
-    assert "One step of A" in compare_two([pair[0], several[1]]).summary
+def test_a_summary_says_what_it_cannot_know():
+    a, b = repeated(3, 0.01), repeated(3, 0.02)
+    assert "One step each: how much of it is noise is not known" in compare_two([a, b]).summary
+    several = [each.replaced(steps=each.steps * 2) for each in (a, b)]
+    assert "One step of A" in compare_two([a, several[1]]).summary
     assert "noise" not in compare_two(several).summary
-
-
-def test_a_difference_of_the_other_sign_is_not_explained():
-    a, b = repeated(3, 0.01), repeated(3, 0.011)
+    # a difference of the other sign is not explained
     b = b.replaced(steps=[step.replaced(computation_s=0.01) for step in b.steps])
     assert "beside which ops and idle time add up to" in compare_two([a, b]).summary
