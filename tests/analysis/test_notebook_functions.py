@@ -63,15 +63,8 @@ def test_the_roofline_of_chosen_rows_of_a_file_and_of_placed_runs(monkeypatch):
     backends = ("numpy_nullable", "pyarrow")
     typed = [pd.read_csv(StringIO(text), dtype_backend=backend) for backend in backends]
     runs = place_runs([make.run_record("a")], [make.ceilings_record()])
-    for points in (
-        table,
-        table[table["batch_size"] == 20],
-        again,
-        runs,
-        table.iloc[:0],
-        table.convert_dtypes(),
-        *typed,
-    ):
+    chosen = table[table["batch_size"] == 20]
+    for points in (table, chosen, again, runs, table.iloc[:0], table.convert_dtypes(), *typed):
         figure = plot_roofline(points)
         assert isinstance(figure, Figure)
         assert figure._repr_png_().startswith(PIXELS)

@@ -68,9 +68,7 @@ def test_every_figure_follows_from_the_units_and_clocks():
     assert all(chip[6] <= chip[1] for chip in CHIPS.values() if len(chip) > 6)
     assert {(*row.names,): wrong for row in datasheet_peaks() if (wrong := misquoted(row))} == {}
     for row in datasheet_peaks():
-        rates = [
-            row.flops_per_s[mode] for mode in ("fp32", "tf32", "bf16") if mode in row.flops_per_s
-        ]
+        rates = [*filter(None, map(row.flops_per_s.get, ("fp32", "tf32", "bf16")))]
         assert rates == sorted(rates)
 
 
@@ -105,9 +103,8 @@ def test_a_row_of_ones_own_goes_before_ours_and_names_its_file(tmp_path):
         assert ceiling.source == "a letter (own.csv)"
     # The row stands for the whole device: no figure of ours fills what it leaves out.
     assert isinstance(datasheet_ceiling(make.gpu(name="NVIDIA H200"), "bf16", own), Unknown)
-    assert isinstance(
-        datasheet_ceiling(make.gpu(name="Other", power_limit_w=70), "fp32", own), Unknown
-    )
+    other = make.gpu(name="Other", power_limit_w=70)
+    assert isinstance(datasheet_ceiling(other, "fp32", own), Unknown)
     assert datasheet_ceiling(make.gpu(name="NVIDIA L4"), "fp32", own)[1].peak_bytes_per_s == 300e9
 
 

@@ -150,13 +150,10 @@ def test_what_is_not_known_gives_no_place(changes, reason):
     assert run.problems == (f"not placed: {run.refusal}",)
 
 
-def test_a_result_without_a_count_keeps_its_reason():
+def test_what_was_not_counted_is_no_metric():
     record = result().replaced({"complexity": "not a torchvision model"}, complexity=None)
     assert place(record).refusal == "no complexity: not a torchvision model"
     assert "attained_gflops" not in place(record).metrics
-
-
-def test_bytes_of_an_unknown_precision_are_no_metric():
     metrics = place(result(precision=None)).metrics
     assert metrics["step_gflop"] == 100
     assert not {"step_gb_fused", "intensity_min", "activations_mb"} & metrics.keys()
@@ -178,16 +175,12 @@ def test_impossible_numbers_are_found_by_the_rule_of_measured_runs():
     assert unknown.point is None
     assert unknown.verdict == "invalid"  # in any arithmetic
     (finding,) = (one for one in find_all([beyond, unknown]) if one.kind == "above the roof")
-    assert finding.headline == (
-        "cloud: 2 of 2 runs are faster than the roof allows, not to be used."
-    )
+    assert finding.headline.startswith("cloud: 2 of 2 runs are faster than the roof allows")
     assert finding.advice.startswith("Read the source of the imported runs again")
 
 
 def test_the_fastest_part_of_a_result_is_held_against_the_roof_too():
-    record = result(
-        facts={"throughput_images_per_s_max": 100_000.0}
-    )  # 333 times what memory allows
+    record = result(facts={"throughput_images_per_s_max": 1e5})  # 333 times what memory allows
     run = place(record)
     found = [one for one in run.findings if one.level == "invalid"]
     assert [one.code for one in found] == ["above-compute-roof", "above-memory-roof"]
@@ -253,8 +246,6 @@ def test_long_names_of_machines_leave_room_for_the_picture():
     assert all(len(label) <= len("M1: , datasheet") + 28 for label in labels)
     alone = run_chart([place(result())]).panels[0]
     assert panel.legend_entry_in > 2 > alone.legend_entry_in
-    assert [one.dashed for one in panel.series if "imported" in one.group and one.line_pt] == [
-        True,
-        True,
-    ]
+    roofs = [one for one in panel.series if "imported" in one.group and one.line_pt]
+    assert [one.dashed for one in roofs] == [True, True]
     assert "imported, modelled" in [entry.group for entry in panel.legend]

@@ -23,32 +23,22 @@ def explained(trace, computation=None):
 @pytest.mark.parametrize(
     ("name", "bound", "findings", "advice"),
     [
-        (
-            "v100_resnet50_b32_workers0.pt.trace.json.gz",
-            "input",
-            ["56 % computation, 33 % waiting for the data loader", f"a step: 58.7 ms in {LOADER}"],
-            ["num_workers above 0", "CUDA graphs"],
-        ),
-        (  # with loader processes
-            "v100_resnet50_b32_workers4.pt.trace.json.gz",
-            "computation",
-            [
-                "% computation",
-                "ProfilerStep#5 takes 182 ms: 36.5 ms more of copies, and waiting for them and "
-                "13.1 ms more of launching one by one",
-                "ProfilerStep#9 takes 163 ms: 32.6 ms more of launching one by one",
-            ],
-            ["CUDA graphs"],
-        ),
-        (
-            "mi300x_resnet18_b10_8ranks_checkpointing.json.gz",
-            "communication",
-            ["62 % communication", "26 % of it beside computation", "The host runs ahead"],
-            ["bucket_cap_mb"],
-        ),
+        ("v100_resnet50_b32_workers0.pt.trace.json.gz", "input",
+         ["56 % computation, 33 % waiting for the data loader", f"a step: 58.7 ms in {LOADER}"],
+         ["num_workers above 0", "CUDA graphs"]),
+        # with loader processes
+        ("v100_resnet50_b32_workers4.pt.trace.json.gz", "computation",
+         ["% computation",
+          "ProfilerStep#5 takes 182 ms: 36.5 ms more of copies, and waiting for them and "
+          "13.1 ms more of launching one by one",
+          "ProfilerStep#9 takes 163 ms: 32.6 ms more of launching one by one"],
+         ["CUDA graphs"]),
+        ("mi300x_resnet18_b10_8ranks_checkpointing.json.gz", "communication",
+         ["62 % communication", "26 % of it beside computation", "The host runs ahead"],
+         ["bucket_cap_mb"]),
         ("a100_alexnet_cupti_counters.json.gz", "not known", ["no kernel, copy or fill"], []),
     ],
-)
+)  # fmt: skip
 def test_what_bounds_published_traces(name, bound, findings, advice):
     found = explained(read_trace(TRACES / name))
     assert found.bound == bound

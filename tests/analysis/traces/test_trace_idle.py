@@ -87,11 +87,7 @@ CASES = {
         {("input", LOADER, None): 600, "launches": 70},
     ),
     "the allocator frees in an op": (
-        [
-            host("aten::empty", 90, 490),
-            host("hipFree", 100, 480),
-            launch(490, 2, "hipLaunchKernel"),
-        ],
+        [host("aten::empty", 90, 490), host("hipFree", 100, 480), launch(490, 2, "hipLaunch")],
         [work(2, 500, 1000)],
         {("allocator", "hipFree", "aten::empty"): 380, "launches": 20},
     ),
