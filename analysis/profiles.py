@@ -43,8 +43,8 @@ NO_COUNTERS = "no counters: "
 class ProfiledStep:
     """What the profiles of a run show of one step of it; bytes are None with the reason.
 
-    `executed_flops` and `device_busy_s` are None where no profile without a fault has them.
-    The device's busy time leaves out communication that nothing hides.
+    Else None where no profile without a fault has it. The device's busy time leaves out
+    communication that nothing hides.
     """
 
     dram_bytes: int | None
@@ -61,9 +61,8 @@ def explains(profile: ProfileRecord, record: RunRecord) -> bool:
     """Whether the profile was made of this run, or of the same step on the same device."""
     if profile.timed_record_id == record.record_id:
         return True
-    if profile.environment is None or record.environment is None:
-        return False
-    alike = same_device(profile.environment, record.environment)
+    theirs, ours = profile.environment, record.environment
+    alike = theirs is not None and ours is not None and same_device(theirs, ours)
     return alike and is_of_step(profile, record)
 
 
@@ -274,9 +273,9 @@ class OpPlace:
 class KernelPlace:
     """All launches of one kernel; `rank` counts from 1 by time, the longest first.
 
-    `intensities` holds the levels whose bytes were counted and moved any. `flops_per_s` is None
-    without FLOP, or where FLOP or time were not counted. With `at_least` some FLOP were not
-    counted: both are lower bounds, to be drawn as such and never told as values.
+    `intensities` holds the levels that moved bytes which were counted. `flops_per_s` is None
+    without counted FLOP and time. With `at_least` some FLOP were not counted: both are lower
+    bounds, to be drawn as such and never told as values.
     """
 
     rank: int
@@ -378,24 +377,19 @@ def place_ops(ops: Sequence[OpTime | TracedOp], roof: Roof | None) -> Places[OpP
 def check_ops(places: Places[OpPlace], roof: Roof) -> tuple[Finding, ...]:
     """Return a finding where an op seems to compute faster than its device can.
 
-    Suspect, not impossible: FLOP are counted by definition, and some kernels execute fewer. Above
+    Suspect, not impossible: some kernels execute fewer FLOP than are counted by definition. Above
     the memory roof is no fault: small tensors stay in a cache.
     """
-    rates = (
-        (op.least_flops_per_s, op)
-        for op in places.placed
-        if op.least_flops_per_s is not None and op.share >= _LONG_ENOUGH_SHARE
-    )
-    fastest, op = max(rates, key=lambda rate: rate[0], default=(0.0, None))
-    if op is None or fastest <= CEILING_MARGIN * roof.most_flops_per_s:
+    long = (op for op in places.placed if op.share >= _LONG_ENOUGH_SHARE)
+    op = max(long, key=lambda op: op.least_flops_per_s or 0.0, default=None)
+    share = ((op and op.least_flops_per_s) or 0.0) / roof.most_flops_per_s
+    if op is None or share <= CEILING_MARGIN:
         return ()
-    percent = 100 * fastest / roof.most_flops_per_s
     whys = [why for label, why in _FEWER_EXECUTED.items() if label in op.time.label]
-    if op.time.causal_skipped_flops:
-        whys = []  # taken off already
-    fewer = "".join(f"fewer were executed ({why}), or " for why in whys)
+    skipped = op.time.causal_skipped_flops  # taken off already
+    fewer = "".join(f"fewer were executed ({why}), or " for why in whys if not skipped)
     message = (
-        f"{op.name}: {percent:.0f} % of the compute ceiling by its {op.kind} FLOP; "
+        f"{op.name}: {100 * share:.0f} % of the compute ceiling by its {op.kind} FLOP; "
         f"{fewer}its time or the ceiling is wrong"
     )
     return (Finding(code="op-above-compute-roof", level="suspect", message=message),)

@@ -43,8 +43,6 @@ _SENSORS = {
     "other_processes_cores": ("other_cpu_percent",),
     "stolen_cores": ("stolen_cpu_percent",),
 }
-
-
 #: Of a run's configuration and of its measurement.
 _ASKED, _ENDED = ("data", "warmup_iters", "iters", "repeat"), ("warmup_ended_early", "ended_early")
 
@@ -120,11 +118,10 @@ def _phases(run: Run) -> Row:
         return {}
     # not below 0, though clocks differ by microseconds
     times_ms["other"] = max(0.0, iteration_ms - sum(times_ms.values()))
-    whole_ms = sum(times_ms.values())
-    shares = {f"{name}_share": time_ms / whole_ms for name, time_ms in times_ms.items()}
-    return {
-        f"{name}_ms": ms for name, ms in {"iteration": iteration_ms, **times_ms}.items()
-    } | shares
+    whole_ms, row = sum(times_ms.values()), {"iteration_ms": iteration_ms}
+    for name, time_ms in times_ms.items():
+        row |= {f"{name}_ms": time_ms, f"{name}_share": time_ms / whole_ms}
+    return row
 
 
 def _of_record(record: RunRecord) -> Row:

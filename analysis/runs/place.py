@@ -87,7 +87,7 @@ def place(
         metrics=summary(source),
         sample=source.resolved.sample if source.resolved else "sample",
         campaign=source.config.campaign,
-        software=_software(environment) if environment else {},
+        software=_software(environment),
         started=source.created,
         # a GPU by its UUID, wherever it stands; else the machine by what it calls itself
         machine=(environment.device.uuid or environment.host) if environment else None,
@@ -118,7 +118,9 @@ def place_runs(
     return [replace(run, number=number) for number, run in enumerate(ordered, start=1)]
 
 
-def _software(environment: Environment) -> dict[str, str]:
+def _software(environment: Environment | None) -> dict[str, str]:
+    if environment is None:
+        return {}
     found = {
         "torch": environment.torch,
         "CUDA": environment.cuda,
@@ -309,7 +311,7 @@ class PlacedProfile(Configured):
     @property
     def used(self) -> UsedCeiling | None:
         """The roof of its device, if there is one."""
-        return self.ceiling if isinstance(self.ceiling, UsedCeiling) else None
+        return self.ceiling or None
 
     @property
     def name(self) -> str:
@@ -319,8 +321,8 @@ class PlacedProfile(Configured):
     @cached_property
     def ops(self) -> Places[OpPlace] | None:
         """Its ops under the roof, if PyTorch's profiler looked."""
-        roof = self.used.roof if self.used else None
-        return None if self.record.ops is None else place_ops(self.record.ops.ops, roof)
+        ops, roof = self.record.ops, self.used.roof if self.used else None
+        return None if ops is None else place_ops(ops.ops, roof)
 
     @cached_property
     def kernels(self) -> Places[KernelPlace] | None:
@@ -330,13 +332,14 @@ class PlacedProfile(Configured):
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """What the profile found of itself, then what the roof shows."""
-        found = list(self.record.verdict.findings if self.record.verdict else ())
-        used, timed = self.used, self.runs[0].record if self.runs else None
-        if used is not None and self.record.counters is not None:
+        record, used = self.record, self.used
+        found = list(record.verdict.findings if record.verdict else ())
+        if used and record.counters is not None:
+            timed = self.runs[0].record if self.runs else None
             window = timed.measurement if timed else None
             step_s = window.window_s / len(window.iteration_times_s) if window else None
-            found += check_counters(self.record.counters, used.roof, used.cache_roofs, step_s)
-        if used is not None and self.ops is not None:
+            found += check_counters(record.counters, used.roof, used.cache_roofs, step_s)
+        if used and self.ops is not None:
             found += check_ops(self.ops, used.roof)
         return tuple(found)
 
@@ -373,8 +376,8 @@ def place_profiles(
 ) -> list[PlacedProfile]:
     """Hold every profile against its device's roof and find those of `runs` that it explains.
 
-    `run_ids` maps record ids to tracked runs, `peaks` are datasheet figures of a user's own.
-    Ordered by the first run that each explains, then by time; those that explain none come last.
+    The arguments are those of `place_runs`. Ordered by the first run that each explains, then by
+    time; those that explain none come last.
     """
     found = []
     for record in sorted(profiles, key=lambda one: (one.created, one.record_id)):
