@@ -43,8 +43,8 @@ NO_COUNTERS = "no counters: "
 class ProfiledStep:
     """What the profiles of a run show of one step of it; bytes are None with the reason.
 
-    Else None where no profile without a fault has it. The device's busy time leaves out
-    communication that nothing hides.
+    FLOP and busy time are None where no profile without a fault has them. The device's busy time
+    leaves out communication that nothing hides.
     """
 
     dram_bytes: int | None

@@ -65,20 +65,18 @@ def test_lengths_of_sequences_are_configurations_of_their_own():
 
 @pytest.mark.usefixtures("unpainted")
 def test_lengths_are_rows_of_their_own_among_the_speed_ups(tmp_path):
-    runs = place(
-        *(
-            make.sequence_record(
-                f"{env}-{tokens}",
-                step_s=step_s * tokens / 128,
-                seq_len=tokens,
-                settings={"env": env},
-                environment=make.environment(label=env),
-            )
-            for env, step_s in (("one", 1.0), ("two", 0.5))
-            for tokens in (128, 256)
+    records = [
+        make.sequence_record(
+            f"{env}-{tokens}",
+            step_s=step_s * tokens / 128,
+            seq_len=tokens,
+            settings={"env": env},
+            environment=make.environment(label=env),
         )
-    )
-    write_report(runs, tmp_path, written=WRITTEN)
+        for env, step_s in (("one", 1.0), ("two", 0.5))
+        for tokens in (128, 256)
+    ]
+    write_report(place(*records), tmp_path, written=WRITTEN)
     rates = [(row["seq_len"], row["configurations"]) for row in rows(tmp_path, "speed-ups")]
     assert sorted(rates) == [("128", "1"), ("256", "1")]
 

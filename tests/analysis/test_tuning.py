@@ -44,6 +44,11 @@ def result():
     return tuned(speed, fails)
 
 
+@pytest.fixture(scope="module")
+def nothing():
+    return tuned(lambda knobs: 16.0, noise=0.001)
+
+
 def test_the_best_setting_and_the_speed_up_of_the_fresh_runs_are_quoted(result):
     assert best_command(result) == (
         "mlproject run --arch resnet18 --backend cpu --batch-size 32 --threads 2"
@@ -58,8 +63,7 @@ def test_the_best_setting_and_the_speed_up_of_the_fresh_runs_are_quoted(result):
     assert line.startswith("not confirmed as faster than the start")
 
 
-def test_where_nothing_helped_the_reason_is_said():
-    nothing = tuned(lambda knobs: 16.0, noise=0.001)
+def test_where_nothing_helped_the_reason_is_said(nothing):
     reason = "no speed-up confirmed: nothing that was tried is faster than the start"
     assert verdict_line(nothing) == reason
     assert tuning_facts(nothing, NOWHERE)["confirmed"] is None

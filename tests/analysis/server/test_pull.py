@@ -112,15 +112,13 @@ def test_a_row_holds_the_record(kind):
 
 
 def test_types_hold_with_and_without_rows():
+    real = "max_seconds throughput_images_per_s forward_time_s device_memory_gb counted_dram_gb"
     expected = {
         "string": ("run_id", "batch_size_given", "zone"),
         "datetime64[ns, UTC]": ("started",),
         "Int64": ("batch_size", "iters", "seed", "iterations", "parameters", "repeats"),
         "boolean": ("augment", "channels_last", "imported"),
-        "float64": (
-            *("max_seconds", "throughput_images_per_s", "forward_time_s", "device_memory_gb"),
-            "counted_dram_gb",
-        ),
+        "float64": real.split(),
     }
     for runs in ([], [tracked(make.run_record())], [Tracked()]):
         table = tracked_frame(runs)
@@ -130,10 +128,8 @@ def test_types_hold_with_and_without_rows():
     names = ["forward_time_s", "parameters", "device_memory_gb", "zone"]
     assert table[names].isna().all(axis=None)
     # odd values are missing, no errors
-    odd = Tracked(
-        params={"iters": "many", "augment": "maybe", "resolved_max_seconds": "none"},
-        metrics={"attained_gflops": float("nan"), "iterations": 3.0},
-    )
+    params = {"iters": "many", "augment": "maybe", "resolved_max_seconds": "none"}
+    odd = Tracked(params=params, metrics={"attained_gflops": float("nan"), "iterations": 3.0})
     row = tracked_frame([odd]).iloc[0]
     assert row[["iters", "augment", "max_seconds", "attained_gflops"]].isna().all()
     assert row["iterations"] == 3
@@ -160,17 +156,16 @@ def test_every_logged_metric_has_a_column(record):
 
 def test_every_metric_that_a_record_of_any_kind_may_log_has_a_column(monkeypatch):
     """Also those that no sample knows: what is unknown is logged as 1."""
-    monkeypatch.setattr(
-        record_metrics,
-        "_known",
-        lambda found: {name: 1.0 if value is None else value for name, value in found.items()},
-    )
+
+    def known(found):
+        return {name: 1.0 if value is None else value for name, value in found.items()}
+
+    monkeypatch.setattr(record_metrics, "_known", known)
     imported = read_results(PUBLISHED, campaign="none", given={}).records[0]
     ended_well = [record for name, record in EVERY_KIND.items() if name != "failed"]
     records = [*ended_well, imported, make.ceilings_record()]
-    assert {type(record) for record in records} == set(
-        typing.get_args(typing.get_args(AnyRecord)[0])
-    )
+    kinds = typing.get_args(typing.get_args(AnyRecord)[0])
+    assert {type(record) for record in records} == set(kinds)
     columns = set(tracked_frame([], placed={}).columns)
     [placed] = place_runs([make.run_record()], [make.ceilings_record()])
     beside = with_cost(addition_of(placed), 1.0, "a price", "image")
@@ -276,10 +271,8 @@ def test_with_roofs_each_row_says_where_the_run_stands_or_why_not(monkeypatch):
 
 def test_points_are_the_placed_rows_with_the_numbers_of_their_place(monkeypatch):
     mine = make.environment(cloud_zone="europe-west4-b", cuda="12.8")
-    two = {
-        "settings": {"grad_accum_steps": 2},
-        "measurement": make.measurement(images=20, step_s=2.0),
-    }
+    measured = make.measurement(images=20, step_s=2.0)
+    two = {"settings": {"grad_accum_steps": 2}, "measurement": measured}
     runs = {
         "r1": make.run_record(environment=mine),
         "r2": make.run_record("run-2", **two),
@@ -415,9 +408,6 @@ def test_of_several_profiles_the_one_that_counted_then_the_runs_own_is_taken():
     without = tracked(make.profile(counters=None), "newest")
     alike = tracked(make.profile(timed_record_id=None), "alike")
     own, older = tracked(make.profile(), "own"), tracked(make.profile(), "older")
-    for profiles, taken in (
-        ([without], "newest"),
-        ([without, alike, own, older], "own"),
-        ([without, alike], "alike"),
-    ):
+    of_all = [without, alike, own, older]
+    for profiles, taken in ((of_all[:1], "newest"), (of_all, "own"), (of_all[:2], "alike")):
         assert tracked_frame([run], profiles)["profile_run_id"][0] == taken
