@@ -213,10 +213,10 @@ class Table:
         return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines()) + more
 
     def markdown(self) -> str:
-        """Return all rows as a Markdown table with its title, as people read them."""
+        """Return all rows as people read them, below the title if there is one."""
+        title = f"**Table {self.number}. {markdown_text(self.title)}**"
         lines = [
-            f"**Table {self.number}. {markdown_text(self.title)}**",
-            "",
+            *([title, ""] if self.title else []),
             _markdown_row(column.heading for column in self.visible),
             "|" + "".join(" ---: |" if column.numeric else " --- |" for column in self.visible),
             *map(_markdown_row, replace(self, shown=None).cells),

@@ -103,7 +103,7 @@ class Compare(OfMetric, WithPrices, Shown):
             brief = beside.without(*_SHOWN_ALREADY, *machines.rates)
             parts += [brief] if {one.keys[0] for one in brief.visible} - _NAMES else []
             parts += machines.lines
-            markdown += Result([beside, *machines.lines]).text("markdown")
+            markdown += "\n" + Result([beside, *machines.lines]).text("markdown")
 
         def charts() -> Mapping[str, Chart]:
             from analysis.figures.ratios import comparison_chart

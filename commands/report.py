@@ -164,7 +164,7 @@ class Pull(WantedRuns, WithPeaks):
 def _run_lines(runs: Sequence[Run], profiles: Sequence[PlacedProfile]) -> list[str]:
     """A line for each run, with its problems below it."""
     from analysis import recorded
-    from analysis.report.sections import doubtful_roofs
+    from analysis.report.write import doubtful_roofs
     from analysis.words import counted
 
     known = [

@@ -250,9 +250,7 @@ class Gate:
 
 
 def judge_gate(
-    comparisons: Sequence[Comparison],
-    pairing: Pairing,
-    fail_on: Collection[str] = DEFAULT_REASONS,
+    comparisons: Sequence[Comparison], pairing: Pairing, fail_on: Collection[str] = DEFAULT_REASONS
 ) -> Gate:
     """Return what the comparison comes to for a gate that fails on `fail_on`, words of `REASONS`.
 

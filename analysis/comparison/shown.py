@@ -7,13 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from analysis.columns import both_sides, columns
-from analysis.comparison.judgement import (
-    METRICS,
-    Comparison,
-    Gate,
-    compare_pairs,
-    compared_metric,
-)
+from analysis.comparison.judgement import METRICS, Comparison, Gate, compare_pairs, compared_metric
 from analysis.comparison.kinds import odd_machines
 from analysis.comparison.pairs import Pairing, pair_runs
 from analysis.comparison.sides import read_side, read_sides
@@ -259,8 +253,7 @@ def comment(
         others = [row for row in table.rows if row["verdict"] not in gate.failed]
         parts_of_table = {"failing ": failing, "other " if failing else "": others}
     for which, rows in parts_of_table.items():
-        # without the number and the title that it has in a report
-        head, rule, *lines = replace(table, rows=rows).markdown().splitlines()[2:]
+        head, rule, *lines = replace(table, rows=rows, title="").markdown().splitlines()
         parts += _folded(lines, f"{which}configuration", f"{head}\n{rule}\n")
     parts += _folded([f"- {markdown_text(line)}" for line in notes(comparisons, pairing)], "note")
     return "\n\n".join(parts) + "\n"

@@ -6,7 +6,7 @@ and neither opens nor saves anything.
 
 from analysis.figures.chart import Chart, model_colours
 from analysis.figures.interactive import figure_html, interactive_chart
-from analysis.figures.roofline_of_runs import draw_roofline, plot_roofline, run_chart
+from analysis.figures.roofline import draw_roofline, plot_roofline, run_chart
 from analysis.figures.roofline_of_steps import kernel_chart, op_chart
 from analysis.figures.static import draw_chart, save_figure, single_axes
 

@@ -20,7 +20,7 @@ from analysis.figures.chart import (
     model_legend,
     rule,
 )
-from analysis.figures.rows import SIZE_PT, group_hover, row_chart
+from analysis.figures.configurations import SIZE_PT, group_hover, row_chart
 from analysis.runs.frame import Row
 from analysis.words import percent, three_digits
 from bench.config import rate_unit

@@ -1,18 +1,53 @@
-"""What all rooflines share: axes that hold roofs and markers, roofs, and what stands under them.
+"""Rooflines: axes that hold roofs and markers, roofs, what stands under them; that of runs.
 
 Rates are in GFLOP/s, intensities in FLOP/byte. A line has two points, of which 0 and infinity mean
-the edge of the axes.
+the edge of the axes. Roofs are grey, solid if measured and dashed if from a datasheet.
+
+Of a run the colour is the model, the marker the math mode, its size the batch size. Without
+counters it is a horizontal interval of intensity with an open marker at each end; a counted run is
+one filled marker. The line of an imported run is dashed: its FLOP are modelled too. Where there are
+several machines, their short names stand at their roofs and their runs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from analysis.figures.chart import ENTRY_IN, Axis, Band, Chart, Panel, Series, key, straight
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis.figures.chart import (
+    ENTRY_IN,
+    KEY_GREY,
+    OTHER_MODELS,
+    SHAPES,
+    Axis,
+    Band,
+    Chart,
+    Panel,
+    Series,
+    hover,
+    key,
+    model_colours,
+    straight,
+)
+from analysis.figures.interactive import interactive_chart
+from analysis.figures.static import draw_chart, draw_panel
+from analysis.profiles import shortened
+from analysis.runs.frame import MODELLED, Row, run_row
+from analysis.runs.points import RooflinePoint
+from analysis.runs.run import Run
 from analysis.words import bytes_rate, flops_rate, three_digits
+from bench.errors import UserError
+from bench.records import Ceiling
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
 
 #: Greys of roofs, one per machine.
 ROOF_GREYS = ("#222222", "#5C5C5C", "#808080")
@@ -109,3 +144,237 @@ def roofline_chart(
         **look,
     )
     return Chart((panel,), 6.5, 4.5)
+
+
+# Of runs
+
+#: What a table must have for its rows to be drawn, of the columns of `pull_points`.
+_COLUMNS = (
+    *("env", "device", "arch", "precision_ran", "math_mode_ran", "batch_size", "run_id"),
+    *("bound", "bound_sure", "imported", "intensity_min", "intensity_max", "intensity_counted"),
+    *("attained_gflops", "peak_gflops", "peak_gb_per_s", "ceiling_kind", "ceiling_source"),
+    *("fraction_of_roof_min", "fraction_of_roof_max", "fraction_of_peak"),
+)
+#: What hovering shows of a run: every number that its row has.
+_SHOWN = (
+    "run work source_file attained_gflops intensity_counted intensity traffic_amplification "
+    "executed_per_algorithmic_flop not_counted_because attainable_gflops fraction_of_roof "
+    "fraction_of_peak step_ms arithmetic_ms traffic_ms data_wait_share bound bound_because"
+)
+#: More runs than this are drawn thinner and half transparent, so that a crowd shows its density.
+_CROWD = 40
+#: Diameters of markers: of a figure's smallest and largest batch, and of the only one.
+_SMALLEST_PT, _LARGEST_PT, _ONLY_PT = 3.2, 7.6, 4.0
+#: Batch sizes that the legend names, spread over those that are there.
+_NAMED_SIZES = 4
+
+
+class _Roof(NamedTuple):
+    """What a machine can do at most, measured or by its datasheet."""
+
+    machine: str
+    gflops: float
+    gb_per_s: float
+    kind: str
+
+
+def plot_roofline(
+    points: pd.DataFrame | Sequence[Run], *, interactive: bool = False
+) -> Figure | go.Figure:
+    """Draw runs under the roofs of their machines, and return the figure, which a notebook shows.
+
+    `points` is a table of `pull_points()`, or rows chosen from one, also read again from a file; or
+    placed runs, such as `pull_records().runs()`. Runs without a place are left out. Colour is the
+    model, the marker the arithmetic, its size the batch size; without counters a run is an interval
+    of intensity. The figure is Matplotlib's, `interactive` makes it Plotly's, where hovering shows
+    the numbers of a run. Raises `UserError` for a table that lacks a column.
+
+    To draw on axes of your own, use `draw_roofline`.
+    """
+    chart = run_chart(points)
+    return interactive_chart(chart) if interactive else draw_chart(chart)
+
+
+def draw_roofline(
+    axes: Axes,
+    points: pd.DataFrame | Sequence[Run],
+    *,
+    ceilings: Iterable[Ceiling] = (),
+    colours: Mapping[str, str] | None = None,
+) -> None:
+    """Draw `points` on `axes`; the arguments are those of `run_chart`."""
+    (panel,) = run_chart(points, ceilings=ceilings, colours=colours).panels
+    draw_panel(axes, panel)
+
+
+def run_chart(
+    points: pd.DataFrame | Sequence[Run],
+    *,
+    ceilings: Iterable[Ceiling] = (),
+    colours: Mapping[str, str] | None = None,
+) -> Chart:
+    """Return the roofline of `points`; `ceilings` adds roofs that no point uses.
+
+    `colours` maps models to colours, to keep them the same in several figures. Runs and
+    tables are as in `plot_roofline`.
+    """
+    if isinstance(points, Sequence):
+        rows = [_row(run, run.point) for run in points if run.point]
+    else:
+        rows = _rows_of(points)
+    roofs = _roofs_of(rows, ceilings)
+    machines = list(dict.fromkeys(roof.machine for roof in roofs))
+    several = len(machines) > 1
+    short = {name: f"M{number}" if several else "" for number, name in enumerate(machines, 1)}
+    greys = dict(zip(machines, cycle(ROOF_GREYS), strict=False))
+    palette = colours or model_colours(row["arch"] for row in rows)
+    crowded = len(rows) > _CROWD
+    diameters = _diameters_pt((row["batch_size"] for row in rows), 0.6 if crowded else 1.0)
+    series: list[Series] = []
+    for row in rows:
+        look = key(
+            f"{short[row['env']]} {row['arch']} {row['math_mode_ran']}"
+            f"{' imported' if row['imported'] else ''}".lstrip(),
+            palette.get(row["arch"], OTHER_MODELS),
+            SHAPES[row["math_mode_ran"]],
+            size_pt=diameters[row["batch_size"]],
+            opacity=0.55 if crowded else 1.0,
+        )
+        series += _series(row, look, "" if crowded else short[row["env"]], crowded)
+    return roofline_chart(
+        "Attained",
+        list(_roof_series(roofs, short, greys)),
+        series,
+        empty="" if rows else "no run has a place here",
+        legend=_legend(rows, palette, diameters),
+    )
+
+
+def _rows_of(table: pd.DataFrame) -> list[Row]:
+    """The rows that have a place; raises `UserError` for what cannot be drawn."""
+    if missing := [name for name in _COLUMNS if name not in table]:
+        raise UserError(
+            f"points: the table has no column {missing[0]}; give one of pull_points(), or "
+            "placed runs, such as pull_records().runs()"
+        )
+    placed = table[table["peak_gflops"].notna() & table["attained_gflops"].notna()].astype(object)
+    known = placed.where(placed.notna(), None).fillna({"env": "unknown", "device": "unknown"})
+    rows: list[Row] = known.to_dict("records")
+    if unknown := {row["math_mode_ran"] for row in rows} - SHAPES.keys():
+        raise UserError(
+            f"points: math_mode_ran={unknown.pop()!r}: a marker has one of {', '.join(SHAPES)}"
+        )
+    return rows
+
+
+def _row(run: Run, point: RooflinePoint) -> Row:
+    """What a table has of a run, and what only its record has."""
+    times = point.times
+    return {
+        **run_row(run),
+        "roof_of": point.ceiling.device,
+        "precision_ran": run.precision,
+        "math_mode_ran": point.ceiling.math_mode,
+        "run_id": run.name,
+        "imported": run.imported is not None,
+        "not_counted_because": point.intensity_counted_missing or None,
+        "data_wait_share": point.data_wait_share,
+        "step_ms": 1e3 * times.measured_s,
+        "arithmetic_ms": 1e3 * times.compute_s,
+        "traffic_min_ms": 1e3 * times.memory_min_s,
+        "traffic_max_ms": 1e3 * times.memory_max_s,
+        "under_the_roof": [f"{finding.level}: {finding.message}" for finding in point.findings],
+    }
+
+
+def _series(row: Row, look: Series, name: str, crowded: bool) -> Iterator[Series]:
+    """A marker of counted bytes, or one at each end of an interval with a line between them."""
+    title = (
+        f"{row['env']} {row['arch']} {row['precision_ran']} ({row['math_mode_ran']}) "
+        f"batch {row['batch_size']}"
+    )
+    of_run = {**row, "run": row["run_id"], "work": MODELLED if row["imported"] else None}
+    roof = f"roof: {row['device']}, {row['ceiling_kind']}, {row['ceiling_source']}"
+    words = "\n".join([hover(title, of_run, _SHOWN), roof, *row.get("under_the_roof", ())])
+    counted, ends = row["intensity_counted"], (row["intensity_min"], row["intensity_max"])
+    xs, edge_pt = ends if counted is None else (counted,), 0.6 if crowded else 1.0
+    mark = replace(look, xs=xs, edge_pt=edge_pt, filled=counted is not None)
+    line_pt, dashed = 0.9 if crowded else 1.6, bool(row["imported"])
+    line = replace(look, xs=ends, shape="", line_pt=line_pt, dashed=dashed)
+    between = line if counted is None else None
+    return under_roof(row["attained_gflops"], [mark], between, words, name)
+
+
+def _roofs_of(rows: Sequence[Row], ceilings: Iterable[Ceiling]) -> dict[_Roof, list[str]]:
+    """The roofs that `rows` stand under and those of `ceilings`, with their math modes.
+
+    A roof belongs to the machine whose label the rows carry that stand under it; one that no row
+    stands under, to the machine of its device.
+    """
+    machines = {row.get("roof_of", row["device"]): row["env"] for row in rows}
+    names = ("env", "peak_gflops", "peak_gb_per_s", "ceiling_kind")
+    owned = [(_Roof(*(row[name] for name in names)), row["math_mode_ran"]) for row in rows]
+    for one in ceilings:
+        if one.peak_flops_per_s is not None and one.peak_bytes_per_s is not None:
+            rates = (one.peak_flops_per_s / 1e9, one.peak_bytes_per_s / 1e9)
+            owned.append((_Roof(machines.get(one.device, one.device), *rates, one.kind),
+                          one.math_mode))  # fmt: skip
+    found: dict[_Roof, list[str]] = {}
+    for roof, mode in dict.fromkeys(owned):
+        found.setdefault(roof, []).append(mode)
+    return found
+
+
+def _roof_series(
+    modes: Mapping[_Roof, Sequence[str]], short: Mapping[str, str], greys: Mapping[str, str]
+) -> Iterator[Series]:
+    """A level line per roof, and a slope per machine, bandwidth and kind, up to the highest."""
+    by_height = sorted(modes, key=lambda roof: roof.gflops)
+    highest = {roof._replace(gflops=0.0): roof for roof in by_height}
+    for roof in by_height:
+        name, mode, of = roof.machine, "/".join(modes[roof]), short[roof.machine]
+        sheet = ", datasheet" if roof.kind == "datasheet" else ""
+        level, slope = roof_lines(
+            *roof[1:],
+            names=(f"{name} {mode}", name),
+            end=f"{of} {mode}".lstrip(),
+            group=f"{of}: {shortened(name, 28)}{sheet}" if of else f"{roof.kind} roof",
+            colour=greys[name],
+        )
+        yield level
+        if roof in highest.values():
+            yield slope
+
+
+def _diameters_pt(batch_sizes: Iterable[int], scale: float) -> dict[int, float]:
+    """Diameter of a marker by its batch size, in points: each doubling adds the same."""
+    sizes = sorted(set(batch_sizes))
+    if len(sizes) < 2:
+        return dict.fromkeys(sizes, scale * _ONLY_PT)
+    smallest, doublings = sizes[0], math.log2(sizes[-1] / sizes[0])
+    grown = (_LARGEST_PT - _SMALLEST_PT) / doublings
+    return {size: scale * (_SMALLEST_PT + grown * math.log2(size / smallest)) for size in sizes}
+
+
+def _legend(
+    rows: Sequence[Row], palette: Mapping[str, str], diameters: Mapping[int, float]
+) -> Iterator[Series]:
+    archs = {row["arch"] for row in rows}
+    modes = {row["math_mode_ran"] for row in rows}
+    yield from (key(arch, palette[arch], line_pt=2.5) for arch in palette if arch in archs)
+    for mode, shape in SHAPES.items():
+        if mode in modes:
+            yield key(mode, KEY_GREY, shape, filled=False)
+    step = max(1.0, (len(diameters) - 1) / (_NAMED_SIZES - 1))
+    for index in range(min(len(diameters), _NAMED_SIZES)):
+        size, size_pt = list(diameters.items())[round(index * step)]
+        yield key(f"batch {size}", KEY_GREY, "circle", filled=False, size_pt=size_pt)
+    measured = [row for row in rows if not row["imported"]]
+    counted = {row["intensity_counted"] is not None for row in measured}
+    if True in counted:
+        yield key("bytes counted", KEY_GREY, "circle")
+    if counted == {True, False}:
+        yield key("bytes modelled", KEY_GREY, "circle", filled=False, line_pt=1.6)
+    if len(measured) < len(rows):
+        look = {"filled": False, "line_pt": 1.2, "dashed": True}
+        yield key("imported, modelled", KEY_GREY, "circle", **look)

@@ -19,7 +19,7 @@ from analysis.figures.chart import (
     key,
     rule,
 )
-from analysis.figures.rows import MAX_ROWS, hidden_rows, row_chart
+from analysis.figures.configurations import MAX_ROWS, hidden_rows, row_chart
 from analysis.runs.run import Run
 from analysis.statistics import find_outliers
 from analysis.words import counted, interval, plus_minus, three_digits, times

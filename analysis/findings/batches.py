@@ -7,13 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis.runs.frame import Row
-from analysis.runs.groups import (
-    BatchCurve,
-    Configurations,
-    Group,
-    batch_curves,
-    names_of,
-)
+from analysis.runs.groups import BatchCurve, Configurations, Group, batch_curves, names_of
 from analysis.runs.run import Run
 from analysis.runs.settings import same_configuration
 from analysis.words import percent, percent_change

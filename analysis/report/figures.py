@@ -7,29 +7,42 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from analysis.comparison.machines import AcrossMachines
 from analysis.figures import (
-    Chart,
-    batches,
     draw_chart,
-    figure_html,
-    interactive_chart,
     kernel_chart,
     model_colours,
     op_chart,
-    rows,
     run_chart,
     save_figure,
 )
-from analysis.figures.batches import Curve, Quantity, batch_chart, curves_of, prediction_panel
-from analysis.figures.chart import OTHER_MODELS, panel_chart
+from analysis.figures.chart import OTHER_MODELS, Chart, panel_chart
+from analysis.figures.configurations import (
+    Curve,
+    Quantity,
+    batch_chart,
+    curves_of,
+    device_memory_gb,
+    efficiency,
+    gain,
+    intensity,
+    modelled_memory_gb,
+    models_chart,
+    peak_memory_gb,
+    prediction_panel,
+    real_synthetic_chart,
+    spans_widely,
+    throughput,
+    variability_chart,
+)
+from analysis.figures.interactive import figure_html, interactive_chart
 from analysis.figures.ratios import speed_up_charts
 from analysis.figures.times import distributions_chart, trace_panel, traced_runs
-from analysis.findings.knobs import synthetic_pairs
+from analysis.findings.bottlenecks import synthetic_pairs
 from analysis.prediction import PredictedCurve
 from analysis.report.folder import file_names
 from analysis.report.run_tables import pooled_scatters, predicted_curves
@@ -37,7 +50,6 @@ from analysis.runs.groups import Group, group_runs, names_of, sample_of
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import Run
 from analysis.traces.placed import PlacedTrace
-from analysis.words import three_digits
 from bench.config import Sample, common_sample, rate_unit
 
 _ROOFLINE_CAPTION = (
@@ -59,33 +71,41 @@ _KERNELS_CAPTION = (
     "kernel at a time with emptied caches, and not the training's; names are cut, the numbers are "
     "those of the table"
 )
-#: Over batch size: title, axis, caption, and the quantities of which a curve shows its first.
-_OVER_BATCHES: dict[str, tuple[str, str, str, Sequence[Quantity]]] = {
-    "gain": (
-        "Gain",
-        "Relative {unit}",
-        "Throughput over that of the smallest batch",
-        [batches.gain],
-    ),
-    "efficiency": (
+_MODELS_CAPTION = "The fastest batch of each machine and model; its size stands beside the marker"
+_DATA_CAPTION = "The same configuration with data from disk and with tensors made once"
+_DEVIATION = "Bars are one standard deviation between repeats to either side"
+
+
+class _Over(NamedTuple):
+    """A figure over batch size; a curve shows the first of the `quantities` that it has."""
+
+    title: str
+    axis: str
+    caption: str
+    quantities: Sequence[Quantity]
+
+
+_OVER_BATCHES = {
+    "gain": _Over("Gain", "Relative {unit}", "Throughput over that of the smallest batch", [gain]),
+    "efficiency": _Over(
         "Efficiency",
         "Share of the compute peak",
         "Attained FLOP/s over the compute roof of each run's own machine",
-        [batches.efficiency],
+        [efficiency],
     ),
-    "intensity": (
+    "intensity": _Over(
         "Intensity",
         "FLOP/byte",
         "Filled markers were counted; an open one stands for the whole interval of modelled "
         "bytes, eager below and fused above",
-        [batches.intensity],
+        [intensity],
     ),
-    "memory": (
+    "memory": _Over(
         "Memory",
         "GB",
         "Peak memory that was measured (filled), or the cost model's sum (open) where none was; a "
         "dashed line is the device's memory, where it is near",
-        [batches.peak_memory_gb, batches.modelled_memory_gb],
+        [peak_memory_gb, modelled_memory_gb],
     ),
 }
 #: Panels of one figure; further models go to the next.
@@ -148,21 +168,27 @@ def report_figures(
 
     `inside` are profiles and traces by the names of their parts.
     """
-    archs = [run.arch for run in runs]
-    colours = model_colours([*archs, *(_arch(one) for one in inside.values())])
-    roofline = partial(_roofline, colours)
-    placed = [run for run in runs if run.point]
+    colours = model_colours([*(run.arch for run in runs), *map(_arch, inside.values())])
     machines: dict[str, list[Run]] = {}
-    for run in placed:
-        machines.setdefault(run.env, []).append(run)
-    title = "Roofline, all machines" if len(machines) > 1 else "Roofline"
-    of_all = [roofline("roofline", title, placed, _ROOFLINE_CAPTION)] if placed else []
-    of_each = (roofline(f"roofline-{env}", f"Roofline of {env}", machines[env]) for env in machines)
+    for run in runs:
+        if run.point:
+            machines.setdefault(run.env, []).append(run)
+    several = len(machines) > 1
+
+    def roofline(name: str, title: str, placed: Sequence[Run], caption: str = "") -> ReportFigure:
+        chart = run_chart(placed, colours=colours)
+        return ReportFigure(name, title, caption, chart, [run.name for run in placed])
+
+    title, placed = f"Roofline{', all machines' * several}", [run for run in runs if run.point]
     return {
-        "roofline": of_all,
+        "roofline": [roofline("roofline", title, placed, _ROOFLINE_CAPTION)] if placed else [],
         "across": _across(across, colours),
         "runs": run_figures(runs, colours),
-        "machines": of_each if len(machines) > 1 else (),
+        "machines": (
+            roofline(f"roofline-{env}", f"Roofline of {env}", machines[env])
+            for env in machines
+            if several
+        ),
         **{
             name: _inside(one, name, colours.get(_arch(one), OTHER_MODELS))
             for name, one in inside.items()
@@ -172,13 +198,6 @@ def report_figures(
 
 def _arch(one: PlacedProfile | PlacedTrace) -> str:
     return one.record.config.arch if isinstance(one, PlacedProfile) else one.record.arch or ""
-
-
-def _roofline(
-    colours: Mapping[str, str], name: str, title: str, runs: Sequence[Run], caption: str = ""
-) -> ReportFigure:
-    chart = run_chart(runs, colours=colours)
-    return ReportFigure(name, title, caption, chart, [run.name for run in runs])
 
 
 def _inside(one: PlacedProfile | PlacedTrace, name: str, colour: str) -> Iterator[ReportFigure]:
@@ -212,56 +231,37 @@ def _across(across: AcrossMachines, colours: Mapping[str, str]) -> Iterator[Repo
 
 def run_figures(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[ReportFigure]:
     """Yield every figure of runs that has something to show; each says which runs it shows."""
-    over = partial(_over_batches, colours=colours)
-    measured = [run for run in runs if run.samples_per_s]
-    caption = "Bars are one standard deviation between repeats to either side"
-    for part, name, of_kind in _by_sample(measured, lambda run: run.sample, "throughput"):
-        label = rate_unit(part[0].sample).capitalize()
-        yield from over(part, name, f"Throughput{of_kind}", label, caption, [batches.throughput])
-    unit = rate_unit(sample_of(runs))
-    for name, (title, label, caption, quantities) in _OVER_BATCHES.items():
-        yield from over(runs, name, title, label.format(unit=unit), caption, quantities)
-    yield from _models(runs, colours)
-    yield from _variability(runs)
-    yield from _real_synthetic(runs, colours)
+    measured, unit = [run for run in runs if run.samples_per_s], rate_unit(sample_of(runs))
+    rated = _by_sample(measured, lambda run: run.sample, "throughput", "Throughput")
+    for part, name, title in rated:
+        over = _Over(title, rate_unit(part[0].sample).capitalize(), _DEVIATION, [throughput])
+        yield from _over_batches(part, name, over, colours)
+    for name, over in _OVER_BATCHES.items():
+        axis = over.axis.format(unit=unit)
+        yield from _over_batches(runs, name, over._replace(axis=axis), colours)
+    groups = group_runs(runs)
+    if len({(group.env, group.arch) for group in groups}) > 1:
+        best = _by_sample(groups, lambda group: group.sample, "models", "Models and machines")
+        for those, name, title in best:
+            chart = models_chart(those, colours)
+            yield ReportFigure(name, title, _MODELS_CAPTION, chart, names_of(those))
+    if found := pooled_scatters(runs):
+        caption = f"Relative standard deviation of {unit} between repeats of one configuration"
+        names = [name for row in found for name in row["runs"].names]
+        title, chart = "Variability by machine", variability_chart(found)
+        yield ReportFigure("variability", title, caption, chart, names)
+    data = ("real-synthetic", "Real against synthetic data")
+    for pairs, name, title in _by_sample(synthetic_pairs(groups), lambda one: one[0].sample, *data):
+        chart, both = real_synthetic_chart(pairs, colours), chain.from_iterable(pairs)
+        yield ReportFigure(name, title, _DATA_CAPTION, chart, names_of(both))
     yield from _iterations(runs, colours)
     yield from _predictions(runs, colours)
 
 
-def _over_batches(
-    runs: Sequence[Run],
-    name: str,
-    quantity: str,
-    label: str,
-    caption: str,
-    quantities: Sequence[Quantity],
-    *,
-    colours: Mapping[str, str],
-) -> Iterator[ReportFigure]:
-    """One figure per machine that has a curve of two batch sizes or more.
-
-    All have one kind of axis, to be read beside each other.
-    """
-    machines: dict[str, list[Curve]] = {}
-    for curve in curves_of(runs, *quantities):
-        machines.setdefault(curve.of.env, []).append(curve)
-    logarithmic = batches.spans_widely(curve for shown in machines.values() for curve in shown)
-    limits = batches.device_memory_gb(runs) if name == "memory" else {}
-    for env, shown in machines.items():
-        if all(len(curve.groups) < 2 for curve in shown):
-            continue
-        gb = limits.get(env)
-        limit = None if gb is None else (gb, f"the device's memory: {three_digits(gb)} GB")
-        chart = batch_chart(shown, label, colours=colours, logarithmic=logarithmic, limit=limit)
-        names = [run.name for run in runs if run.env == env and run.samples_per_s]
-        title = f"{quantity} over batch size, {env}"
-        yield ReportFigure(f"{name}-{env}", title, caption, chart, names)
-
-
 def _by_sample(
-    shown: Iterable[_Shown], sample_of: Callable[[_Shown], Sample], name: str
+    shown: Iterable[_Shown], sample_of: Callable[[_Shown], Sample], name: str, title: str
 ) -> Iterator[tuple[list[_Shown], str, str]]:
-    """What trains on each kind of sample, a file name, and words for a title.
+    """What trains on each kind of sample, with the name and the title of its figure.
 
     Images/s and sequences/s share no axis.
     """
@@ -270,41 +270,28 @@ def _by_sample(
         kinds.setdefault(sample_of(one), []).append(one)
     for sample, part in kinds.items():
         several = len(kinds) > 1
-        yield part, f"{name}-{sample}s" if several else name, f", {sample}s" if several else ""
+        yield part, f"{name}{f'-{sample}s' * several}", f"{title}{f', {sample}s' * several}"
 
 
-def _models(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[ReportFigure]:
-    groups = group_runs(runs)
-    if len({(group.env, group.arch) for group in groups}) < 2:
-        return
-    caption = "The fastest batch of each machine and model; its size stands beside the marker"
-    for part, name, of_kind in _by_sample(groups, lambda group: group.sample, "models"):
-        chart = rows.models_chart(part, colours)
-        yield ReportFigure(name, f"Models and machines{of_kind}", caption, chart, names_of(part))
+def _over_batches(
+    runs: Sequence[Run], name: str, over: _Over, colours: Mapping[str, str]
+) -> Iterator[ReportFigure]:
+    """One figure per machine that has a curve of two batch sizes or more.
 
-
-def _variability(runs: Sequence[Run]) -> Iterator[ReportFigure]:
-    if found := pooled_scatters(runs):
-        yield ReportFigure(
-            "variability",
-            "Variability by machine",
-            f"Relative standard deviation of {rate_unit(sample_of(runs))} between repeats of one "
-            "configuration",
-            rows.variability_chart(found),
-            tuple(name for row in found for name in row["runs"].names),
-        )
-
-
-def _real_synthetic(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[ReportFigure]:
-    pairs = synthetic_pairs(group_runs(runs))
-    for part, name, of_kind in _by_sample(pairs, lambda pair: pair[0].sample, "real-synthetic"):
-        yield ReportFigure(
-            name,
-            f"Real against synthetic data{of_kind}",
-            "The same configuration with data from disk and with tensors made once",
-            rows.real_synthetic_chart(part, colours),
-            names_of(group for pair in part for group in pair),
-        )
+    All have one kind of axis, to be read beside each other.
+    """
+    machines: dict[str, list[Curve]] = {}
+    for curve in curves_of(runs, *over.quantities):
+        machines.setdefault(curve.of.env, []).append(curve)
+    log = spans_widely(chain.from_iterable(machines.values()))
+    limits = device_memory_gb(runs) if name == "memory" else {}
+    for env, shown in machines.items():
+        if any(len(curve.groups) > 1 for curve in shown):
+            limit = limits.get(env)
+            chart = batch_chart(shown, over.axis, colours=colours, logarithmic=log, limit=limit)
+            names = [run.name for run in runs if run.env == env and run.samples_per_s]
+            title = f"{over.title} over batch size, {env}"
+            yield ReportFigure(f"{name}-{env}", title, over.caption, chart, names)
 
 
 def _iterations(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[ReportFigure]:

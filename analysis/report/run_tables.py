@@ -27,12 +27,7 @@ from analysis.runs.groups import BatchCurve, Group, batch_curves, sample_of
 from analysis.runs.run import Run
 from analysis.table import Column, RunList, Table
 from analysis.words import interval, three_digits
-from bench.config import (
-    THROUGHPUT,
-    column_noun,
-    common_sample,
-    rate_column,
-)
+from bench.config import THROUGHPUT, column_noun, common_sample, rate_column
 from bench.records import Complexity, Environment
 from bench.records.metrics import PHASES
 

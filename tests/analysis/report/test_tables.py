@@ -6,11 +6,10 @@ from pathlib import Path
 
 import factories as make
 import pytest
-import samples
 
 from analysis import place_runs
 from analysis.columns import _DECLARED, COLUMNS, both_sides, columns, table
-from analysis.report.run_tables import configuration_tables, environments_table, run_tables
+from analysis.report.run_tables import configuration_tables
 from analysis.runs.frame import configurations, point_row
 from analysis.server.tracked_frame import _ROOF_NUMBERS, _ROOF_TEXTS
 from analysis.table import Column, RunList, RunNumbers, Table, latex_text, markdown_text
@@ -23,7 +22,6 @@ from analysis.words import (
     three_digits,
     times,
 )
-from bench.records import Series
 
 NOON = datetime(2025, 6, 1, 12, tzinfo=timezone.utc)
 SHOWN = (
@@ -156,73 +154,3 @@ def test_the_summary_has_a_row_per_configuration_and_one_for_each_that_only_fail
     assert not configuration_tables(runs)[
         "scatter"
     ].rows  # of one configuration the summary has the SD
-
-
-def test_what_ended_early_is_in_the_table_of_runs():
-    why, also = "max_seconds=9.5 after 8 of 10", "max_seconds=3.2 after 2 of 3"
-    reasons = {"ended_early": why, "warmup_ended_early": also}
-    cut = samples.measurement((1.0,) * 8, 10, warmup_times_s=(1.0, 1.0), **reasons)
-    whole = samples.measurement((1.0,) * 10, 10, warmup_times_s=(1.0,) * 3)
-    settings = {"iters": 10, "warmup_iters": 3}
-    runs = placed(
-        make.run_record("a", settings=settings, measurement=cut),
-        make.run_record("b", settings=settings, measurement=whole),
-    )
-    headings = ("warm-up", "iterations", "window ended early", "warm-up ended early")
-    cells = make.cells_of(run_tables(runs)["runs"])
-    assert [[row[heading] for heading in headings] for row in cells] == [
-        ["2 of 3", "8 of 10", why, also],
-        ["3", "10", "-", "-"],
-    ]
-    (ended,) = make.cells_of(run_tables(runs[1:])["runs"])
-    assert not any("early" in heading for heading in ended)
-
-
-def test_phases_processes_telemetry_and_storage_are_there_where_a_run_has_them():
-    phases = {"data": 0.1, "forward": 0.3, "backward": 0.5, "optimizer": 0.05}
-    split = {name: (time_s,) * 10 for name, time_s in phases.items()}
-    series = {
-        "gpu_power_w": (100.0, 300.0),
-        "cpu_frequency_mhz": (3000.0,),
-        "gpu_utilization_percent": (0.0,),
-        "cpu_utilization_percent": (50.0,),
-    }
-    sampled = tuple(
-        Series(name=name, source="test", times_s=tuple(range(len(values))), values=values)
-        for name, values in series.items()
-    )
-    figures = {"real_s": 20.0, "user_s": 30.0, "system_s": 10.0, "max_rss_bytes": 3 * 10**9}
-    sensed = {"interval_s": 1.0, "energy_j": 500.0, "throttle_share": {"thermal": 0.25}}
-    full, bare = placed(
-        make.run_record(
-            "full",
-            measurement=samples.measurement((1.0,) * 10, 10, phase_times_s=split),
-            process=samples.process_figures(**figures),
-            telemetry=samples.telemetry(series=sampled, **sensed),
-            environment=make.environment(storage="ext4"),
-        ),
-        make.run_record("bare", batch=20, process=None),
-    )
-    tables, without = run_tables([full, bare]), run_tables([bare])
-    for name, by_hand in {
-        "phases": {**{f"{name}_ms": 1000 * s for name, s in phases.items()}, "other_share": 0.05},
-        "measurements": {"real_s": 20, "cores_busy": 2, "max_rss_mb": 3000},
-        "telemetry": {
-            **{"power_w": 200, "clock_mhz": 3000, "energy_j": 500, "throttled_share": 0.25},
-            **{"energy_j_per_image": 5, "utilisation_percent": 0},
-        },
-    }.items():
-        row = make.rows_of(tables[name])[0]
-        assert {key: float(row[key]) for key in by_hand} == pytest.approx(by_hand)
-    assert not without["phases"].rows
-    assert not without["telemetry"].rows
-    assert "real (s)" not in make.cells_of(without["measurements"])[0]
-    headings = make.cells_of(tables["telemetry"])[0].keys()
-    assert "power (W)" in headings
-    assert not any("temperature" in heading for heading in headings)
-    facts = {row["fact"]: row for row in make.rows_of(environments_table([full, bare]))}
-    assert facts["storage"]["lab (1)"] == "ext4"
-    assert "driver" not in facts  # no machine has one
-    crashed = make.failed_record("oom").replaced(process=samples.process_figures(real_s=7.0))
-    (row,) = make.rows_of(run_tables(placed(crashed))["measurements"])
-    assert (float(row["real_s"]), row["verdict"]) == (7.0, "no result")

@@ -4,7 +4,7 @@ import factories as make
 import pytest
 import samples
 
-from analysis.report.sections import doubtful_roofs
+from analysis.report.write import doubtful_roofs
 from analysis.roofs.ceilings import UsedCeiling, choose_ceiling, datasheet_ceiling
 from analysis.runs.place import place_runs
 from analysis.runs.points import roofline_point

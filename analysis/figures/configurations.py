@@ -1,17 +1,19 @@
-"""Quantities over batch size: a line per model and precision of one machine, with their spread.
+"""Charts of configurations: with a row each, and over batch size with a line each.
 
-Colour is the model, the marker the precision; a filled marker was measured, an open one modelled.
+Colour is the model, the marker the precision. Over batch size a filled marker was measured, an open
+one modelled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from analysis.figures.chart import (
+    KEY_GREY,
     Axis,
     Band,
     Chart,
@@ -23,13 +25,150 @@ from analysis.figures.chart import (
     model_legend,
     rule,
 )
-from analysis.figures.rows import group_hover
 from analysis.prediction import PredictedCurve
-from analysis.runs.frame import Row, point_row
-from analysis.runs.groups import Group, batch_curves
-from analysis.runs.run import Run
-from analysis.words import percent
-from bench.config import common_sample, rate_column
+from analysis.runs.frame import Row, group_row, point_row
+from analysis.runs.groups import Group, batch_curves, fastest
+from analysis.runs.run import TOKENS_PER_S, Run
+from analysis.words import percent, three_digits
+from bench.config import common_sample, rate_column, rate_unit
+
+#: Rows that a page holds.
+MAX_ROWS = 45
+SIZE_PT = 4.5
+_MAX_NAMES = 4
+_DATA = ("images from disk", "synthetic")
+#: What hovering shows of a configuration, as far as a figure has it.
+_SHOWN = (
+    "ratio_to_smallest attained_gflops fraction_of_peak intensity_counted intensity peak_memory_mb "
+    "modelled_gb scatter rate_mean throughput_tokens_per_s repeats energy cost runs"
+)
+
+
+def group_hover(group: Group, facts: Mapping[str, Any] | None = None) -> str:
+    """Return what hovering says of a configuration: its throughput, its runs, and `facts`."""
+    names = group.names
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    row = {
+        **(facts or {}),
+        **group_row(group, rate_column(group.sample)),
+        TOKENS_PER_S: group.mean(TOKENS_PER_S),
+        "runs": f"{', '.join(names[:_MAX_NAMES])}{more}",
+    }
+    return hover(group.label, row, _SHOWN, group.sample)
+
+
+def row_chart(
+    names: Sequence[str],
+    series: Sequence[Series],
+    x: Axis,
+    *,
+    legend: Sequence[Series] = (),
+    title: str = "",
+    at: Sequence[float] | None = None,
+    bands: Sequence[Band] = (),
+    empty: str = "no run has this",
+) -> Chart:
+    """Return a chart with a row per name, from the top, at heights 0, 1, ... or `at`."""
+    heights = tuple(range(len(names)) if at is None else at)
+    last = max(heights, default=0)
+    panel = Panel(
+        x=x,
+        y=Axis(label="", limits=(last + 0.7, -0.9), ticks=heights, names=tuple(names)),
+        series=tuple(series),
+        empty="" if series else empty,
+        bands=tuple(bands),
+        title=title,
+        legend=tuple(legend) if names else (),
+        legend_entry_in=1.6,
+    )
+    return Chart((panel,), 6.5, 1.3 + 0.19 * max(2, last + 1))
+
+
+def hidden_rows(count: int) -> str:
+    """Return where the rows are that a chart has no room for."""
+    return f"and {count - MAX_ROWS} more rows in the tables" if count > MAX_ROWS else ""
+
+
+def models_chart(groups: Sequence[Group], colours: Mapping[str, str]) -> Chart:
+    """Return each machine's and model's fastest batch: samples/s, a marker per precision.
+
+    Beside each marker stands its batch size.
+    """
+    best = fastest(groups)
+    all_rows = list(dict.fromkeys((env, model) for env, model, _ in sorted(best)))
+    rows = {one: row for row, one in enumerate(all_rows[:MAX_ROWS])}
+    series = [
+        replace(_marker(group, rows[env, model], colours), names=(f"{group.batch_size}",))
+        for (env, model, _), group in best.items()
+        if (env, model) in rows
+    ]
+    return row_chart(
+        [f"{env}  {model}" for env, model in rows],
+        series,
+        _rate_axis(best.values()),
+        legend=[one for one in model_legend(series) if one.shape],
+        title=hidden_rows(len(all_rows)),
+    )
+
+
+def _marker(group: Group, row: int, colours: Mapping[str, str]) -> Series:
+    """A configuration's throughput."""
+    look = model_key(group, colours, size_pt=SIZE_PT, hover=(group_hover(group),))
+    return replace(look, xs=(group.samples_per_s,), ys=(row,))
+
+
+def variability_chart(machines: Sequence[Row]) -> Chart:
+    """Return the deviation between repeats: a dot per configuration, a bar pooled by machine.
+
+    `machines` are rows of `scatter_rows`.
+    """
+    dot = key("one configuration", KEY_GREY, "circle", size_pt=3.5)
+    bar = key("pooled", "#0072B2", "line-ns", size_pt=10, edge_pt=2.2)
+    dots, bars = [], []
+    for row, machine in enumerate(machines):
+        for group in machine["groups"]:
+            share = group.repeats().relative_deviation or 0.0
+            words = group_hover(group, {"scatter": share})
+            dots.append(replace(dot, xs=(100 * share,), ys=(row,), hover=(words,), opacity=0.5))
+        words = hover(machine["env"], machine, "scatter configurations degrees")
+        bars.append(replace(bar, xs=(100 * machine["scatter"],), ys=(row,), hover=(words,)))
+    axis = _log_axis("SD between repeats (%)", [one.xs[0] for one in dots if one.xs[0] > 0])
+    return row_chart(
+        [machine["env"] for machine in machines], [*dots, *bars], axis, legend=(dot, bar)
+    )
+
+
+def real_synthetic_chart(pairs: Sequence[tuple[Group, Group]], colours: Mapping[str, str]) -> Chart:
+    """Return pairs (real, synthetic) of one configuration: filled and open, joined by a line."""
+    series: list[Series] = []
+    for row, pair in enumerate(pairs[:MAX_ROWS]):
+        marks = [
+            replace(_marker(group, row, colours), group=name, filled=name == _DATA[0])
+            for name, group in zip(_DATA, pair, strict=True)
+        ]
+        ends = marks[0].xs + marks[1].xs
+        series += [Series(xs=ends, ys=(row, row), colour=marks[0].colour, line_pt=1.2), *marks]
+    return row_chart(
+        [real.label for real, _ in pairs[:MAX_ROWS]],
+        series,
+        _rate_axis([group for pair in pairs for group in pair]),
+        legend=[key(name, KEY_GREY, "circle", filled=name == _DATA[0]) for name in _DATA],
+        title=hidden_rows(len(pairs)),
+    )
+
+
+def _rate_axis(groups: Collection[Group]) -> Axis:
+    unit = rate_unit(common_sample(group.sample for group in groups))
+    return _log_axis(unit.capitalize(), [group.samples_per_s for group in groups])
+
+
+def _log_axis(label: str, values: Collection[float]) -> Axis:
+    """A logarithmic axis that holds `values`."""
+    low, high = min(values, default=1.0), max(values, default=10.0)
+    return Axis(label=label, limits=(low / 1.5, high * 1.5), scale="log")
+
+
+# Over batch size
 
 _MAX_TICKS = 7
 
@@ -152,11 +291,11 @@ def batch_chart(
     *,
     colours: Mapping[str, str],
     logarithmic: bool | None = None,
-    limit: tuple[float, str] | None = None,
+    limit: float | None = None,
 ) -> Chart:
     """Return curves over batch size; `logarithmic` by default where they span widely.
 
-    `limit` is a value that none can pass, with its words; it is left out where all are far from it.
+    `limit` is the device's memory in GB; it is left out where all are far from it.
     """
     # a crowd is drawn smaller and half transparent, so that it shows its density
     crowded = sum(len(curve.groups) for curve in curves) > 60
@@ -164,10 +303,10 @@ def batch_chart(
     y = _height_axis(label, curves, spans_widely(curves) if logarithmic is None else logarithmic)
     series = [_series(curve, colours, crowded) for curve in curves]
     legend = model_legend(series)
-    if limit is not None and limit[0] < 3 * y.limits[1]:
-        value, words = limit
-        y = replace(y, limits=(y.limits[0], max(y.limits[1], 1.1 * value)))
-        series.append(rule(x.limits, (value, value), "#222222", words, dashed=True))
+    if limit is not None and limit < 3 * y.limits[1]:
+        y = replace(y, limits=(y.limits[0], max(y.limits[1], 1.1 * limit)))
+        words = f"the device's memory: {three_digits(limit)} GB"
+        series.append(rule(x.limits, (limit, limit), "#222222", words, dashed=True))
     empty = "" if curves else "no batch sizes to draw"
     panel = Panel(x=x, y=y, series=tuple(series), empty=empty, legend=legend)
     # half a page wide, with three entries of the legend in a row

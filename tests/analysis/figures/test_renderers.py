@@ -1,0 +1,235 @@
+"""What the two renderers make of a chart: the same on paper and on a page, whole, and safe."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+import samples
+from observed import DRIFT, observation
+from test_scenes import CHARTS, ROOF, TIMES_S, counted, many_ops, of_kernels, point, used
+
+from analysis.figures import (
+    configurations,
+    draw_chart,
+    draw_roofline,
+    figure_html,
+    interactive_chart,
+    kernel_chart,
+    op_chart,
+    run_chart,
+    save_figure,
+    single_axes,
+)
+from analysis.figures.chart import panel_chart
+from analysis.figures.configurations import prediction_panel
+from analysis.figures.static import Names, Spot, draw_panel
+from analysis.figures.times import distributions_chart, trace_panel
+from analysis.findings.differences import scatter_rows
+from analysis.prediction import fit_curve
+from analysis.profiles import place_kernels, place_ops
+from analysis.runs.groups import batch_curves, group_runs
+
+HOSTILE = '</script><img src=x onerror="alert(1)">$x^2$ %{y} &amp;'
+
+
+def drawn(chart):
+    """The axes of the chart on paper, and the chart on a page; both are laid out."""
+    figure = draw_chart(chart)
+    figure.draw_without_rendering()
+    page = interactive_chart(chart)
+    page.to_json()
+    return figure.axes, page
+
+
+@pytest.mark.slow
+def test_paper_and_page_show_the_same():
+    """A chart of each kind; a person wrote the name of the model."""
+    runs = [
+        observation(f"{batch}-{repeat}", 10.0 * batch + repeat, batch_size=batch, arch=HOSTILE)
+        for batch in (8, 16, 32)
+        for repeat in (1, 2)
+    ]
+    groups = group_runs(runs)
+    (curves,) = batch_curves(runs)
+    timed = observation("t", times_s=TIMES_S, findings=(DRIFT,), arch=HOSTILE)
+    predicted = prediction_panel(fit_curve(curves), HOSTILE)
+    throughput = configurations.curves_of(runs, configurations.throughput)
+    for chart in (
+        configurations.batch_chart(throughput, "y", colours={}),
+        configurations.models_chart(groups, {}),
+        configurations.variability_chart(scatter_rows(runs)),
+        configurations.real_synthetic_chart([(groups[0], groups[1])], {}),
+        distributions_chart([timed], {}),
+        panel_chart([trace_panel(timed), predicted, predicted]),
+    ):
+        axes, page = drawn(chart)
+        assert len(axes) == len(chart.panels)
+        for number, (one, panel) in enumerate(zip(axes, chart.panels, strict=True), start=1):
+            suffix = "" if number == 1 else f"{number}"
+            traces = [t for t in page.data if t.xaxis in (None, f"x{suffix}") and t.mode != "none"]
+            limits = np.log10(panel.y.limits) if panel.y.scale == "log" else panel.y.limits
+            assert page.layout[f"yaxis{suffix}"].range == pytest.approx(tuple(limits))
+            assert one.get_ylim() == pytest.approx(panel.y.limits)
+            assert one.get_xlim() == pytest.approx(panel.x.limits)
+            paths = [line.get_xydata().tolist() for line in one.lines]
+            points = {point for t in traces for point in zip(t.x, t.y, strict=True)}
+            for series in panel.series:
+                places = np.column_stack([series.xs, series.ys]).tolist()
+                assert places in paths
+                assert points >= set(map(tuple, places))
+                assert len(series.hover) in (0, len(places))
+        named = [trace.name for trace in page.data if trace.showlegend]
+        assert len(named) == len(set(named))
+        assert "<img" not in page.to_json()
+
+
+@pytest.mark.parametrize("of", ["batches none", "rows no models", "runs none", "steps no op"])
+def test_empty_axes_say_so(of):
+    file, _, name = of.partition(" ")
+    chart = CHARTS[file][name]()
+    (axes,), page = drawn(chart)
+    words = chart.panels[0].empty
+    assert words in {text.get_text() for text in axes.texts}
+    assert words in {note.text for note in page.layout.annotations}
+
+
+def test_an_axis_has_the_ticks_that_its_kind_needs():
+    chart = configurations.models_chart(group_runs([observation("a", 320.0)]), {})
+    page = interactive_chart(chart)
+    low, high = (10**end for end in page.layout.xaxis.range)
+    assert low < 300 < 400 < high
+    assert page.layout.xaxis.dtick == "D1"  # 300 and 400; of D2's, 200 and 500, none
+    history = CHARTS["history"]["changed"]()
+    axes, page = drawn(history)
+    day = history.panels[0].series[0].xs[0]
+    assert (page.layout.xaxis.type, page.data[0].x[0]) == ("date", 86_400_000 * day)
+    assert "2025" in axes[0].xaxis.get_offset_text().get_text()
+
+
+def test_labels_stand_at_the_roofs_and_the_legend_below_the_axes():
+    figure, axes = single_axes()
+    draw_roofline(axes, [point()])
+    figure.canvas.draw()
+    labels = {text.get_text(): text for text in axes.texts}
+    assert {"fp32 200 GFLOP/s", "50 GB/s"} <= set(labels)
+    (x0, y0), (x1, y1) = axes.transData.transform([(1, 50), (2, 100)])
+    along = math.degrees(math.atan2(y1 - y0, x1 - x0))
+    assert labels["50 GB/s"].get_rotation() == pytest.approx(along)
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
+
+
+def named_spots(spots, size_in=4.0):
+    figure, axes = single_axes(size_in, size_in)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    axes.plot([0, 1], [0.72, 0.72])
+    written = Names(axes, spots)
+    figure.canvas.draw()
+    return figure, axes, written.placed
+
+
+@pytest.mark.slow
+def test_no_name_covers_another_name_a_marker_or_a_line_or_leaves_the_axes():
+    spots = [Spot(0.1 * (n % 9 + 0.5), 0.1 * (n // 9 + 0.5), 3.0, f"name {n}") for n in range(80)]
+    figure, axes, placed = named_spots(spots)
+    assert len(placed) > 5
+    page, radius = axes.get_window_extent(), 3 * figure.dpi / 72
+    line_y = axes.transData.transform((0, 0.72))[1]
+    at = {spot.name: axes.transData.transform((spot.x, spot.y)) for spot in spots}
+    for index, (name, box) in enumerate(placed):
+        assert page.x0 <= box.x0 < box.x1 <= page.x1
+        assert page.y0 <= box.y0 < box.y1 <= page.y1
+        assert not box.y0 <= line_y <= box.y1
+        assert not any(box.overlaps(other) for _, other in placed[:index])
+        for x, y in (spot for other, spot in at.items() if other != name):
+            beside = box.x1 <= x - radius or x + radius <= box.x0
+            assert beside or box.y1 <= y - radius or y + radius <= box.y0
+    # a name without room is left out
+    assert named_spots([Spot(0.5, 0.5, 4.0, "a very long name " * 9)], 1.5)[2] == []
+
+
+def chart_of(kind, count):
+    if kind == "ops":
+        return many_ops(count)
+    if kind == "kernels":
+        long = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_{}_kernel_cudnn"
+        return of_kernels(*(
+            samples.kernel(long.format(n), 0.01 + 0.001 * n, flops=10**8 * (1 + n % 9),
+                           dram_bytes=10**7 * (1 + n % 5))
+            for n in range(count)
+        ), mode="bf16")  # fmt: skip
+    archs = ["resnet18", "resnet50", "vgg16", "mobilenet_v2"]
+    return run_chart([point(f"run-{n}", arch=archs[n % 4]) for n in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("count", "size"), [(0, (3.5, 3.4)), (1, (6.5, 4.5)), (60, (3.5, 3.4)), (60, (6.5, 4.5))]
+)
+@pytest.mark.parametrize("kind", ["ops", "kernels", "runs"])
+@pytest.mark.slow
+def test_none_one_and_many_fit_the_page_and_a_file_is_the_same_each_time(
+    tmp_path, kind, count, size
+):
+    chart = chart_of(kind, count)
+    figure, axes = single_axes(*size)
+    draw_panel(axes, chart.panels[0])
+    png, svg = save_figure(figure, tmp_path, "figure")
+    assert png.stat().st_size > 0
+    text = svg.read_text(encoding="utf-8")
+    assert "<svg" in text
+    figure.canvas.draw()
+    box, page = axes.get_tightbbox(), figure.bbox
+    assert page.x0 - 1 <= box.x0 < box.x1 <= page.x1 + 1
+    assert page.y0 - 1 <= box.y0 < box.y1 <= page.y1 + 1
+    if count == 1:
+        again, axes = single_axes(*size)
+        draw_panel(axes, chart.panels[0])
+        assert save_figure(again, tmp_path, "again")[1].read_text("utf-8") == text
+    values = [value for one in interactive_chart(chart).data for value in (*one.x, *one.y)]
+    assert all(value is None or (math.isfinite(value) and value > 0) for value in values)
+
+
+def test_a_page_has_one_trace_per_look_and_one_legend_entry_per_group():
+    points = [point(), point("run-2", arch="vgg16"), point("run-3"), counted("run-4")]
+    figure = interactive_chart(run_chart(points))
+    named = {trace.name: trace for trace in figure.data if trace.showlegend}
+    assert set(named) == {"measured roof", "resnet18 fp32", "vgg16 fp32"}
+    line, opened, filled = (t for t in figure.data if t.name == "resnet18 fp32")
+    assert (line.x[0], line.x[4], line.x[5]) == (4, pytest.approx(10), None)  # the line ends
+    assert len(line.x) == 2 * 6  # of two runs
+    assert [(x, y) for x, y in zip(opened.x, opened.y, strict=True)] == [(4, 100), (10, 100)] * 2
+    assert (opened.marker.symbol, filled.marker.symbol) == ("circle-open", "circle")
+    assert opened.hovertext[0].split("<br>")[1] == "run: run-1"
+    (label,) = [trace for trace in figure.data if trace.mode == "text"]
+    assert (label.text, label.y) == (("fp32<br>200 GFLOP/s",), (pytest.approx(200),))
+
+
+@pytest.mark.slow
+def test_a_page_is_self_contained_and_hostile_names_are_shown_as_text():
+    counters, under = samples.counters(samples.kernel(HOSTILE)), used(device=HOSTILE)
+    for chart in (
+        op_chart(place_ops([samples.op_time(HOSTILE)], ROOF), under),
+        kernel_chart(place_kernels(counters), under, math_mode="fp32"),
+        run_chart([point(label=HOSTILE, device=HOSTILE), point("run-2", label="b")]),
+    ):
+        draw_chart(chart).draw_without_rendering()
+        figure = interactive_chart(chart)
+        shown = [f"{trace.hovertext}{trace.name}{trace.text}" for trace in figure.data]
+        assert not any("<img" in text for text in shown)
+        assert any("&lt;img src=x" in text for text in shown)
+        assert not any("&quot;" in text for text in shown)  # Plotly does not know it
+    markup = figure_html(figure, "roofline", with_script=True)
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", markup)
+    assert len(markup) > 3_000_000  # the script is inside
+    assert markup.count("</script>") == markup.count("<script")
+    assert "plotlyServerURL" not in markup.split("Plotly.newPlot")[-1]
+    second = figure_html(figure, "second", with_script=False)
+    assert len(second) < 50_000
+    assert 'id="second"' in second
+    for text in (markup, second):
+        assert "<img src=x" not in text
+        config = json.loads(re.search(r"\{[^{}]*\"displaylogo\"[^{}]*\}", text)[0])
+        assert config["showSendToCloud"] is False

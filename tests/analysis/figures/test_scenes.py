@@ -1,0 +1,379 @@
+"""Charts beyond the golden report's, as data in tests/golden/charts: every look, crowds and gaps.
+
+Runs do 100 GFLOP/s at 4 to 10 FLOP/byte under 200 GFLOP/s and 50 GB/s. Looks were checked by eye.
+"""
+
+from dataclasses import replace
+from datetime import timedelta
+from itertools import pairwise
+
+import factories as make
+import numpy as np
+import pytest
+import samples
+from golden import scene
+from observed import DRIFT, curve, observation, published, repeated
+from test_tuning import nothing, result  # noqa: F401 (fixtures)
+
+from analysis.comparison import METRICS, compare_pairs, pair_runs
+from analysis.comparison.history import histories
+from analysis.comparison.machines import across_machines
+from analysis.figures import configurations as of
+from analysis.figures import kernel_chart, model_colours, op_chart, run_chart
+from analysis.figures.chart import OTHER_MODELS, panel_chart, spread
+from analysis.figures.ratios import comparison_chart, speed_up_charts, tuning_charts
+from analysis.figures.roofline_of_steps import size_pt
+from analysis.figures.times import distributions_chart, trace_panel, traced_runs, trend_chart
+from analysis.profiles import place_kernels, place_ops
+from analysis.report.figures import ReportFigure, run_figures, save_figures
+from analysis.roofs.ceilings import UsedCeiling
+from analysis.roofs.roof import Roof
+from analysis.runs.groups import group_runs
+from analysis.runs.place import place, place_runs
+
+THROUGHPUT = METRICS["throughput_samples_per_s"]
+TIMES_S = np.r_[np.linspace(0.099, 0.101, 50), 0.13, 0.9]
+
+
+def over_batches(runs, *quantities, **options):
+    curves = of.curves_of(runs, *quantities or (of.throughput,))
+    colours = model_colours(run.arch for run in runs)
+    return of.batch_chart(curves, "y", colours=colours, **options)
+
+
+def point(record_id="run-1", *, arch="resnet18", mode="fp32", label="lab", device="Example CPU"):
+    environment = make.environment(label=label, device=make.device(name=device))
+    record = make.run_record(
+        record_id,
+        settings={"arch": arch},
+        resolved=make.resolved(math_mode=mode),
+        environment=environment,
+    )
+    roof = make.ceiling(device=device, math_mode=mode)
+    return place(record, [make.ceilings_record(environment=environment, ceilings=(roof,))])
+
+
+def counted(record_id="run-1"):
+    run, known = point(record_id), {"intensity_counted": 5.0, "intensity_counted_missing": ""}
+    known |= {"traffic_amplification": 2.0, "executed_per_algorithmic_flop": 1.26}
+    return replace(run, place=replace(run.point, **known))
+
+
+def of_sizes(*sizes):
+    run = point()
+    settings = ({**run.settings, "batch_size": f"{size}"} for size in sizes)
+    return [replace(run, settings=one) for one in settings]
+
+
+# Ops: 10 GFLOP/s at 10 to 20 FLOP/byte for 90 % of the time; 1 GFLOP/s elementwise at 0.1 and up
+
+ROOF = Roof(200e9, 50e9)
+CONV = samples.op_time("convolution 1x1", "forward", 0.09, flops=9 * 10**8, eager_bytes=9 * 10**7,
+                       fused_bytes=45 * 10**6)  # fmt: skip
+NORM = samples.op_time("batch_norm", "backward", 0.01, flops=0, elementwise_flops=10**7,
+                       eager_bytes=10**8, fused_bytes=0)  # fmt: skip
+COPY = samples.op_time("copy", time_s=0.05, flops=0)
+CACHES = (make.cache_roof("L1", 400e9), make.cache_roof("L2", 100e9))
+
+
+def used(caches=(), **changes):
+    return UsedCeiling(make.ceiling(**changes), ROOF, "c", None, (), caches)
+
+
+def of_ops(*ops, roof=ROOF, caches=()):
+    return op_chart(place_ops(ops, roof), used(caches) if roof else None, colour="#0072B2")
+
+
+def of_kernels(*kernels, caches=CACHES, mode="fp32"):
+    counters = samples.counters(*kernels).model_copy(update={"per_kernel": kernels})
+    return kernel_chart(place_kernels(counters), used(caches), math_mode=mode)
+
+
+def partly_counted():
+    """A kernel of whose FLOP some were not counted: at least so high."""
+    known = samples.kernel("known", flops=10**9, duration_s=0.1, dram_bytes=10**8)
+    half = known.replaced({"flops": "hadd: not in the file"}, flops=None, flops_at_least=10**8)
+    return known, half.model_copy(update={"name": "half"})
+
+
+def rated(*sides):
+    return compare_pairs(pair_runs(*sides, THROUGHPUT.name).pairs, THROUGHPUT)
+
+
+def uplift_of_the_laptop():
+    runs = [run for run in published() if run.env == "rtx4090"]
+    return rated(*([run for run in runs if run.precision == name] for name in ("fp32", "amp")))
+
+
+def drifting():
+    """Slower by a tenth from the 46th on, with an outlier beyond the edge."""
+    times_s = 0.1 * (1 + 0.002 * np.random.default_rng(1).standard_normal(90))
+    times_s[45:] *= 1.1
+    times_s[40] *= 3
+    return observation("a", times_s=times_s, findings=(DRIFT,))
+
+
+def against(reference, runs):
+    return [
+        chart
+        for chart, _ in speed_up_charts(across_machines(runs, reference=reference).against, {})
+    ]
+
+
+def nights(levels, arch):
+    """Ten nights at each of two levels."""
+    noise = np.exp(0.005 * np.random.default_rng(1).standard_normal(20))
+    return [
+        observation(f"{arch}{n}", rate, arch=arch, started=make.NOON + timedelta(days=n))
+        for n, rate in enumerate(np.repeat(levels, 10) * noise)
+    ]
+
+
+#: By file and name, what is drawn.
+CHARTS = {
+    "batches": {
+        "one": lambda: over_batches(curve({8: 1.0})),
+        "none": lambda: over_batches([]),
+        "every channel": lambda: over_batches([
+            *repeated("a", [90.0, 110.0], batch_size=8),
+            *curve({16: 200.0}),
+            *curve({8: 3.0, 16: 4.0}, precision="amp-bf16"),
+            *curve({8: 1.5, 16: 2.5}, threads=2, distinction="threads 2"),
+        ]),
+        "modelled": lambda: over_batches(place_runs(
+            [make.run_record("b10"), make.run_record("b20", 20, 2.0)], [make.ceilings_record()]
+        ), of.intensity),
+        "log": lambda: over_batches(curve({8: 1, 16: 100})),
+        "linear": lambda: over_batches(curve({8: 50, 16: 100})),
+        "memory is near": lambda: over_batches(curve({8: 5.0, 16: 9.0}), limit=16.0),
+        "memory is far": lambda: over_batches(curve({8: 5.0, 16: 9.0}), limit=160.0),
+    },
+    "rows": {
+        "real and synthetic": lambda: of.real_synthetic_chart(
+            [group_runs([observation("r", 50, data="/images"), observation("s", 100)])], {}),
+        "distributions": lambda: distributions_chart([observation("a", times_s=TIMES_S)], {}),
+        "drift": lambda: panel_chart([trace_panel(drifting())] * 2),
+        "no models": lambda: of.models_chart([], {}),
+        "no variability": lambda: of.variability_chart([]),
+        "no pairs": lambda: of.real_synthetic_chart([], {}),
+        "no distributions": lambda: distributions_chart([observation("a")], {}),
+    },
+    "ratios": {
+        "nothing": lambda: comparison_chart([], 0.02),
+        "one": lambda: comparison_chart(rated([observation("a")], [observation("b", 101)]), 0.02),
+        "published": lambda: comparison_chart(uplift_of_the_laptop(), 0.02),
+        "machines": lambda: against("rtx4080", published())[0],
+    },
+    "history": {
+        "changed": lambda: trend_chart(histories(
+            nights([100, 95], "resnet18") + nights([100, 100], "vgg16"),
+            METRICS["throughput_images_per_s"])),
+    },
+    "runs": {
+        "none": lambda: run_chart([]),
+        "counted and modelled": lambda: run_chart([point(), counted("run-2")]),
+        "counted": lambda: run_chart([counted()]),
+        "two models": lambda: run_chart([point(), point("run-2", arch="vgg16", mode="bf16")]),
+        "batch sizes": lambda: run_chart(of_sizes(8, 16, 32, 64, 128)),
+        "machines of a kind": lambda: run_chart([point(), point("run-2", label="b")]),
+        "two machines": lambda: run_chart([point(), point("b", label="b", device="Other CPU")]),
+        **{
+            f"roofs of {name}": lambda roofs=roofs: run_chart(
+                [], ceilings=[make.ceiling(**roof) for roof in roofs])
+            for name, roofs in {
+                "one label": [{}, {"math_mode": "tf32"}],
+                "two modes": [{}, {"math_mode": "bf16", "peak_flops_per_s": 8e11}],
+                "a datasheet": [{}, {"math_mode": "bf16", "kind": "datasheet"}],
+                "many TFLOP/s": [{"peak_flops_per_s": 989e12}],
+            }.items()
+        },
+    },
+    "steps": {
+        "ops": lambda: of_ops(CONV, NORM, COPY, samples.op_time("view", time_s=0.05, flops=None)),
+        "phases": lambda: of_ops(*(
+            samples.op_time(phase=phase)
+            for phase in ("forward", "backward", "optimizer", None))),
+        "ops with caches": lambda: of_ops(
+            CONV, caches=[make.cache_roof("L3", 90e9), make.cache_roof("L2", 99e9)]),
+        "ops without a roof": lambda: of_ops(CONV, roof=None),
+        "faster than DRAM": lambda: of_ops(samples.op_time(time_s=0.001)),
+        "a short op": lambda: of_ops(CONV, samples.op_time("increment", time_s=1e-5, flops=1)),
+        "short ops": lambda: of_ops(samples.op_time("increment", time_s=1e-5, flops=1)),
+        "no op": lambda: of_ops(COPY),
+        "kernels": lambda: of_kernels(
+            samples.kernel("long", 0.06), samples.kernel("short", 0.02),
+            samples.kernel("copy", 0.02, flops=0), samples.kernel("u", flops=None)),
+        "a level without a roof": lambda: of_kernels(
+            samples.kernel(), caches=(make.cache_roof("L2", None),)),
+        "tensor cores": lambda: of_kernels(
+            samples.kernel(f"foo<{'float,' * 30}int>", tensor_flops=5 * 10**8), mode="bf16"),
+        "FLOP not counted": lambda: of_kernels(*partly_counted()),
+        "no kernel": lambda: of_kernels(),
+    },
+}  # fmt: skip
+
+
+def test_charts_are_those_that_were_looked_at(kept, request):
+    texts = {
+        f"{file}.txt": "".join(f"{name}: {scene(draw())}" for name, draw in charts.items())
+        for file, charts in CHARTS.items()
+    }
+    tuned, so_far = (request.getfixturevalue(name) for name in ("result", "nothing"))
+    unsure = replace(tuned.ablation[0], interval=replace(tuned.ablation[0].interval, low=0.99))
+    for name, one in (
+        ("every effect and every trial", tuned),
+        ("unsure", replace(tuned, confirmed=None, ablation=(unsure, tuned.ablation[1]))),
+        ("nothing confirmed", replace(tuned, confirmed=None, ablation=())),
+        ("nothing gained", replace(so_far, confirmed=None, ablation=())),
+        ("nothing compared", replace(so_far, confirmed=None, ablation=(), comparisons=())),
+    ):
+        drawn = "".join(map(scene, tuning_charts(one).values()))
+        texts["tuning.txt"] = f"{texts.get('tuning.txt', '')}{name}: {drawn}"
+    kept("charts", texts)
+
+
+def panel_of(chart):
+    (panel,) = chart.panels
+    return panel
+
+
+def marks(chart):
+    return [one for one in panel_of(chart).series if one.shape]
+
+
+def names(chart):
+    return [name for one in panel_of(chart).series for name in one.names if name]
+
+
+# Crowds
+
+
+def test_a_crowd_is_drawn_thinner_and_with_fewer_words():
+    rates = dict(zip(range(1, 21), np.arange(1.0, 21), strict=True))
+    panel = panel_of(over_batches([run for n in range(10) for run in curve(rates, arch=f"m{n}")]))
+    assert all(series.size_pt < 3 and series.opacity < 1 for series in panel.series)
+    assert len(panel.x.ticks) <= 7
+    assert {1, 20} <= set(panel.x.ticks)
+    few = run_chart([point(), point("b", label="b")])
+    crowd = run_chart([point(f"run-{n}", label="ab"[n % 2]) for n in range(41)])
+    assert marks(crowd)[0].size_pt < marks(few)[0].size_pt
+    assert marks(crowd)[0].opacity < marks(few)[0].opacity
+    assert (names(few), names(crowd)) == (["M1", "M2"], [])
+    assert len(names(many_ops(60))) == 12
+
+
+def many_ops(count):
+    phases = ("forward", "backward")
+    return of_ops(*(
+        samples.op_time(f"convolution {n}x{n} with a long name", phases[n % 2], 0.01 + 0.001 * n,
+                        flops=10**8 * (1 + n % 9), eager_bytes=10**7 * (1 + n % 7))
+        for n in range(count)
+    ))  # fmt: skip
+
+
+def test_what_a_page_has_no_room_for_is_counted_or_on_further_pages():
+    many = [observation(f"r{n}", times_s=TIMES_S) for n in range(60)]
+    assert panel_of(distributions_chart(many, {})).title == "and 15 more rows in the tables"
+    pairs = [
+        one
+        for batch in range(80)
+        for one in rated(
+            repeated(f"a{batch}", [100.0], batch_size=batch),
+            repeated(f"b{batch}", [100.0 + batch], batch_size=batch),
+        )
+    ]
+    panel = panel_of(comparison_chart(pairs, 0.02))
+    assert len(panel.y.names) == 60
+    assert panel.title == "lab resnet18 fp32; and 20 nearer to 1"
+    runs = [
+        observation(f"{env}{batch}", rate, env=env, batch_size=batch)
+        for env, rate in (("a", 10), ("b", 20), ("c", 40))
+        for batch in range(1, 31)
+    ]
+    pages = [panel_of(chart) for chart in against(None, runs)]
+    assert [len(panel.y.names) for panel in pages] == [40, 20]
+    assert len({panel.x.limits for panel in pages}) == 1
+    apart = [observation("a", env="a"), observation("b", env="b", batch_size=99)]
+    assert against(None, apart) == []
+    night = timedelta(days=1)
+    short = [
+        observation(f"{m}-{n}", 100.0 + n, arch=f"m{m}", started=make.NOON + n * night)
+        for m in range(14)
+        for n in range(5)
+    ]
+    panels = trend_chart(histories(short, METRICS["throughput_images_per_s"])).panels
+    assert (len(panels), panels[-1].x.label) == (12, "and 2 configurations more")
+    steady = observation("s", times_s=TIMES_S[:50])
+    assert traced_runs([steady, drifting()])[0].name == "a"
+
+
+# Rules of looks
+
+
+def test_sizes_grow_evenly_with_the_batch_and_areas_with_the_share_of_time():
+    diameters = [one.size_pt for one in marks(run_chart(of_sizes(8, 16, 32, 64, 128)))]
+    steps = [larger - smaller for larger, smaller in pairwise(diameters)]  # small ones on top
+    assert steps == pytest.approx([steps[0]] * 4)
+    assert steps[0] > 0.5
+    conv, norm = marks(of_ops(CONV, NORM))
+    assert (conv.size_pt / norm.size_pt) ** 2 == pytest.approx(9)
+    assert size_pt(0.0) > 0  # the shortest can be seen
+
+
+def test_a_model_keeps_its_colour_and_the_eighth_shares_grey():
+    colours = model_colours(f"model{n}" for n in range(9))
+    assert len(set(colours.values())) == 8
+    assert colours["model8"] == colours["model7"] == OTHER_MODELS
+    assert model_colours(["b", "a", "b"]) == model_colours(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("rates", "ticks"),
+    [((100, 103), (1.0, 1.01, 1.02, 1.03)), ((100, 210), (1.0, 1.5, 2.0, 2.5)), ((1, 30), None)],
+)
+def test_a_short_axis_has_ticks_between_its_ends(rates, ticks):
+    (chart,) = against(
+        None, [observation(env, rate, env=env) for env, rate in zip("ab", rates, strict=True)]
+    )
+    assert panel_of(chart).x.ticks == ticks
+
+
+@pytest.mark.parametrize(
+    ("heights", "expected"),
+    [
+        ([], []),
+        ([0.2, 0.8], [0.2, 0.8]),
+        ([0.5, 0.55], [0.5, 0.6]),
+        ([0.9, 0.95, 0.97], [0.8, 0.9, 1.0]),
+    ],
+)
+def test_labels_are_spread_no_further_than_needed(heights, expected):
+    assert spread(heights, 0.1) == pytest.approx(expected)
+
+
+# The figures of a report
+
+
+def test_a_report_has_a_figure_for_each_kind_of_sample_and_of_memory():
+    """Of images and sequences; of a processor's modelled memory and a GPU's measured one."""
+    runs = place_runs([make.run_record(), make.sequence_record()], [])
+    titles = {one.title for one in run_figures(runs, {})}
+    assert {f"Models and machines, {sample}" for sample in ("images", "sequences")} <= titles
+    peak = {"peak_memory_allocated_bytes": 10**9, "peak_memory_reserved_bytes": 10**9}
+    on_gpu = {"environment": make.environment(label="gpu-lab", device=make.gpu())}
+    records = []
+    for batch in (8, 16):
+        gpu = {**on_gpu, "measurement": samples.measurement((1.0,) * 10, batch, **peak)}
+        resolved = make.resolved(batch_size=batch, backend="cuda")
+        records += [make.run_record(f"cpu-{batch}", batch)]
+        records += [make.run_record(f"gpu-{batch}", batch, resolved=resolved, **gpu)]
+    titles = {one.title for one in run_figures(place_runs(records, []), {})}
+    assert {"Memory over batch size, lab", "Memory over batch size, gpu-lab"} <= titles
+
+
+def test_no_figure_takes_the_file_of_another(tmp_path):
+    """A second page of machine `lab` and the first of machine `lab-2`."""
+    shown = ("prediction-lab", "prediction-lab", "prediction-lab-2")
+    figures = [ReportFigure(name, "", "", of.models_chart([], {})) for name in shown]
+    files = save_figures({"runs": figures}, tmp_path)["runs"]
+    assert len({one.name for one in files}) == len(list(tmp_path.glob("*.png"))) == 3
