@@ -121,10 +121,6 @@ def _each(make: Callable[[str], Declared], names: str) -> Iterator[Declared]:
     return map(make, names.split())
 
 
-def _with_note(text: str, note: str | None) -> str:
-    return f"{text} ({note})" if note else text
-
-
 def _done_of(asked: int, done: int | None) -> str:
     return f"{asked}" if done is None or done >= asked else f"{done} of {asked}"
 
@@ -135,15 +131,6 @@ def _mean_sd_count(mean: float, deviation: float | None, count: int) -> str:
 
 def _amount(value: float, currency: str, *_: object) -> str:
     return f"{three_digits(value)} {currency}"
-
-
-def _time_and_share(ms: float, share: float) -> str:
-    return f"{three_digits(ms)} ({percent(share)})"
-
-
-def _eager_to_fused(eager: float, fused: float | None) -> str:
-    """An interval, open where a fused op moves no byte of its own."""
-    return f"{three_digits(eager)} and up" if fused is None else interval(eager, fused)
 
 
 _DECLARED = (
@@ -157,7 +144,8 @@ _DECLARED = (
     _text("slower_env", "against"),
     _text("device", wraps_em=8),
     _text("arch", "model"),
-    _text("model: arch differs_in", "model", _with_note),
+    _text("model: arch differs_in", "model",
+          lambda text, note: f"{text} ({note})" if note else text),
     _text("ran_precision: precision precision_label", "precision", lambda _, label: label),
     _text("precision_asked", "asked for"),
     _whole("batch_size", "batch"),
@@ -204,7 +192,8 @@ _DECLARED = (
     _number("loader_images_per_s", "images/s, loader alone"),
     _number("cores_busy", "cores busy, mean"),
     _number("iteration_ms", "iteration (ms)"),
-    *(_number(f"phase_{phase}: {phase}_ms {phase}_share", phase, _time_and_share)
+    *(_number(f"phase_{phase}: {phase}_ms {phase}_share", phase,
+              lambda ms, share: f"{three_digits(ms)} ({percent(share)})")
       for phase in (*PHASES, "other")),
     _number("power_w", "power (W)"),
     _number("clock_mhz", "clock (MHz)"),
@@ -229,7 +218,9 @@ _DECLARED = (
     _text("bound: bound bound_sure", "bound", lambda bound, sure: bound if sure else f"{bound}?"),
     _text("bounds: bound", "bound"),
     _text("bound_because", "because", wraps_em=20),
-    _number("intensity: intensity_min intensity_max", "FLOP/byte", _eager_to_fused),
+    # open where a fused op moves no byte of its own
+    _number("intensity: intensity_min intensity_max", "FLOP/byte", lambda eager, fused: (
+        f"{three_digits(eager)} and up" if fused is None else interval(eager, fused))),
     _number("intensity_counted", "FLOP/byte, counted"),
     _number("step_gb: step_fused_gb step_eager_gb", "GB, fused to eager", interval),
     _number("traffic_amplification", "counted / fused"),

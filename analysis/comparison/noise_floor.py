@@ -69,7 +69,11 @@ def noise_floor(
     called: Counter[tuple[str, ...]] = Counter()
     failed = 0
     for _ in range(halvings):
-        pairs = [_halves(group, rng) for group in halved]
+        pairs = []
+        for group in halved:
+            middle, order = len(group.runs) // 2, rng.permutation(len(group.runs))
+            runs_of = [group.runs[index] for index in order]
+            pairs.append((Group(tuple(runs_of[:middle])), Group(tuple(runs_of[middle:]))))
         found = compare_pairs(pairs, metric, threshold=threshold, correction=correction)
         judged = [one.judgement for one in found]
         called.update(
@@ -103,12 +107,6 @@ def noise_floor(
         "power": POWER,
         "change_at_repeats": list(REPEATS),
     }
-
-
-def _halves(group: Group, rng: np.random.Generator) -> tuple[Group, Group]:
-    runs = [group.runs[index] for index in rng.permutation(len(group.runs))]
-    middle = len(runs) // 2
-    return Group(tuple(runs[:middle])), Group(tuple(runs[middle:]))
 
 
 def _scatter(repeats: Sequence[Repeats], threshold: float, among: int) -> Row:

@@ -121,8 +121,6 @@ def agreeing_pairs(
 
 
 class _Side:
-    """The runs of A or B, and which of them can be compared by the metric."""
-
     def __init__(self, letter: str, runs: Sequence[Run], metric: str) -> None:
         self.letter, self.runs, self.metric = letter, runs, metric
         self.unusable = {run.name: why for run in runs if (why := _why_unusable(run, metric))}
@@ -200,7 +198,6 @@ def _asked(side: Sequence[Identity], name: str) -> set[str | None]:
 
 
 def _no_pair(a: Sequence[Identity], b: Sequence[Identity], differing: Collection[str]) -> str:
-    """Name the settings in which the two nearest configurations disagree."""
     pairs = [(one, other) for one in a for other in b]
     ignored = {*differing, "batch_size"}
     if any(_alike(one, other, ignored) for one, other in pairs):

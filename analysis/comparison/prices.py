@@ -148,7 +148,6 @@ NO_PRICES = Prices()
 
 
 def _names(run: Run) -> list[str]:
-    """What a price may call the run's machine, as far as it is known."""
     environment = run.record.environment if run.record else None
     machine_type = environment.cloud_machine_type if environment else None
     return [name for name in (run.env, machine_type, run.settings.get("device")) if name]
@@ -179,7 +178,6 @@ def gather_prices(options: Sequence[str], table: Path | None) -> Prices:
 
 
 def _of_option(text: str) -> Iterator[Price]:
-    """The price that `gcp-l4=0.21 EUR/h spot 2026-11-01` spells."""
     match = _OPTION.fullmatch(text.strip())
     if match is None:
         raise ValueError("no price per hour of a machine")

@@ -176,7 +176,6 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
 
 
 def _runs_of(comparisons: Sequence[Comparison]) -> dict[str, list[Run]]:
-    """The compared runs of A and of B, each once."""
     sides = {"A": [one.a for one in comparisons], "B": [one.b for one in comparisons]}
     return {
         side: list({run.name: run for group in groups for run in group.runs}.values())

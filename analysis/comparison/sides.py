@@ -105,7 +105,10 @@ class _Side:
         for name, values in self.conditions.items():
             left = [run for run in runs if not _values(run, name).isdisjoint(values)]
             if not left and name != "run":
-                known = sorted({one for run in runs for one in _values(run, name)}, key=_by_number)
+                known = sorted(
+                    {one for run in runs for one in _values(run, name)},
+                    key=lambda one: (int(one), "") if one.isdecimal() else (-1, one),
+                )
                 hidden = len(known) - _MOST_NAMED
                 more = f" and {hidden} more" if hidden > 0 else ""
                 named = f"one of {', '.join(known[:_MOST_NAMED])}{more}" if known else "in no run"
@@ -217,7 +220,3 @@ def _run_of_tags(run: TrackedRun) -> Run:
         metrics=run.metrics,
         campaign=run.tags.get(schema.CAMPAIGN),
     )
-
-
-def _by_number(text: str) -> tuple[int, str]:
-    return (int(text), "") if text.isdecimal() else (-1, text)

@@ -43,12 +43,6 @@ def model_colours(archs: Iterable[str]) -> dict[str, str]:
     return dict.fromkeys(names, OTHER_MODELS) | dict(zip(names, _PALETTE, strict=False))
 
 
-def precision_shape(precision: str) -> str:
-    """Return the shape of the precision that ran; of `amp` it is not known what the device did."""
-    mode = precision.removeprefix("amp-")
-    return "cross" if mode == "amp" else SHAPES.get(mode, "x")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Axis:
     """`ticks` are all that the axis has, None where the renderer chooses; `names` are theirs.
@@ -152,10 +146,10 @@ class Chart:
         return -(-len(self.panels) // self.columns)
 
 
-def panel_chart(panels: Sequence[Panel], width_in: float = 6.5) -> Chart:
+def panel_chart(panels: Sequence[Panel]) -> Chart:
     """Return the chart of several panels, as high as they need."""
-    columns = 1 if width_in < NARROW_IN or len(panels) == 1 else 2
-    return Chart(tuple(panels), width_in, 2.3 * -(-len(panels) // columns) + 0.5, columns)
+    columns = min(len(panels), 2)
+    return Chart(tuple(panels), 6.5, 2.3 * -(-len(panels) // columns) + 0.5, columns)
 
 
 def key(words: str, colour: str, shape: str = "", **look: Any) -> Series:
@@ -165,8 +159,10 @@ def key(words: str, colour: str, shape: str = "", **look: Any) -> Series:
 
 def model_key(of: Configured, colours: Mapping[str, str], **look: Any) -> Series:
     """Return the look of a run or of its repeats: the model's colour, the precision's shape."""
-    colour = colours.get(of.arch, OTHER_MODELS)
-    return key(f"{of.arch} {of.precision}", colour, precision_shape(of.precision), **look)
+    colour, mode = colours.get(of.arch, OTHER_MODELS), of.precision.removeprefix("amp-")
+    # of `amp` it is not known what the device did
+    shape = "cross" if mode == "amp" else SHAPES.get(mode, "x")
+    return key(f"{of.arch} {of.precision}", colour, shape, **look)
 
 
 def model_legend(series: Iterable[Series]) -> tuple[Series, ...]:

@@ -112,7 +112,6 @@ def models_chart(groups: Sequence[Group], colours: Mapping[str, str]) -> Chart:
 
 
 def _marker(group: Group, row: int, colours: Mapping[str, str]) -> Series:
-    """A configuration's throughput."""
     look = model_key(group, colours, size_pt=SIZE_PT, hover=(group_hover(group),))
     return replace(look, xs=(group.samples_per_s,), ys=(row,))
 
@@ -163,7 +162,6 @@ def _rate_axis(groups: Collection[Group]) -> Axis:
 
 
 def _log_axis(label: str, values: Collection[float]) -> Axis:
-    """A logarithmic axis that holds `values`."""
     low, high = min(values, default=1.0), max(values, default=10.0)
     return Axis(label=label, limits=(low / 1.5, high * 1.5), scale="log")
 

@@ -101,7 +101,6 @@ def interactive_chart(chart: Chart) -> go.Figure:
 
 
 def _text(lines: Iterable[str]) -> str:
-    """Return lines of words as markup."""
     return "<br>".join(html.escape(line, quote=False) for line in lines)
 
 

@@ -210,7 +210,6 @@ def _gain_row(name: str, found: Interval, gain: bool = False) -> RatioRow:
 
 
 def _trials_chart(result: TuneResult) -> Chart:
-    """A row per compared value, in the order of measurement, with its trials."""
     rows: dict[str, Iterable[int]] = {
         f"{one.name}{' (adopted)' if one.decision == 'adopted' else ''}": one.trials
         for one in result.comparisons

@@ -170,8 +170,6 @@ _NAMED_SIZES = 4
 
 
 class _Roof(NamedTuple):
-    """What a machine can do at most, measured or by its datasheet."""
-
     machine: str
     gflops: float
     gb_per_s: float

@@ -179,7 +179,6 @@ def _prepare(axes: Axes, which: Literal["x", "y"], given: Axis) -> None:
 
 
 def _look(series: Series) -> dict[str, Any]:
-    """How Matplotlib's `Line2D` shows a series, and its entry in the legend."""
     return {
         "color": series.colour,
         "alpha": series.opacity,
@@ -215,7 +214,6 @@ def _spots(series: Sequence[Series], *, narrow: bool) -> Iterator[Spot]:
 
 
 def _label_slopes(axes: Axes, series: Sequence[Series]) -> None:
-    """Write the labels of slopes along them, at whatever angle they have on the page."""
     slopes = sorted(
         ((one.ys[0] / one.xs[0], one) for one in series if one.slope_label),
         key=lambda slope: slope[0],

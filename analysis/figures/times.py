@@ -63,7 +63,6 @@ def distributions_chart(runs: Sequence[Run], colours: Mapping[str, str]) -> Char
 
 
 def _distribution(run: Run, row: int, colour: str) -> Iterator[Series]:
-    """Outliers, 5 to 95 %, quartiles."""
     times_ms = 1e3 * np.asarray(run.iteration_times_s)
     median = float(np.median(times_ms))
     low, first, third, high = (float(end) for end in np.percentile(times_ms, [5, 25, 75, 95]))

@@ -64,7 +64,6 @@ def work_rows(runs: Iterable[Run]) -> Iterator[Row]:
 
 
 def _size(complexity: Complexity) -> str:
-    """Of what size a sample is, as far as its kind has one."""
     if complexity.image_size is not None:
         return f" at {complexity.image_size} pixels"
     tokens = complexity.tokens_per_sample

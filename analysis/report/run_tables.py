@@ -13,7 +13,7 @@ from analysis.columns import both_sides, columns, tables
 from analysis.comparison.kinds import on_one_device
 from analysis.comparison.machines import AcrossMachines, MachinePair, mean_row
 from analysis.findings.batches import gains_per_doubling, knee_of
-from analysis.findings.differences import Uplift, scatter_rows, uplifts
+from analysis.findings.differences import scatter_rows, uplifts
 from analysis.prediction import FEWEST_SIZES, PredictedCurve, fit_curve
 from analysis.runs.frame import (
     Row,
@@ -147,12 +147,10 @@ def run_tables(runs: Sequence[Run], run_ids: Mapping[str, str] | None = None) ->
 
 
 def _having(rows: Iterable[Row], keys: Iterable[str]) -> list[Row]:
-    """The rows that have a value of any of these keys."""
     return [row for row in rows if any(row.get(key) is not None for key in keys)]
 
 
 def _ceilings(runs: Iterable[Run], run_ids: Mapping[str, str]) -> list[Row]:
-    """The roofs that the runs stand under, once each."""
     once = {}
     for run in runs:
         if run.point is not None:
@@ -197,24 +195,23 @@ def configuration_tables(runs: Sequence[Run]) -> dict[str, Table]:
     rate, noun = rate_column(sample), column_noun(sample)
     found = {
         "summary": [configuration_row(one, rate) for one in configurations(runs)],
-        "uplift": [_uplift(one, rate) for one in uplifts(runs)],
+        "uplift": [
+            {
+                **group_row(one.low, rate),
+                f"fp32_{rate}": one.full.samples_per_s,
+                **ratio_row(one.estimate),
+                "verdict": one.found and one.found.word,
+                "note": "memory spilled" if one.spilled else one.note,
+                "runs": RunList((*one.low.names, *one.full.names)),
+            }
+            for one in uplifts(runs)
+        ],
         "batch-gains": [row for curve in batch_curves(runs) for row in _gains(curve, rate)],
         "scatter": pooled_scatters(runs),
         "scaling": list(_scaling(runs, rate)),
         "predictions": [_predicted(*one, noun) for one in predicted_curves(runs)],
     }
     return tables(_TABLES, found, sample)
-
-
-def _uplift(one: Uplift, rate: str) -> Row:
-    return {
-        **group_row(one.low, rate),
-        f"fp32_{rate}": one.full.samples_per_s,
-        **ratio_row(one.estimate),
-        "verdict": one.found and one.found.word,
-        "note": "memory spilled" if one.spilled else one.note,
-        "runs": RunList((*one.low.names, *one.full.names)),
-    }
 
 
 def _gains(curve: BatchCurve, rate: str) -> Iterator[Row]:
@@ -239,7 +236,6 @@ def pooled_scatters(runs: Sequence[Run]) -> list[Row]:
 
 
 def _scaling(runs: Sequence[Run], rate: str) -> Iterator[Row]:
-    """Runs on several devices against the same configuration on one."""
     for many in runs:
         if (found := on_one_device(many, runs)) is not None:
             one, efficiency = found
@@ -265,7 +261,6 @@ def predicted_curves(runs: Sequence[Run]) -> list[tuple[Group, PredictedCurve]]:
 
 
 def _predicted(group: Group, curve: PredictedCurve, noun: str) -> Row:
-    """The two terms of a curve, and what it misses batch sizes by."""
     each_s = curve.model.per_sample_s
     return group_row(group, f"{noun}s_per_s") | {
         "fixed_ms": 1e3 * curve.model.fixed_s,

@@ -31,7 +31,6 @@ _COUNTED_IN_TRACE = {"flops": "FLOP", "dram_bytes": "DRAM bytes", "duration_s": 
 
 
 def _ended(sentence: str) -> str:
-    """Return a reason as a sentence: with a capital and one full stop."""
     return f"{sentence[:1].upper()}{sentence[1:]}{'' if sentence.endswith('.') else '.'}"
 
 

@@ -11,7 +11,7 @@ from analysis.runs.frame import Row
 from analysis.runs.place import PlacedProfile
 from analysis.table import Table
 from analysis.traces.placed import PlacedTrace, TraceComparison, compare_two
-from bench.records import Copies, CpuCounters, TracedStep
+from bench.records import CpuCounters, TracedStep
 from bench.records.base import ratio
 
 #: Rows of ops and kernels for people; the CSV holds them all.
@@ -59,12 +59,20 @@ _TRACE_OPS = (
 
 def profile_tables(profiles: Sequence[PlacedProfile]) -> dict[str, Table]:
     """Return the tables of all profiles by their names."""
-    copies = [
-        (one, copy) for one in profiles for copy in (one.record.ops and one.record.ops.copies) or ()
-    ]
     found = {
         "profiles": [_profile_row(one) for one in profiles],
-        "copies": [_copies_row(*one) for one in copies],
+        "copies": [
+            {
+                "profile": profile.number,
+                "direction": one.direction,
+                "calls": one.calls,
+                "megabytes": one.bytes / 1e6,
+                "time_ms": one.time_s * 1e3,
+                "gb_per_s": _scaled(ratio(one.bytes, one.time_s), 1e-9),
+            }
+            for profile in profiles
+            for one in (profile.record.ops and profile.record.ops.copies) or ()
+        ],
         "cpu-counters": [
             _counters_row(one, counters)
             for one in profiles
@@ -94,17 +102,6 @@ def _profile_row(profile: PlacedProfile) -> Row:
 
 def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
-
-
-def _copies_row(profile: PlacedProfile, one: Copies) -> Row:
-    return {
-        "profile": profile.number,
-        "direction": one.direction,
-        "calls": one.calls,
-        "megabytes": one.bytes / 1e6,
-        "time_ms": one.time_s * 1e3,
-        "gb_per_s": _scaled(ratio(one.bytes, one.time_s), 1e-9),
-    }
 
 
 def _counters_row(profile: PlacedProfile, one: CpuCounters) -> Row:

@@ -57,7 +57,6 @@ def _scales(series: _Numbers, errors: _Numbers) -> _Numbers:
 
 
 def _distances(sets: _Numbers) -> _Numbers:
-    """How far each value of each row is from the row's centre."""
     deviations = np.abs(sets - np.median(sets, axis=1, keepdims=True))
     nearest = np.sort(deviations, axis=1)[:, : -(-2 * sets.shape[1] // 3)]
     spread = np.sqrt((nearest**2).mean(axis=1, keepdims=True))

@@ -1,7 +1,6 @@
 """`mlproject compare` as a gate: what fails it, what it says, and how often it is wrong."""
 
 import re
-from dataclasses import replace
 
 import factories as make
 import numpy as np
@@ -13,7 +12,6 @@ import commands.compare
 from analysis.comparison import METRICS, compare_pairs, pair_runs
 from analysis.comparison.judgement import judge_gate
 from analysis.comparison.shown import comment
-from analysis.statistics.ratios import smallest_change
 from bench.errors import UserError
 
 THROUGHPUT = METRICS["throughput_images_per_s"]
@@ -153,32 +151,21 @@ def test_a_comment_on_much_stays_within_a_comment():
     assert "and 250 more" in text
 
 
-#: Repeats of each side of a simulated gate, and configurations.
-REPEATS, CONFIGURATIONS = 10, 4
-PAIRS = 200
-
-
-def simulated(seed, *, deviation=0.005, slower=1.0, left_out=None, failed=None):
-    """A and B of four configurations; the first one of B takes `slower` times as long."""
+def simulated(seed, deviation):
+    """A and B of four configurations, ten repeats each, that differ in nothing but noise."""
     rng = np.random.default_rng(seed)
-    sides = []
-    for side in "ab":
-        runs = []
-        for batch in range(CONFIGURATIONS):
-            rates = 100 * np.exp(deviation * rng.standard_normal(REPEATS))
-            factor = slower if (side, batch) == ("b", 0) else 1
-            runs += repeated(f"{side}{batch}", rates / factor, batch_size=batch)
-        sides.append(runs)
-    a, b = sides
-    b = [run for run in b if run.batch_size != left_out]
-    killed = {"outcome": "crashed", "reason": "killed by signal 9", "metrics": {}}
-    b = [replace(run, **killed) if run.batch_size == failed else run for run in b]
-    return a, b
-
-
-def failing_share(**how):
-    gates = [judged(*simulated(seed, **how))[2] for seed in range(PAIRS)]
-    return sum(bool(gate.failed) for gate in gates) / PAIRS
+    return tuple(
+        [
+            run
+            for batch in range(4)
+            for run in repeated(
+                f"{side}{batch}",
+                100 * np.exp(deviation * rng.standard_normal(10)),
+                batch_size=batch,
+            )
+        ]
+        for side in "ab"
+    )
 
 
 @pytest.mark.slow
@@ -186,24 +173,9 @@ def failing_share(**how):
 def test_a_gate_passes_a_against_a(deviation):
     """The threshold leaves noise no chance; without one it may fail 2.5 of 100 on B's bad side."""
     fails = {0.02: 0, 1e-9: 0}
-    for seed in range(PAIRS):
-        sides = simulated(seed, deviation=deviation)
+    for seed in range(200):
+        sides = simulated(seed, deviation)
         for threshold in fails:
             fails[threshold] += bool(judged(*sides, threshold)[2].failed)
     assert fails[0.02] == 0
-    assert fails[1e-9] / PAIRS <= 0.05
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["failed", "left_out"])
-def test_a_gate_fails_on_a_crash_and_on_what_is_missing_whatever_the_noise(what):
-    assert failing_share(deviation=0.03, **{what: 2}) == 1
-
-
-@pytest.mark.slow
-def test_a_gate_fails_on_3_percent_at_the_power_that_is_documented():
-    """Ten repeats that scatter by 0.5 %: 2.85 % is found in 80 of 100 cases, 3 % in 91."""
-    least = smallest_change(0.005, REPEATS, among=CONFIGURATIONS)
-    assert least == pytest.approx(0.0285, abs=1e-4)
-    assert failing_share(slower=1 + least) == pytest.approx(0.8, abs=0.06)
-    assert failing_share(slower=1.03) == pytest.approx(0.91, abs=0.05)
+    assert fails[1e-9] / 200 <= 0.05
