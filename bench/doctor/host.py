@@ -35,7 +35,12 @@ def host_checks(records: Path, root: Path = ROOT) -> Iterator[Check]:
         yield check("cpu energy", _energy(root))
     virtual = value_or_none(lambda: surroundings.virtualization(root))
     yield check("surroundings", _surroundings(virtual, root))
-    yield check("power", _power(virtual))
+    try:
+        source = environment.power_source(virtual)
+    except UnknownFactError as error:
+        source = f"unknown: {error}"
+    on_battery = Problem("on battery: clocks are held down", "plug it in")
+    yield check("power", on_battery if source == "battery" else source)
 
 
 def _disk(records: Path) -> Check:
@@ -88,15 +93,6 @@ def _surroundings(virtual: str | None, root: Path) -> str | Problem:
             "in NVIDIA Control Panel: CUDA - Sysmem Fallback Policy > Prefer No Sysmem Fallback",
         )
     return detail
-
-
-def _power(virtual: str | None) -> str | Problem:
-    try:
-        source = environment.power_source(virtual)
-    except UnknownFactError as error:
-        return f"unknown: {error}"
-    on_battery = Problem("on battery: clocks are held down", "plug it in")
-    return on_battery if source == "battery" else source
 
 
 def nvidia_checks(

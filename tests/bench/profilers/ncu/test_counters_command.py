@@ -13,21 +13,8 @@ from mlproject import main
 
 TABLE = launches(6)
 FIELDS = [
-    "file",
-    "source",
-    "chip",
-    "kernels",
-    "duration_s",
-    "flops",
-    "tensor_flops",
-    "dram_bytes",
-    "l2_bytes",
-    "l1_bytes",
-    "pcie_bytes",
-    "flops_at_least",
-    "intensity_dram",
-    "missing",
-    "notes",
+    *("file", "source", "chip", "kernels", "duration_s", "flops", "tensor_flops", "dram_bytes"),
+    *("l2_bytes", "l1_bytes", "pcie_bytes", "flops_at_least", "intensity_dram", "missing", "notes"),
 ]
 
 
@@ -41,10 +28,20 @@ def file(tmp_path):
     return write
 
 
-def test_json_has_a_row_per_file_with_every_figure(file, capsys):
+@pytest.fixture
+def rows_of(capsys):
+    """The command's rows for these files and options."""
+
+    def rows(*arguments):
+        assert main(["counters", "--format", "json", *arguments]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return rows
+
+
+def test_json_has_a_row_per_file_with_every_figure(file, rows_of):
     one, two = file(written(TABLE)), file(written(TABLE[:2], "raw"), "two.csv")
-    assert main(["counters", "--format", "json", one, two]) == 0
-    first, second = json.loads(capsys.readouterr().out)
+    first, second = rows_of(one, two)
     assert list(first) == FIELDS
     expected = truth(TABLE)
     assert {name: first[name] for name in expected} == expected
@@ -54,10 +51,9 @@ def test_json_has_a_row_per_file_with_every_figure(file, capsys):
     assert second["file"] == two
 
 
-def test_what_a_file_cannot_tell_is_null_with_the_metric(file, capsys):
-    path = file(written([Launch(0, "k", {DURATION: 31000, "flop_count_sp": None})]))
-    assert main(["counters", "--format", "json", path]) == 0
-    [row] = json.loads(capsys.readouterr().out)
+def test_what_a_file_cannot_tell_is_null_with_the_metric(file, rows_of, capsys):
+    path = file(written([Launch(0, "k[1]", {DURATION: 31000, "flop_count_sp": None})]))
+    [row] = rows_of(path)
     assert row["duration_s"] == 31e-6
     nulls = {name for name, value in row.items() if value is None}
     assert nulls == row["missing"].keys()
@@ -65,6 +61,10 @@ def test_what_a_file_cannot_tell_is_null_with_the_metric(file, capsys):
     assert DRAM in row["missing"]["intensity_dram"]
     assert "op_ffma_pred_on.sum" in row["missing"]["flops"]
     assert "flop_count_sp: nvprof's name" in row["missing"]["flops"]
+    assert main(["counters", path, "--per-kernel"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "k[1]" in printed
+    assert re.search(r"flops: \S*op_fadd_pred_on.sum, .*dfma_pred_on.sum: not in the file", printed)
 
 
 FP32 = {
@@ -77,10 +77,9 @@ BLACKWELL = [
 PIPE = "sm__inst_executed_pipe_tensor.sum"
 
 
-def test_flop_of_which_some_were_not_counted_are_a_lower_bound(file, capsys):
+def test_flop_of_which_some_were_not_counted_are_a_lower_bound(file, rows_of, capsys):
     path = file(written([Launch(n, "k", {DURATION: 31000, **FP32}) for n in range(2)], "raw"))
-    assert main(["counters", "--format", "json", "--per-kernel", path]) == 0
-    [row] = json.loads(capsys.readouterr().out)
+    [row] = rows_of("--per-kernel", path)
     for figures in (row, row["per_kernel"][0]):
         assert (figures["flops"], figures["flops_at_least"]) == (None, 2 * (5 + 6 + 2 * 7))
     assert "op_hadd_pred_on.sum" in row["missing"]["flops"]
@@ -100,42 +99,23 @@ def test_flop_of_which_some_were_not_counted_are_a_lower_bound(file, capsys):
     ],
 )
 def test_no_instruction_of_the_tensor_pipe_is_no_tensor_flop(
-    file, capsys, capability, instructions, whole, of_relu
+    file, rows_of, capability, instructions, whole, of_relu
 ):
     def counted(number, kernel):
-        values = {
-            DURATION: 31000,
-            **dict.fromkeys([*SASS, *BLACKWELL], 4),
-            PIPE: instructions[kernel],
-        }
+        values = dict.fromkeys([*SASS, *BLACKWELL], 4)
+        values |= {DURATION: 31000, PIPE: instructions[kernel]}
         return Launch(number, kernel, values, capability=capability)
 
-    path = file(written([counted(0, "gemm"), counted(1, "relu")]))
-    assert main(["counters", "--format", "json", "--per-kernel", path]) == 0
-    [row] = json.loads(capsys.readouterr().out)
+    [row] = rows_of("--per-kernel", file(written([counted(0, "gemm"), counted(1, "relu")])))
     relu = next(kernel for kernel in row["per_kernel"] if kernel["name"] == "relu")
     assert (row["tensor_flops"] == 0, relu["tensor_flops"] == 0) == (whole, of_relu)
     assert (row["flops"] is not None, relu["flops"] is not None) == (whole, of_relu)
 
 
-def test_a_row_per_kernel_when_asked(file, capsys):
-    path = file(written(TABLE))
-    assert main(["counters", "--format", "json", "--per-kernel", path]) == 0
-    [row] = json.loads(capsys.readouterr().out)
-    assert [kernel["name"] for kernel in row["per_kernel"]] == ["relu", "gemm"]
-    assert sum(kernel["launches"] for kernel in row["per_kernel"]) == 6
-    assert main(["counters", "--per-kernel", path]) == 0
-    printed = capsys.readouterr().out
-    assert "gemm" in printed
-    assert "relu" in printed
-
-
-def test_the_table_names_what_is_missing(file, capsys):
-    path = file(written([Launch(0, "k[1]", {DURATION: 31000, DRAM: 5})]))
-    assert main(["counters", path, "--per-kernel"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "k[1]" in printed
-    assert re.search(r"flops: \S*op_fadd_pred_on.sum, .*dfma_pred_on.sum: not in the file", printed)
+def test_a_row_per_kernel_when_asked(file, rows_of):
+    [row] = rows_of("--per-kernel", file(written(TABLE)))
+    kernels = [(kernel["name"], kernel["launches"]) for kernel in row["per_kernel"]]
+    assert kernels == [("relu", 3), ("gemm", 3)]
 
 
 def test_a_file_that_cannot_be_read_does_not_hide_the_others(file, capsys):
@@ -155,19 +135,18 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(file, capsys):
     assert second.startswith(f"mlproject: {worse}: ncu failed: ==ERROR== No kernels were profiled")
 
 
-def test_passes_over_the_same_launches_are_merged_when_asked(file, capsys):
+def test_passes_over_the_same_launches_are_merged_when_asked(file, rows_of):
     parts = [
         [Launch(one.id, one.kernel, {name: one.values[name]}) for one in TABLE]
         for name in (DURATION, DRAM)
     ]
     paths = [file(written(part), f"{index}.csv") for index, part in enumerate(parts)]
-    assert main(["counters", "--format", "json", "--merge", *paths]) == 0
-    [row] = json.loads(capsys.readouterr().out)
+    [row] = rows_of("--merge", *paths)
     assert row["dram_bytes"] == truth(TABLE)["dram_bytes"]
     assert row["duration_s"] == truth(TABLE)["duration_s"]
 
 
-def test_old_names_in_a_list_of_metrics_are_translated_with_a_warning(file, capsys):
+def test_old_names_in_a_list_of_metrics_are_translated_with_a_warning(file, rows_of, capsys):
     path = file("flop_count_sp\ndram__bytes.sum\n", "metrics.txt")
     assert main(["counters", path]) == 0
     shown = capsys.readouterr()
@@ -179,15 +158,13 @@ def test_old_names_in_a_list_of_metrics_are_translated_with_a_warning(file, caps
     ]
     assert "warning" in shown.err
     assert "flop_count_sp is nvprof's name" in shown.err
-    assert main(["counters", "--format", "json", path]) == 0
-    [row] = json.loads(capsys.readouterr().out)
+    [row] = rows_of(path)
     assert row["metrics"][-1] == DRAM
 
 
-def test_a_file_of_perf_is_read_too(file, capsys):
+def test_a_file_of_perf_is_read_too(file, rows_of, capsys):
     path = file("1000;;cycles:u;900;100.00;;\n2500;;instructions:u;900;100.00;;\n")
-    assert main(["counters", "--format", "json", path]) == 0
-    [row] = json.loads(capsys.readouterr().out)
+    [row] = rows_of(path)
     assert (row["cycles"], row["ipc"]) == (1000, 2.5)
     assert main(["counters", path]) == 0
     assert {"1,000", "2,500", "2.5"} <= set(capsys.readouterr().out.split())
