@@ -19,7 +19,6 @@ from bench.roofs.roof_probes import (
     MINIMUM_REPETITIONS,
     Launch,
     Probe,
-    rate_text,
     set_arithmetic,
     sustained_rate,
 )
@@ -48,6 +47,15 @@ class Candidate:
         """Take no more turns, and free the operands."""
         self.launch, self.waiting = None, False
 
+    def sample(self, addition: str, rates: Iterable[float]) -> CeilingSample:
+        """Return these rates as the probe's, with `addition` to its name."""
+        return CeilingSample(
+            probe=self.probe.name + addition,
+            math_mode=self.probe.math_mode,
+            quantity=self.probe.quantity,
+            rates=tuple(rates),
+        )
+
 
 class ProbeGroup:
     """The probes of one roof; `notes` say why a probe gave no rate."""
@@ -66,10 +74,8 @@ class ProbeGroup:
     @property
     def leader(self) -> Candidate | None:
         """The live probe of the highest sustained rate."""
-        measured = [
-            candidate for candidate in self.candidates if candidate.launch and candidate.rates
-        ]
-        return max(measured, key=lambda candidate: sustained_rate(candidate.rates), default=None)
+        measured = [one for one in self.candidates if one.launch and one.rates]
+        return max(measured, key=lambda one: sustained_rate(one.rates), default=None)
 
     def give_up_slower(self) -> None:
         """End the probes that two repetitions have shown to be far behind."""
@@ -80,16 +86,7 @@ class ProbeGroup:
 
     def samples(self) -> list[CeilingSample]:
         """Every probe that was measured, with its raw rates; not what was repeated alone."""
-        return [
-            CeilingSample(
-                probe=candidate.probe.name,
-                math_mode=candidate.probe.math_mode,
-                quantity=candidate.probe.quantity,
-                rates=tuple(candidate.rates),
-            )
-            for candidate in self.candidates
-            if candidate.rates
-        ]
+        return [one.sample("", one.rates) for one in self.candidates if one.rates]
 
 
 def free_bytes(device: Device) -> int:
@@ -118,11 +115,7 @@ class ProbeSampler:
     """Gives the probes of all groups their turns on one device until the time is spent."""
 
     def __init__(
-        self,
-        device: Device,
-        clock: Clock,
-        group_s: float,
-        progress: Callable[[str], None],
+        self, device: Device, clock: Clock, group_s: float, progress: Callable[[str], None]
     ) -> None:
         self._device = device
         self._clock = clock
@@ -137,7 +130,11 @@ class ProbeSampler:
                 # However short the time, each roof gets one probe to repeat.
                 if self._clock() < deadline or (candidate.waiting and not group.best_rate):
                     self._turn(group, candidate)
-            standing = [_standing(each.title, each.leader) for each in groups if each.leader]
+            standing = [
+                f"{group.title} {_rate_text(leader.probe, sustained_rate(leader.rates))}"
+                for group in groups
+                if (leader := group.leader)
+            ]
             if self._clock() >= deadline or not standing:
                 break
             self._progress(f"round {number}: {', '.join(standing)}")
@@ -161,14 +158,10 @@ class ProbeSampler:
         while (now_s := self._clock()) < begin_s + seconds:
             repetition_s = self._seconds(leader.launch, leader.launches)
             kept.append((now_s, leader.launches * leader.probe.work_per_launch / repetition_s))
-        group.alone = CeilingSample(
-            probe=f"{leader.probe.name}, alone for {seconds:g} s",
-            math_mode=leader.probe.math_mode,
-            quantity=leader.probe.quantity,
-            rates=tuple(rate for at_s, rate in kept if at_s >= now_s - _LAST_S),
-        )
+        last = (rate for at_s, rate in kept if at_s >= now_s - _LAST_S)
+        group.alone = leader.sample(f", alone for {seconds:g} s", last)
         rate = sustained_rate(group.alone.rates)
-        self._progress(f"{group.alone.probe}: {rate_text(rate, leader.probe.quantity)}")
+        self._progress(f"{group.alone.probe}: {_rate_text(leader.probe, rate)}")
 
     def _turn(self, group: ProbeGroup, candidate: Candidate) -> None:
         try:
@@ -200,7 +193,7 @@ class ProbeSampler:
             candidate.launches = min(max(wanted, 2 * candidate.launches), _MOST_LAUNCHES)
             seconds = self._seconds(candidate.launch, candidate.launches)
         self._keep(candidate, seconds)
-        self._progress(f"{probe.name}: {rate_text(candidate.rates[0], probe.quantity)}")
+        self._progress(f"{probe.name}: {_rate_text(probe, candidate.rates[0])}")
 
     def _keep(self, candidate: Candidate, seconds: float) -> None:
         candidate.rates.append(candidate.launches * candidate.probe.work_per_launch / seconds)
@@ -224,12 +217,10 @@ class ProbeSampler:
 
 def _in_turn(groups: Sequence[ProbeGroup]) -> Iterator[tuple[ProbeGroup, Candidate]]:
     """The first live probe of every group, then the second of every group, and so on."""
-    lanes = [
-        [(each, candidate) for candidate in each.candidates if candidate.live] for each in groups
-    ]
+    lanes = [[(group, one) for one in group.candidates if one.live] for group in groups]
     for row in itertools.zip_longest(*lanes):
-        yield from (pair for pair in row if pair is not None)
+        yield from filter(None, row)
 
 
-def _standing(title: str, leader: Candidate) -> str:
-    return f"{title} {rate_text(sustained_rate(leader.rates), leader.probe.quantity)}"
+def _rate_text(probe: Probe, rate: float) -> str:
+    return f"{rate / 1e9:.1f} {'GFLOP/s' if probe.quantity == 'flops_per_s' else 'GB/s'}"

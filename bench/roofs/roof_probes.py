@@ -212,11 +212,6 @@ def arithmetic_restored() -> Iterator[None]:
             switch.fp32_precision = precision
 
 
-def rate_text(rate: float, quantity: Quantity) -> str:
-    """Return `rate` for a reader, such as `512.3 GFLOP/s`."""
-    return f"{rate / 1e9:.1f} {'GFLOP/s' if quantity == 'flops_per_s' else 'GB/s'}"
-
-
 #: A probe repeated less often does not set a roof: it was given up as slower, or its few
 #: repetitions may all lie in one burst.
 MINIMUM_REPETITIONS = 5

@@ -116,8 +116,8 @@ class Table:
         self.capabilities: set[str] = set()
         self.marks: set[str] = set()
         self.other_marks: set[str] = set()
-        read = {name: columns.index(name) for name in columns if name in _KNOWN_BY[form]}
-        read |= {name: columns.index(name) for name in _OPTIONAL if name in columns}
+        wanted = (*_KNOWN_BY[form], *_OPTIONAL)
+        read = {name: columns.index(name) for name in wanted if name in columns}
         self._at = read
         self._first = read[_KNOWN_BY[form][0]]
         self._least = len(columns) if form == "raw" else 1 + max(read.values())
@@ -217,7 +217,7 @@ class Table:
                 shown_unit = self._units[index] if self.form == "raw" else unit
                 self.other_marks |= marks_shown(cells[index], shown_unit)
         for index, metric in self._metrics:
-            self._figure(metric, self._units[index], cells[index], line)
+            self._figure(metric, self._units[index], [cells[index]], line)
         if self.form == "raw":
             return
         name = cells[self._at["Metric Name"]]
@@ -228,8 +228,8 @@ class Table:
         section = cells[self._at["Section Name"]] if "Section Name" in self._at else _SECTION
         if wanted is None or (wanted == DURATION_LABEL and _SECTION not in section):
             return
-        value, *bounds = (cells[index] for index in self._values)
-        self._figure(wanted, unit, value, line, number if is_summary else 1, bounds)
+        texts = [cells[index] for index in self._values]
+        self._figure(wanted, unit, texts, line, number if is_summary else 1)
 
     def _note_names(self, names: Iterable[str]) -> None:
         self.names |= {name for text in names if (name := _explaining(text))}
@@ -242,7 +242,8 @@ class Table:
             launch = (*cells[: self._first], kernel)
             again = f"a second group of rows for kernel {kernel[:60]}"
         else:
-            process = _process(cells[self._at["Process ID"]]) if "Process ID" in self._at else ""
+            process = cells[self._at["Process ID"]].strip(" ") if "Process ID" in self._at else ""
+            process = process.lstrip("0") or process  # however it is padded
             launch = (process, number)
             again = f"launch {number} of process {process} appears twice; two runs are two files"
         if launch == self._launch:
@@ -258,17 +259,13 @@ class Table:
             self.capabilities.add(cells[self._at["CC"]])
 
     def _figure(
-        self,
-        metric: str,
-        unit: str,
-        text: str,
-        line: int,
-        weight: int = 1,
-        bounds: Sequence[str] = (),
+        self, metric: str, unit: str, texts: Sequence[str], line: int, weight: int = 1
     ) -> None:
-        if metric in self._figures:
-            if self._figures[metric] != (text, unit):
-                was = f"{metric} is {self._figures[metric][0]!r} and then {text!r}"
+        """Add a figure, whose `texts` are the value and, of a summary's mean, its bounds."""
+        text, *bounds = texts
+        if before := self._figures.get(metric):
+            if before != (text, unit):
+                was = f"{metric} is {before[0]!r} and then {text!r}"
                 raise RefusedError(f"{was} for the same launch")
             return
         self._figures[metric] = (text, unit)
@@ -322,10 +319,12 @@ class Table:
             groups = True if mark == "," and groups is None else groups or None
         if groups is None:
             whole, fraction = (found.text.replace(mark, to) for to in ("", "."))
-            message = f"{metric}: {found.text!r} {unit} may mean {whole} or {fraction}"
-            remedy = "write the file again with LC_ALL=C ncu"
-            message += ", and nothing in the file decides"
-            raise RefusedError(message, found.line, remedy)
+            raise RefusedError(
+                f"{metric}: {found.text!r} {unit} may mean {whole} or {fraction}, and nothing in "
+                "the file decides",
+                found.line,
+                "write the file again with LC_ALL=C ncu",
+            )
         return groups
 
 
@@ -337,12 +336,6 @@ def _whole(text: str, name: str) -> int:
     if number is None or number.value % 1 or number.value >= 10**12:
         raise RefusedError(f"{name}: {text[:40]!r} is not a whole number")
     return int(number.value)
-
-
-def _process(text: str) -> int | str:
-    """A process by its number, however that is padded."""
-    text = text.strip(" ")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else text
 
 
 # Files
