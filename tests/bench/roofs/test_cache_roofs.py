@@ -103,12 +103,6 @@ def test_a_probe_that_fails_and_an_absent_one_give_the_reason(measured):
     assert (other.size_bytes, other.missing) == (8, {"peak_bytes_per_s": "small"})
 
 
-def test_apple_gpus_have_reasons_alone():
-    roofs = measure_cache_roofs(gpu(backend="mps"), budget_s=0.0)
-    assert [roof.level for roof in roofs] == ["L1", "L2"]
-    assert all("Apple GPU" in roof.missing["peak_bytes_per_s"] for roof in roofs)
-
-
 @pytest.fixture
 def scripted_reader(monkeypatch):
     """The kernel's launcher, taking the time that its reading would."""
@@ -141,10 +135,18 @@ def test_a_gpus_levels_are_read_by_programs_on_every_multiprocessor(scripted_rea
     assert shared[1] == 528 * 2048
 
 
-def test_a_gpu_that_does_not_report_its_parts_has_reasons():
-    for device in (gpu(cores=None), gpu(last_level_cache_bytes=None)):
-        for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
-            assert roof.missing["peak_bytes_per_s"] == "scripted"
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        (gpu(cores=None), "scripted"),
+        (gpu(last_level_cache_bytes=None), "scripted"),
+        (gpu(backend="mps"), "no kernel that reads an Apple GPU's caches is at hand"),
+    ],
+)
+def test_a_gpu_that_does_not_report_its_parts_or_is_apples_has_reasons(device, reason):
+    roofs = measure_cache_roofs(device, clock=device.clock, budget_s=0.1)
+    assert [roof.level for roof in roofs] == ["L1", "L2"]
+    assert {roof.missing["peak_bytes_per_s"] for roof in roofs} == {reason}
 
 
 def test_an_l2_too_small_for_a_block_costs_only_its_own_roof(scripted_reader):
@@ -155,26 +157,19 @@ def test_an_l2_too_small_for_a_block_costs_only_its_own_roof(scripted_reader):
     assert "too few for a block" in l2.missing["peak_bytes_per_s"]
 
 
-def test_without_triton_a_gpu_has_the_reason(monkeypatch):
+def test_without_a_triton_that_compiles_a_gpu_has_the_reason(monkeypatch):
+    def read(*data, **how):
+        raise ValueError("no C compiler\nin PATH")
+
+    device = gpu()
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, READER, raising=False)
-    device = gpu()
     for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
         assert "Triton cannot be used here: " in roof.missing["peak_bytes_per_s"]
-
-
-def test_a_kernel_that_does_not_compile_is_a_reason_not_a_crash(monkeypatch):
-    class CompilationError(Exception):
-        pass
-
-    def read(*data, **how):
-        raise CompilationError("no C compiler\nin PATH")
-
     monkeypatch.setitem(sys.modules, READER, SimpleNamespace(read=read))
-    device = gpu()
     for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
         why = roof.missing["peak_bytes_per_s"]
-        assert why.endswith("left out: Triton: CompilationError: no C compiler")
+        assert why.endswith("left out: Triton: ValueError: no C compiler")
 
 
 def cpu_plan(monkeypatch, caches_here):
@@ -203,16 +198,13 @@ def test_blocks_fit_into_their_level_and_not_into_the_one_below(monkeypatch, l1,
     assert [level.size_bytes for level in levels] == [cache.total_bytes for cache in (l1, l2, l3)]
 
 
-def test_a_level_hardly_larger_than_the_one_below_is_left_out(monkeypatch):
-    levels = cpu_plan(monkeypatch, {1: sizes(32), 2: sizes(1024), 3: sizes(4096)})
-    assert "takes over half of its 4096 KiB" in levels[2].probe.reason
-    assert levels[1].probe
-
-
-def test_unknown_caches_are_a_reason_for_each_level(monkeypatch):
+def test_a_level_hardly_larger_than_the_one_below_and_unknown_ones_have_reasons(monkeypatch):
     def unknown():
         raise UnknownFactError("not read on Windows")
 
+    levels = cpu_plan(monkeypatch, {1: sizes(32), 2: sizes(1024), 3: sizes(4096)})
+    assert "takes over half of its 4096 KiB" in levels[2].probe.reason
+    assert levels[1].probe
     monkeypatch.setattr(cache_roofs, "cpu_caches", unknown)
     why = Unknown("the processor's caches: not read on Windows")
     assert [level[1:3] for level in cache_roofs.cpu_levels()] == [(why, why)] * 3
