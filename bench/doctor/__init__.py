@@ -1,20 +1,16 @@
 """What works on this machine, what does not, and the remedy.
 
-Importing this imports no torch.
+Importing this imports no torch; the checks themselves are in `bench.doctor.suite`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from bench.errors import Problem
-from bench.machine.probes import reason_of
 
 Status = Literal["ok", "warning", "missing"]
-Group = Callable[[], "Iterable[Check]"]
 
 
 @dataclass(frozen=True)
@@ -35,30 +31,3 @@ def check(name: str, found: str | Problem, status: Status = "warning") -> Check:
     if isinstance(found, Problem):
         return Check(name, status, found.what, found.remedy)
     return Check(name, "ok", found)
-
-
-def machine_groups(records: Path) -> dict[str, Group]:
-    """Return the checks of this machine; those of `devices` import torch when they are run."""
-    from bench.doctor.host import host_checks, nvidia_checks, perf_checks
-    from bench.doctor.installation import device_checks, package_checks
-
-    return {
-        "packages": package_checks,
-        "devices": device_checks,
-        "nvidia": nvidia_checks,
-        "perf": perf_checks,
-        "host": lambda: host_checks(records),
-    }
-
-
-def run_checks(groups: Mapping[str, Group]) -> list[Check]:
-    """Return the checks of all groups in order; a group that fails gives one that says so."""
-    checks: list[Check] = []
-    for name, group in groups.items():
-        try:
-            checks += list(group())
-        except Exception as error:
-            remedy = "install the project's packages: uv pip install -r requirements.txt"
-            failure = Problem(f"the check itself failed: {reason_of(error)}", remedy)
-            checks.append(check(name, failure, "missing"))
-    return checks
