@@ -124,6 +124,15 @@ def test_a_launch_that_comes_twice_is_refused(read, form):
         read(written(TABLE, form) + written(TABLE, form))
 
 
+def test_a_second_row_of_a_launch_is_of_its_kernel_and_in_the_raw_form_none(read):
+    header, first, second, *_ = written(TABLE[:1]).split("\n")
+    with pytest.raises(UserError, match=r"ncu\.csv:3: a second row for launch 0"):
+        read("\n".join([header, first, second.replace('"gemm"', '"relu"')]))
+    *lines, row, _ = written(TABLE[:1], "raw").split("\n")
+    with pytest.raises(UserError, match=r"ncu\.csv:4: a second row for launch 0"):
+        read("\n".join([*lines, row, row]))
+
+
 def test_a_table_that_a_spreadsheet_saved_without_quotes_is_read(read):
     lines = [f"{index},4711,gemm,{DRAM},byte,{100 + index}" for index in range(4)]
     header = "ID,Process ID,Kernel Name,Metric Name,Metric Unit,Metric Value"
@@ -315,6 +324,10 @@ def test_a_metric_that_is_absent_is_missing_by_name(read, form, metric):
     else:
         assert lacking
         assert all(metric in record.missing[name] for name in lacking)
+        of_kernels = [
+            one.missing[name] for one in record.per_kernel for name in lacking & {*one.missing}
+        ]
+        assert {*of_kernels} <= {"as in the total"}
     assert ("flops" in lacking) == (metric in SASS)
 
 
