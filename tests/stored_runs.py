@@ -8,7 +8,7 @@ import samples
 
 from bench.config import RunConfig
 from bench.launcher.measurement import write_exports
-from bench.records import Verdict
+from bench.records import Job, Verdict
 from bench.records.folders import RecordFolder
 from tracking import schema
 from tracking.content import content_of
@@ -21,7 +21,7 @@ def filed(records, record=None):
     record = record or samples.run_record(telemetry=samples.telemetry())
     record = type(record).model_validate({**record.model_dump(), "record_id": folder.record_id})
     if record.kind == "measurement":
-        folder.write(folder.config, record.config)
+        folder.write(folder.config, Job(config=record.config))
         write_exports(folder, record)
     folder.close(record)
     return folder, record

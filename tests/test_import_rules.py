@@ -20,7 +20,7 @@ PACKAGES = ("analysis", "bench", "campaigns", "commands", "tracking")
 #: An import that each contract forbids: the module that gets it, and the line.
 OFFENCES = {
     "the data goes one way": ("bench.config", "import campaigns"),
-    "bench is built in floors": ("bench.launcher", "import bench.worker.outcome"),
+    "bench is built in floors": ("bench.launcher", "import bench.worker.attempt"),
     "a report is made of comparisons, findings and figures": (
         "analysis.comparison",
         "import analysis.report",
@@ -29,7 +29,7 @@ OFFENCES = {
     "the command line is the top": ("commands", "import mlproject"),
     "mlflow only in tracking": ("analysis", "import mlflow"),
     "torch only where steps are made and run": ("bench.records", "import torch"),
-    "only a launcher starts a worker": ("campaigns", "import bench.worker.outcome"),
+    "only a launcher starts a worker": ("campaigns", "import bench.worker.attempt"),
 }
 
 

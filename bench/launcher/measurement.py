@@ -1,34 +1,35 @@
-"""Measures in a fresh worker process and makes its account a whole record on disk."""
+"""Measures in a fresh worker process and makes a record on disk of what the worker saw."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bench.config import RunConfig
+from bench.errors import Unknown
 from bench.launcher.device_lock import crowding
-from bench.launcher.watch import RanksWatch, WorkerWatch
-from bench.machine.limits import allocator_settings
+from bench.launcher.watch import WorkerWatch
 from bench.records import (
+    Account,
     CeilingsRecord,
     Facts,
+    Job,
     KernelTotals,
     OpTime,
     Outcome,
     ProcessFigures,
     ProfileRecord,
-    RankAccount,
     RunRecord,
     Telemetry,
 )
 from bench.records.folders import RecordFolder, write_atomically
+from bench.records.job import RankAccount
 from bench.records.journal import OnEvent, ignore
 from bench.records.run_verdict import judge
 
@@ -51,25 +52,16 @@ def launch_measurement(
     worker, keeps what it had measured, and gives a record with the outcome `interrupted`.
     """
     folder.claim(os.getpid())  # before the configuration: from then on sync sees the folder
-    folder.write(folder.config, config)
+    job = Job(config=config)
+    folder.write(folder.config, job)
     if crowded := crowding(config):
-        refused = unmeasured(config, folder, "unsupported", crowded, datetime.now(timezone.utc))
-        return finish(folder, refused, crowded)
-    if config.world_size == 1:
-        environment = allocator_settings(config)
-        watch = WorkerWatch(
-            "measure", folder, on_event, environment=environment, while_preparing=while_preparing
-        )
-    else:
-        watch = RanksWatch(config, folder, on_event)
-    watch.wait()
-    record = folder.read_worker()
-    if not isinstance(record, RunRecord):
-        record = unmeasured(config, folder, *watch.death(), watch.started)
-    telemetry = watch.window_telemetry(record.measurement)
-    return finish(
-        folder, record, "no window was measured", process=watch.figures(), telemetry=telemetry
-    )
+        refused, why = Account.of_none("unsupported", crowded), Unknown(crowded)
+        return finish_run(folder, config, datetime.now(timezone.utc), refused, why, why)
+    prepares = while_preparing if config.world_size == 1 else None
+    watch = WorkerWatch(job, folder, on_event, while_preparing=prepares)
+    account = watch.wait()
+    telemetry = watch.window_telemetry(account.measurement)
+    return finish_run(folder, config, watch.started, account, watch.figures(), telemetry)
 
 
 def take_part(config: RunConfig, on_event: OnEvent = ignore) -> tuple[Outcome, str | None]:
@@ -79,14 +71,13 @@ def take_part(config: RunConfig, on_event: OnEvent = ignore) -> tuple[Outcome, s
     written to the system's temporary folder.
     """
     with TemporaryDirectory(ignore_cleanup_errors=True) as here:
-        folder = RecordFolder.create(Path(here))
-        folder.write(folder.config, config)
-        watch = RanksWatch(config, folder, on_event)
-        watch.wait()
-        accounts = folder.read_ranks()
-        if len(accounts) == config.devices and all(each.outcome == "ok" for each in accounts):
+        folder, job = RecordFolder.create(Path(here)), Job(config=config)
+        folder.write(folder.config, job)
+        ended = WorkerWatch(job, folder, on_event).wait()
+        ranks = folder.read_ranks()
+        if len(ranks) == config.devices and all(each.outcome == "ok" for each in ranks):
             return "ok", None
-        return failure_cause(folder, *watch.death(), config.world_size)
+        return failure_cause(folder, ended.outcome, ended.reason, config.world_size)
 
 
 def launch_ceilings(
@@ -94,58 +85,66 @@ def launch_ceilings(
 ) -> CeilingsRecord:
     """Measure the roofs of `backend` in a fresh process and leave the record in `folder`."""
     folder.claim(os.getpid())
-    write_atomically(folder.config, json.dumps({"kind": "ceilings", "backend": backend}))
-    watch = WorkerWatch("ceilings", folder, on_event)
-    watch.wait()
-    record = folder.read_worker()
-    if not isinstance(record, CeilingsRecord):
-        outcome, reason = watch.death()
-        record = CeilingsRecord.of(
-            reason,
-            record_id=folder.record_id,
-            created=watch.started,
-            outcome=outcome,
-            reason=reason,
-            ceilings=(),
-            samples=(),
-        )
+    job = Job(kind="ceilings", config=RunConfig.model_validate({"backend": backend}))
+    folder.write(folder.config, job)
+    watch = WorkerWatch(job, folder, on_event)
+    account = watch.wait()
     telemetry = watch.telemetry_between("device", "ended")
-    return finish(folder, record, "the worker did not get that far", telemetry=telemetry)
+    return finish_roofs(folder, watch.started, account, telemetry)
 
 
-def unmeasured(
-    config: RunConfig, folder: RecordFolder, outcome: Outcome, reason: str, created: datetime
+def finish_run(
+    folder: RecordFolder,
+    config: RunConfig,
+    created: datetime,
+    account: Account,
+    process: ProcessFigures | Unknown,
+    telemetry: Telemetry | Unknown,
 ) -> RunRecord:
-    """Return the record of a worker that wrote nothing."""
-    return RunRecord.of(
-        reason,
+    """Write the record of a measurement, with its exports, and return it."""
+    outcome, reason = failure_cause(folder, account.outcome, account.reason, config.world_size)
+    parts = ("resolved", "measurement", "environment", "complexity")
+    record = RunRecord.of(
+        reason or "the outcome is ok",
+        account.missing,
         record_id=folder.record_id,
         created=created,
         config=config,
         config_id=config.config_id,
         outcome=outcome,
         reason=reason,
+        process=process,
+        telemetry=telemetry,
+        **{name: getattr(account, name) for name in parts},
     )
+    whole = _closed(folder, record)
+    write_exports(folder, whole)
+    return whole
 
 
-def finish(
-    folder: RecordFolder,
-    record: R,
-    why_missing: str,
-    **facts: Telemetry | ProcessFigures | Outcome | str | None,
-) -> R:
-    """Add what only the launcher knows, judge the whole, and write it with its exports."""
-    if isinstance(record, RunRecord) and record.outcome != "ok":
-        ranks = record.config.world_size
-        facts["outcome"], facts["reason"] = failure_cause(
-            folder, record.outcome, record.reason, ranks
-        )
-    missing = {name: why_missing for name, fact in facts.items() if fact is None}
-    verdict = judge(record.model_copy(update=facts))
-    whole = record.replaced(missing, **facts, verdict=verdict)
+def finish_roofs(
+    folder: RecordFolder, created: datetime, account: Account, telemetry: Telemetry | Unknown
+) -> CeilingsRecord:
+    """Write the record of measured roofs and return it."""
+    record = CeilingsRecord.of(
+        account.reason or "the outcome is ok",
+        account.missing,
+        record_id=folder.record_id,
+        created=created,
+        outcome=account.outcome,
+        reason=account.reason,
+        environment=account.environment,
+        ceilings=account.ceilings,
+        samples=account.samples,
+        cache_roofs=account.cache_roofs,
+        telemetry=telemetry,
+    )
+    return _closed(folder, record)
+
+
+def _closed(folder: RecordFolder, record: R) -> R:
+    whole = record.replaced(verdict=judge(record))
     folder.close(whole)
-    if isinstance(whole, RunRecord):
-        write_exports(folder, whole)
     return whole
 
 
@@ -178,7 +177,7 @@ def _precedence(account: RankAccount) -> tuple[int, float]:
 
 
 #: The file's name, its header and its rows.
-Table = tuple[str, list[str], list[list[object]]]
+Table = tuple[str, list[str], list[list[Any]]]
 
 
 def write_exports(folder: RecordFolder, record: RunRecord | ProfileRecord) -> None:
@@ -212,13 +211,12 @@ def _of_run(record: RunRecord) -> Iterator[Table]:
 
 
 def _of_profile(record: ProfileRecord) -> Iterator[Table]:
+    """One row per op or kernel, a column per field; what is missing is an empty cell."""
+    tables: list[tuple[str, type[Facts], Sequence[Facts]]] = []
     if record.ops is not None:
-        yield "ops.csv", *_columns(OpTime, record.ops.ops)
+        tables.append(("ops.csv", OpTime, record.ops.ops))
     if record.counters is not None:
-        yield "kernels.csv", *_columns(KernelTotals, record.counters.per_kernel)
-
-
-def _columns(kind: type[Facts], facts: Sequence[Facts]) -> tuple[list[str], list[list[object]]]:
-    """One row per record, a column per field; what is missing is an empty cell."""
-    header = [name for name in kind.model_fields if name != "missing"]
-    return header, [[getattr(each, name) for name in header] for each in facts]
+        tables.append(("kernels.csv", KernelTotals, record.counters.per_kernel))
+    for name, kind, facts in tables:
+        header = [field for field in kind.model_fields if field != "missing"]
+        yield name, header, [[getattr(each, field) for field in header] for each in facts]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -11,21 +10,20 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from bench.config import RunConfig, recorded_config
-from bench.errors import UserError
-from bench.launcher.measurement import failure_cause, finish, unmeasured, write_exports
-from bench.launcher.watch import RanksWatch, WorkerWatch
-from bench.machine.limits import allocator_settings
+from bench.config import RunConfig
+from bench.errors import Unknown, UserError, one_line
+from bench.launcher.measurement import failure_cause, finish_roofs, finish_run, write_exports
+from bench.launcher.watch import WorkerWatch
 from bench.profilers.base import Attempt, Section, Tool
 from bench.profilers.ncu import NcuTool
 from bench.profilers.ncu.read import read_counters, read_counters_of
 from bench.profilers.ops import TorchTool
 from bench.profilers.perf import PerfTool
 from bench.records import (
+    Account,
     Backend,
-    CeilingsRecord,
+    Job,
     Outcome,
-    ProfiledStep,
     ProfileRecord,
     ResolvedConfig,
     RunRecord,
@@ -33,7 +31,7 @@ from bench.records import (
     ToolName,
 )
 from bench.records.environment import same_device
-from bench.records.folders import AnyRecord, RecordFolder, readable_records, write_atomically
+from bench.records.folders import AnyRecord, RecordFolder, readable_records
 from bench.records.journal import Event, OnEvent, ignore
 from bench.records.profile_verdict import judge_profile, kernel_set
 from bench.records.step_settings import other_settings
@@ -50,7 +48,7 @@ class _Findings:
     """What has been found so far, kept where an interrupt leaves it usable."""
 
     sections: dict[ToolName, Section] = field(default_factory=dict)
-    steps: list[ProfiledStep] = field(default_factory=list)
+    steps: list[Account] = field(default_factory=list)
     why_not: dict[ToolName, str] = field(default_factory=dict)
     telemetry: dict[ToolName, Telemetry] = field(default_factory=dict)
     outcome: Outcome = "ok"
@@ -78,9 +76,8 @@ def launch_profile(
     Always returns a record that is safe on disk; Ctrl-C keeps the sections found until then.
     """
     started = datetime.now(timezone.utc)
-    asked = {"kind": "profile", "tools": tools, "config": config.model_dump(mode="json")}
     folder.claim(os.getpid())
-    write_atomically(folder.config, json.dumps(asked))
+    folder.write(folder.config, Job(kind="profile", config=config))
     found = _Findings()
     for name in tools or ("torch",):
         _try_tool(name, config, folder, found, on_event)
@@ -97,19 +94,6 @@ def obstacle_to(tool: Tool, config: RunConfig, backend: Backend) -> str | None:
     if config.world_size > 1 and not tool.counts_ranks:
         return f"devices={config.devices}: {tool.name} counts one process; use devices=1"
     return tool.obstacle(backend)
-
-
-def recover_profile(folder: RecordFolder, config: RunConfig, created: datetime) -> ProfileRecord:
-    """Make a record of what the workers left in `folder`, whose launcher died."""
-    why = "the launching process ended before the profile"
-    found = _Findings(why_not=dict.fromkeys(SECTIONS, why), outcome="interrupted", reason=why)
-    for path in sorted(folder.path.glob("*/worker.json")):
-        step = RecordFolder(path.parent).read_worker()
-        if isinstance(step, ProfiledStep):
-            found.steps.append(step)
-            if step.ops is not None:
-                found.sections["torch"] = step.ops
-    return _finish(folder, config, None, found, created)
 
 
 def _try_tool(
@@ -129,10 +113,10 @@ def _try_tool(
         found.why_not[name] = reason
         return
     on_event(Event("tool", 0.0, {"tool": name}))
-    steps: list[ProfiledStep] = []
+    steps: list[Account] = []
     for attempt in tool.attempts(folder.path):
         step, why, telemetry = _run(tool, attempt, config, folder, on_event)
-        if telemetry is not None:  # of several passes, the last
+        if not isinstance(telemetry, Unknown):  # of several passes, the last
             found.telemetry[name] = telemetry
         found.steps.append(step)
         steps.append(step)
@@ -150,32 +134,19 @@ def _try_tool(
 
 def _run(
     tool: Tool, attempt: Attempt, config: RunConfig, folder: RecordFolder, on_event: OnEvent
-) -> tuple[ProfiledStep, str | None, Telemetry | None]:
+) -> tuple[Account, str | None, Telemetry | Unknown]:
     """Run one worker under the tool; return its account, and the tool's cause if it failed.
 
     Beside them what was sampled while the worker had its device.
     """
     inside = RecordFolder.create(folder.path, attempt.name)
-    asked = {
-        "kind": "profiled_step",
-        "tool": tool.name,
-        "config": config.model_dump(mode="json"),
-        "task": attempt.task,
-    }
-    write_atomically(inside.config, json.dumps(asked))
-    environment = {**allocator_settings(config), **attempt.environment}
-    if config.world_size == 1:
-        watch = WorkerWatch(
-            "profile", inside, on_event, prefix=attempt.prefix, environment=environment
-        )
-    else:
-        watch = RanksWatch(config, inside, on_event, kind="profile-ranks")
-    watch.wait()
+    job = Job(kind="profile", config=config, tool=tool.name, task=attempt.task)
+    inside.write(inside.config, job)
+    watch = WorkerWatch(
+        job, inside, on_event, prefix=attempt.prefix, environment=attempt.environment
+    )
+    step = watch.wait()
     inside.leave()
-    step = inside.read_worker()
-    if not isinstance(step, ProfiledStep):
-        outcome, reason = watch.death()
-        step = ProfiledStep.of(reason, tool=tool.name, outcome=outcome, reason=reason)
     if step.outcome != "ok":
         cause = failure_cause(inside, step.outcome, step.reason, config.world_size)
         step = step.replaced(outcome=cause[0], reason=cause[1])
@@ -197,8 +168,8 @@ def read_timed(records: Path, record_id: str, *, option: str = "of") -> RunRecor
     )
 
 
-def find_timed(records: Path, profile: ProfileRecord) -> RunRecord | str:
-    """Return the newest whole measurement of the same step, device and torch, or why not."""
+def find_timed(records: Path, profile: ProfileRecord) -> RunRecord | Unknown:
+    """Return the newest whole measurement of the same step, device and torch."""
     nearest: tuple[list[str], str] | None = None
     for _, record in readable_records(records, newest_first=True):
         if (
@@ -216,8 +187,10 @@ def find_timed(records: Path, profile: ProfileRecord) -> RunRecord | str:
             if nearest is None or len(others) < len(nearest[0]):
                 nearest = others, record.record_id
     if nearest is None:
-        return f"no measurement of {profile.config.arch} on this device and torch in {records}"
-    return f"no measurement of this step in {records}: {nearest[1]} has {'; '.join(nearest[0])}"
+        what = f"{profile.config.arch} on this device and torch in {records}"
+        return Unknown(f"no measurement of {what}")
+    others, record_id = nearest
+    return Unknown(f"no measurement of this step in {records}: {record_id} has {'; '.join(others)}")
 
 
 def _finish(
@@ -228,40 +201,53 @@ def _finish(
     started: datetime,
 ) -> ProfileRecord:
     why_missing = {
-        "reason": "the outcome is ok",
         "timed_record_id": "no device was opened",
-        "verdict": "not judged yet",
         "tool_telemetry": "no worker had a device until it ended",
     }
     for tool, section in SECTIONS.items():
         why_missing[section] = found.why_not.get(tool, f"{tool} was not tried")
-    record = ProfileRecord.of(
+    parts = ("resolved", "environment", "complexity", "work")
+    record = _profile(
+        folder,
+        config,
         found.reason or "no worker reported it",
         why_missing,
-        record_id=folder.record_id,
         created=started,
-        config=config,
-        config_id=config.config_id,
         outcome=found.outcome,
         reason=found.reason,
         tool_telemetry=found.telemetry or None,
         timed_record_id=timed and timed.record_id,
-        **{name: found.first(name) for name in ("resolved", "environment", "complexity", "work")},
+        **{name: found.first(name) for name in parts},
         **{section: found.sections.get(tool) for tool, section in SECTIONS.items()},
     )
     if timed is None and record.resolved is not None:
         twin = find_timed(folder.path.parent, record)
-        if isinstance(twin, RunRecord):
-            timed, record = twin, record.replaced(timed_record_id=twin.record_id)
+        if isinstance(twin, Unknown):
+            record = record.replaced(timed_record_id=twin)
         else:
-            record = record.replaced({"timed_record_id": twin})
+            timed, record = twin, record.replaced(timed_record_id=twin.record_id)
+    return _closed(folder, record, timed)
+
+
+def _profile(
+    folder: RecordFolder, config: RunConfig, why: str, why_missing: dict[str, str], **facts: Any
+) -> ProfileRecord:
+    """The record, not judged yet; what is not in `facts` is missing for `why`."""
+    return ProfileRecord.of(
+        why,
+        {"reason": "the outcome is ok", "verdict": "not judged yet", **why_missing},
+        record_id=folder.record_id,
+        config=config,
+        config_id=config.config_id,
+        **facts,
+    )
+
+
+def _closed(folder: RecordFolder, record: ProfileRecord, timed: RunRecord | None) -> ProfileRecord:
     whole = record.replaced(verdict=judge_profile(record, timed))
     folder.close(whole)
     write_exports(folder, whole)
     return whole
-
-
-_BY_HAND = "the counters were collected by hand"
 
 
 def attach_counters(files: Sequence[Path], timed: RunRecord, records: Path) -> RecordFolder:
@@ -279,29 +265,26 @@ def attach_counters(files: Sequence[Path], timed: RunRecord, records: Path) -> R
         )
     counters = read_counters(files[0]) if len(files) == 1 else read_counters_of(files)
     folder = RecordFolder.create(records)
-    kept = folder.path / "ncu"
-    kept.mkdir()
+    (folder.path / "ncu").mkdir()
     names = [f"{n}-{file.name}" if len(files) > 1 else file.name for n, file in enumerate(files, 1)]
-    for file, name in zip(files, names, strict=True):
-        shutil.copyfile(file, kept / name)
-    record = ProfileRecord.of(
-        _BY_HAND,
-        {"reason": "the outcome is ok", "verdict": "not judged yet"},
-        record_id=folder.record_id,
+    kept = tuple(f"ncu/{name}" for name in names)
+    for file, name in zip(files, kept, strict=True):
+        shutil.copyfile(file, folder.path / name)
+    record = _profile(
+        folder,
+        timed.config,
+        "the counters were collected by hand",
+        {},
         created=datetime.now(timezone.utc),
-        config=timed.config,
-        config_id=timed.config_id,
         outcome="ok",
         timed_record_id=timed.record_id,
         environment=timed.environment,
         resolved=timed.resolved,
         complexity=timed.complexity,
         work=kernel_set(counters),
-        counters=counters.replaced(files=tuple(f"ncu/{name}" for name in names)),
+        counters=counters.replaced(files=kept),
     )
-    whole = record.replaced(verdict=judge_profile(record, timed))
-    folder.close(whole)
-    write_exports(folder, whole)
+    _closed(folder, record, timed)
     return folder
 
 
@@ -317,30 +300,33 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
     record = folder.read_record()
     if record is not None:  # written, and the folder left, since the first look
         return record
+    created = datetime.fromtimestamp(folder.config.stat().st_mtime, timezone.utc)
     try:
-        return _recovered(folder)
-    except (ValueError, RecursionError) as error:  # pydantic's and json's are ValueErrors
-        line = str(error).splitlines()[-1].strip() if str(error) else type(error).__name__
+        job = folder.read_job(recorded=True)
+    except ValueError as error:
+        line = one_line(error)
         raise UserError(
             f"{folder.path}: what its processes left is not of this version ({line[:200]}); "
             "move the folder away, or recover it with the version that wrote it"
         ) from None
-
-
-def _recovered(folder: RecordFolder) -> AnyRecord | None:
-    asked_at = datetime.fromtimestamp(folder.config.stat().st_mtime, timezone.utc)
-    asked = json.loads(folder.config.read_text(encoding="utf-8"))
-    if not isinstance(asked, dict):
-        raise ValueError("config.json holds no configuration")
-    if asked.get("kind") == "profile":
-        return recover_profile(folder, recorded_config(asked["config"]), asked_at)
+    if job.kind == "profile":
+        return _recovered_profile(folder, job.config, created)
     account = folder.read_worker()
-    if isinstance(account, CeilingsRecord):
-        return finish(folder, account, "the worker did not get that far", telemetry=None)
-    if asked.get("kind") == "ceilings":
-        return None  # nothing measured, nothing asked for that could be named
-    reason = "the launching process ended before the measurement did"
-    if not isinstance(account, RunRecord):
-        config = recorded_config(asked)
-        account = unmeasured(config, folder, "interrupted", reason, asked_at)
-    return finish(folder, account, reason, process=None, telemetry=None)
+    if job.kind == "ceilings":  # without an account, nothing was asked for that could be named
+        why = Unknown("the worker did not get that far")
+        return None if account is None else finish_roofs(folder, created, account, why)
+    why = Unknown("the launching process ended before the measurement did")
+    account = account or Account.of_none("interrupted", why.reason)
+    return finish_run(folder, job.config, created, account, why, why)
+
+
+def _recovered_profile(folder: RecordFolder, config: RunConfig, created: datetime) -> ProfileRecord:
+    """Make a record of what the workers left in `folder`, whose launcher died."""
+    why = "the launching process ended before the profile"
+    found = _Findings(why_not=dict.fromkeys(SECTIONS, why), outcome="interrupted", reason=why)
+    for path in sorted(folder.path.glob("*/worker.json")):
+        if (step := RecordFolder(path.parent).read_worker()) is not None:
+            found.steps.append(step)
+            if step.ops is not None:
+                found.sections["torch"] = step.ops
+    return _finish(folder, config, None, found, created)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, cast
 
 import psutil
 
-from bench.config import RunConfig
+from bench.errors import Unknown
 from bench.launcher.device_lock import held_locks
 from bench.launcher.processes import WatchedProcess, starters, terminate_tree
-from bench.launcher.telemetry import HostSource, Sampler, SeveralDevices, device_source
+from bench.launcher.telemetry import Devices, HostSource, Sampler, device_source
 from bench.machine.limits import allocator_settings, describe_exit, oom_kills
-from bench.records import Measurement, Outcome, ProcessFigures, Telemetry
+from bench.records import Account, Job, Measurement, ProcessFigures, Telemetry
 from bench.records.folders import RecordFolder, is_running
 from bench.records.journal import Event, JournalReader, OnEvent
 
@@ -58,17 +58,19 @@ class TimeLimit:
 
 
 class WorkerWatch:
-    """One worker, from its start to its end, with everything that was seen of it.
+    """The worker of a job, from its start to its end, with everything that was seen of it.
 
     The worker runs in its own session: a Ctrl-C in the terminal reaches the launcher alone,
-    which then asks the worker to write what it has measured. `prefix` is the command of a tool
-    under which the worker runs. `while_preparing` is called in a thread as the worker prepares, and
-    must not raise; a worker of the kind `measure` begins its warm-up when it has returned.
+    which then asks the worker to write what it has measured. Of a job on several devices the worker
+    is torch's elastic launcher, which starts every rank in a session of its own; rank 0 reports the
+    progress. `prefix` is the command of a tool under which the worker runs. `while_preparing` is
+    called in a thread as the worker prepares, and must not raise; a measurement begins its warm-up
+    when it has returned.
     """
 
     def __init__(
         self,
-        kind: str,
+        job: Job,
         folder: RecordFolder,
         on_event: OnEvent,
         *,
@@ -77,24 +79,30 @@ class WorkerWatch:
         while_preparing: Callable[[], object] | None = None,
     ) -> None:
         self.started = datetime.now(timezone.utc)
+        self._job = job
         self._folder = folder
         self._on_event = on_event
         self._journal = JournalReader(folder.journal)
         self._oom_kills_before = oom_kills()
-        self._last = "the start of Python"
         self._reached: dict[str, float] = {}
+        self._last = "the start of Python"
+        self._peak_bytes = 0
         self._interrupted = False
         self._starters = starters()
-        # Descendants that lead sessions of their own, and are asked to end in the worker's place.
-        self._leaders: list[psutil.Process] = []
+        # They are asked to end in the worker's place: it would ask their image loaders too.
+        self._ranks: list[psutil.Process] = []
+        self._devices: Devices | None = None
         self._sampler = Sampler()
+        trains = job.kind in ("measurement", "profile")
+        role = "ranks" if trains and job.config.world_size > 1 else job.kind
+        allocator = allocator_settings(job.config) if trains else {}
         with folder.console.open("wb") as console:
-            popen = subprocess.Popen(
-                [*prefix, sys.executable, str(_WORKER), kind, str(folder.path.resolve())],
+            popen = self._popen = subprocess.Popen(
+                [*prefix, sys.executable, str(_WORKER), role, str(folder.path.resolve())],
                 stdin=subprocess.PIPE if while_preparing else subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
-                env={**project_environment(), **(environment or {})},
+                env={**project_environment(), **allocator, **(environment or {})},
                 start_new_session=True,
                 pass_fds=held_locks(),
             )
@@ -102,13 +110,12 @@ class WorkerWatch:
             threading.Thread(
                 target=_call_and_close, args=(while_preparing, popen), daemon=True
             ).start()
-        self._popen = popen
         self._process = WatchedProcess(popen)
         folder.claim(os.getpid(), popen.pid)
         self._sampler.add(HostSource(popen.pid))
 
-    def wait(self) -> None:
-        """Sample and report until the worker has ended.
+    def wait(self) -> Account:
+        """Sample and report until the worker has ended; return its account.
 
         Ctrl-C or SIGTERM ends it early, and so does the end of the `mlflow run` that started us.
         """
@@ -126,55 +133,79 @@ class WorkerWatch:
         except KeyboardInterrupt:
             self._interrupted = True
         finally:
-            terminate_tree(self._popen, _GRACE_S, self._leaders)
+            terminate_tree(self._popen, _GRACE_S, self._ranks)
         # A zombie whose other threads are still ending cannot be reaped at once.
         while self._process.poll() is None:
             time.sleep(_POLL_S)
         self._report()
+        return self._folder.read_worker() or self._death()
 
     def _report(self) -> None:
         for event in self._journal.new_events():
-            self._take(event)
+            rank = event.facts.get("rank")
+            if event.name == "started" and rank is not None:
+                self._follow_rank(event.facts["pid"])
+            if event.name == "device":
+                self._sample_device(event)
+            if not rank:  # of rank 0, of the elastic launcher, or of one device
+                self._take(event)
 
     def _take(self, event: Event) -> None:
         self._last = event.name
         self._reached.setdefault(event.name, event.clock_s)
-        if event.name == "device":
-            self._sample_device(event)
-        elif event.name in ("window_started", "window_ended"):
+        if event.name in ("window_started", "window_ended"):
             self._sampler.sample_now()
+        if event.name == "memory":
+            self._peak_bytes = max(self._peak_bytes, event.facts["max_rss_bytes"])
         self._on_event(event)
 
+    def _follow_rank(self, pid: int) -> None:
+        with suppress(psutil.NoSuchProcess):
+            self._ranks.append(psutil.Process(pid))
+        with suppress(psutil.NoSuchProcess):  # one of them may have ended already
+            self._folder.claim(os.getpid(), self._popen.pid, *(rank.pid for rank in self._ranks))
+
     def _sample_device(self, event: Event) -> None:
-        backend, uuid = event.facts["backend"], event.facts["uuid"]
-        self._sampler.add(device_source(backend, uuid, self._popen.pid))
+        """Every GPU of this machine; its processor only once."""
+        backend = event.facts["backend"]
+        if self._devices is None:
+            self._devices = Devices()
+            self._sampler.add(self._devices)
+        elif backend == "cpu":
+            return
+        source = device_source(backend, event.facts["uuid"], self._popen.pid)
+        self._devices.join(event.facts.get("rank", 0), source)
 
     def figures(self) -> ProcessFigures:
         """Return the ended worker's times and memory."""
-        return self._process.figures()
+        unknown = Unknown("the worker ended before it could say")
+        return self._process.figures(self._peak_bytes or unknown)
 
-    def window_telemetry(self, window: Measurement | None) -> Telemetry | None:
-        """Return what was sampled inside the measured window, if there was one."""
+    def window_telemetry(self, window: Measurement | None) -> Telemetry | Unknown:
+        """Return what was sampled on this machine inside the measured window, if there was one."""
         if window is None:
-            return None
-        return self._sampler.telemetry(window.window_start_clock_s, window.window_end_clock_s)
+            return Unknown("no window was measured")
+        found = self._sampler.telemetry(window.window_start_clock_s, window.window_end_clock_s)
+        if found.energy_j is None or self._job.config.nodes == 1:
+            return found
+        return found.replaced(energy_j=Unknown("the other machines' devices are not sampled"))
 
-    def telemetry_between(self, first: str, last: str) -> Telemetry | None:
-        """Return what was sampled between two events, or None if the worker missed one."""
+    def telemetry_between(self, first: str, last: str) -> Telemetry | Unknown:
+        """Return what was sampled between two events, if the worker reached both."""
         if first not in self._reached or last not in self._reached:
-            return None
+            return Unknown("the worker did not get that far")
         return self._sampler.telemetry(self._reached[first], self._reached[last])
 
-    def death(self) -> tuple[Outcome, str]:
-        """Return how and where a worker ended that wrote nothing, with its last words."""
+    def _death(self) -> Account:
+        """How and where a worker ended that wrote nothing, with its last words."""
         if self._interrupted:
-            return "interrupted", f"interrupted from outside after {self._last!r}"
+            return Account.of_none("interrupted", f"interrupted from outside after {self._last!r}")
         before, after = self._oom_kills_before, oom_kills()
-        killed_for_memory = before is not None and after is not None and after > before
         how = describe_exit(self._process.poll() or 0, before, after)
         last_words = _last_words(self._folder.console.read_text(encoding="utf-8", errors="replace"))
         reason = f"worker {how} after {self._last!r}" + (f": {last_words}" if last_words else "")
-        return ("oom" if killed_for_memory else "crashed"), reason[:1000]
+        struck = before is not None and after is not None and after > before
+        return Account.of_none("oom" if struck else "crashed", reason[:1000])
 
 
 def _last_words(console: str) -> str:
@@ -200,52 +231,3 @@ def project_environment() -> dict[str, str]:
         "PYTHONSAFEPATH": "1",  # from Python 3.11 on, `-m` and `-c` leave the working folder out
         "PYTHONUNBUFFERED": "1",
     }
-
-
-class RanksWatch(WorkerWatch):
-    """The worker is torch's elastic launcher; rank 0 reports the progress.
-
-    The elastic launcher starts every rank in its own session. They are asked to end directly:
-    it would ask their image loaders too.
-    """
-
-    def __init__(
-        self, config: RunConfig, folder: RecordFolder, on_event: OnEvent, *, kind: str = "ranks"
-    ) -> None:
-        super().__init__(kind, folder, on_event, environment=allocator_settings(config))
-        self._nodes = config.nodes
-        self._devices: SeveralDevices | None = None
-
-    def _take(self, event: Event) -> None:
-        rank = event.facts.get("rank")
-        if event.name == "started" and rank is not None:
-            self._lead(event.facts["pid"])
-        if not rank:  # of rank 0, or of the elastic launcher
-            super()._take(event)
-        elif event.name == "device":
-            self._sample_device(event)
-
-    def _lead(self, pid: int) -> None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self._leaders.append(psutil.Process(pid))
-        with contextlib.suppress(psutil.NoSuchProcess):  # one of them may have ended already
-            pids = (leader.pid for leader in self._leaders)
-            self._folder.claim(os.getpid(), self._popen.pid, *pids)
-
-    def _sample_device(self, event: Event) -> None:
-        """Every GPU of this machine; its processor only once."""
-        if self._devices is None:
-            self._devices = SeveralDevices()
-            self._sampler.add(self._devices)
-        elif event.facts["backend"] == "cpu":
-            return
-        source = device_source(event.facts["backend"], event.facts["uuid"], self._popen.pid)
-        self._devices.join(event.facts["rank"], source)
-
-    def window_telemetry(self, window: Measurement | None) -> Telemetry | None:
-        """Return what was sampled on this machine inside the measured window."""
-        found = super().window_telemetry(window)
-        if found is None or found.energy_j is None or self._nodes == 1:
-            return found
-        why = {"energy_j": "the other machines' devices are not sampled"}
-        return found.replaced(missing=why, energy_j=None)

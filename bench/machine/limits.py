@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,29 @@ def memory_bytes(root: Path = ROOT) -> int:
     total = int(psutil.virtual_memory().total)
     limit = cgroup_limits(root).memory_bytes
     return total if limit is None else min(total, limit)
+
+
+def peak_memory_bytes() -> int:
+    """Return the most memory that this process, or one that it waited for, has held at once.
+
+    Raises `UnknownFactError` where the system does not say.
+
+    On Linux its own is VmHWM of proc(5): ru_maxrss may be that of the process that started this
+    one, which is handed down through exec (setmax_mm_hiwater_rss in fs/exec.c).
+    """
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    own, children = (resource.getrusage(each).ru_maxrss for each in who)
+    if sys.platform == "darwin":  # bytes there, KiB on Linux (getrusage(2) of each)
+        return max(own, children)
+    status = text_of(Path("/proc/self/status"))
+    found = re.search(r"^VmHWM:\s*(\d+) kB", status, re.MULTILINE)
+    if found is None:
+        raise UnknownFactError("the kernel shows no high-water mark")
+    return 1024 * max(int(found[1]), children)
 
 
 #: Bit numbers of capabilities(7).

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from bench.records import Backend, Counters, CpuCounters, OpProfile, ProfiledStep, ToolName
+from bench.records import Account, Backend, Counters, CpuCounters, OpProfile, ToolName
 
 Section = Counters | CpuCounters | OpProfile
 
@@ -48,7 +48,7 @@ class Tool(ABC):
         return None
 
     @abstractmethod
-    def read(self, folder: Path, steps: Sequence[ProfiledStep]) -> Section:
+    def read(self, folder: Path, steps: Sequence[Account]) -> Section:
         """Return what was found; `steps` are the workers' accounts, in the attempts' order.
 
         Raises `UserError` naming file and cause where a number cannot be read.

@@ -23,14 +23,13 @@ from bench.records.environment import (
     POWER_LIMIT,
     DeviceInfo,
     Environment,
-    Machine,
     ModelCode,
     ProcessFigures,
     Series,
     Telemetry,
 )
+from bench.records.job import Account, Job, RankAccount
 from bench.records.measurement import (
-    LAUNCHER_FACTS,
     CacheRoof,
     Ceiling,
     CeilingSample,
@@ -38,7 +37,6 @@ from bench.records.measurement import (
     DistributedFigures,
     ImportedRecord,
     Measurement,
-    RankAccount,
     RankFigures,
     RunRecord,
     WorkSet,
@@ -50,7 +48,6 @@ from bench.records.profile import (
     KernelTotals,
     OpProfile,
     OpTime,
-    ProfiledStep,
     ProfileRecord,
     ToolName,
 )
@@ -58,8 +55,8 @@ from bench.records.trace import IdleTime, TracedOp, TracedStep, TraceRecord
 
 __all__ = [
     "CLOCK_SETTING",
-    "LAUNCHER_FACTS",
     "POWER_LIMIT",
+    "Account",
     "Backend",
     "CacheRoof",
     "Ceiling",
@@ -76,9 +73,9 @@ __all__ = [
     "Finding",
     "IdleTime",
     "ImportedRecord",
+    "Job",
     "KernelTotals",
     "Level",
-    "Machine",
     "MathMode",
     "Measurement",
     "MemoryFootprint",
@@ -90,7 +87,6 @@ __all__ = [
     "Phase",
     "ProcessFigures",
     "ProfileRecord",
-    "ProfiledStep",
     "RankAccount",
     "RankFigures",
     "ResolvedConfig",

@@ -7,7 +7,6 @@ import json
 import statistics
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Literal
 
 from pydantic import model_validator
 from typing_extensions import Self
@@ -160,13 +159,6 @@ def same_power_limit(theirs_w: float | None, ours_w: float | None) -> bool:
     if theirs_w is None or ours_w is None:
         return theirs_w is ours_w
     return abs(theirs_w - ours_w) <= _POWER_TOLERANCE_W
-
-
-class Machine(Record):
-    """Every device of a machine: a worker's account of where it found itself."""
-
-    kind: Literal["machine"] = "machine"
-    environments: tuple[Environment, ...]  # what `auto` takes comes first
 
 
 class ProcessFigures(Facts):

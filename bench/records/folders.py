@@ -1,6 +1,6 @@
 """Record folders: where a measurement is safe before anything goes over a network.
 
-<records>/<record_id>/config.json     what was asked; written first
+<records>/<record_id>/config.json     what was asked for; written first
 owners.json     the processes at work on it
 journal.jsonl   what the worker had reached, line by line
 console.log     everything the worker printed
@@ -27,12 +27,13 @@ from typing import Annotated, TypeVar
 import psutil
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from bench.config.run_config import RECORDED
 from bench.errors import UserError
 from bench.records import (
+    Account,
     CeilingsRecord,
     ImportedRecord,
-    Machine,
-    ProfiledStep,
+    Job,
     ProfileRecord,
     RankAccount,
     RunRecord,
@@ -58,9 +59,7 @@ ANY_RECORD: TypeAdapter[WholeRecord | ImportedRecord] = TypeAdapter(AnyRecord)
 _ESCAPES = re.compile(
     rb"\\(?:\\|[nrt]|[bf]|u00(?:[01][0-9a-f]|7f|[89][0-9a-f]))|\xc2[\x80-\x9f]", re.IGNORECASE
 )
-#: What a worker writes.
-Account = RunRecord | CeilingsRecord | ProfiledStep | Machine
-_ACCOUNT: TypeAdapter[Account] = TypeAdapter(Annotated[Account, Field(discriminator="kind")])
+_ACCOUNT = TypeAdapter(Account)
 _RANK_ACCOUNT = TypeAdapter(RankAccount)
 
 
@@ -177,6 +176,14 @@ class RecordFolder:
             return self.read_record()
         except UserError:
             return None
+
+    def read_job(self, *, recorded: bool = False) -> Job:
+        """Return what was asked for; a `recorded` model need not be here any more.
+
+        Raises `pydantic.ValidationError` and `OSError`.
+        """
+        context = RECORDED if recorded else None
+        return Job.model_validate_json(self.config.read_bytes(), context=context)
 
     def read_worker(self) -> Account | None:
         """Return the worker's own account, or None if it never ended."""

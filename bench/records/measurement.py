@@ -16,7 +16,6 @@ from bench.records.base import (
     Count,
     Facts,
     KeptRecord,
-    Outcome,
     PositiveCount,
     PositiveRate,
     Record,
@@ -89,18 +88,6 @@ class DistributedFigures(Facts):
         return 1 - statistics.median(self.local_step_s) / statistics.median(self.synced_step_s)
 
 
-class RankAccount(Facts):
-    """How one rank ended: the file `rank-N.json` of a record folder."""
-
-    kind: Literal["rank"] = "rank"
-    rank: Count
-    outcome: Outcome
-    reason: str | None
-    #: own: it failed by itself; killed: another process reports it; lost: the others went away.
-    cause: Literal["own", "killed", "lost"]
-    ended_unix_s: float
-
-
 class Measurement(Facts):
     """Raw times of one measured window. Per-iteration tuples are in order and of equal length.
 
@@ -158,10 +145,6 @@ class Measurement(Facts):
     def throughput_samples_per_s(self) -> float:
         """Samples of the window over the wall time of the window."""
         return self.samples / self.window_s
-
-
-#: What only the launching process knows of a run; it adds them to the worker's account.
-LAUNCHER_FACTS = ("process", "telemetry", "verdict")
 
 
 class RunRecord(KeptRecord):

@@ -9,7 +9,6 @@ from bench.records.base import (
     Count,
     Facts,
     KeptRecord,
-    Outcome,
     Phase,
     Record,
     Seconds,
@@ -178,23 +177,6 @@ class CpuCounters(Facts):
 
 #: The tools that look inside a step; each has a section of a profile.
 ToolName = Literal["torch", "ncu", "perf"]
-
-
-class ProfiledStep(Facts):
-    """One worker's account of the step that it ran under one tool: `worker.json`."""
-
-    schema_version: Literal[2] = 2
-    kind: Literal["profiled_step"] = "profiled_step"
-    tool: ToolName
-    outcome: Outcome
-    reason: str | None
-    resolved: ResolvedConfig | None
-    environment: Environment | None
-    complexity: Complexity | None
-    work: WorkSet | None
-    iterations: Count | None  # steps inside the profiled window
-    window_s: float | None  # wall time of that window
-    ops: OpProfile | None
 
 
 class ProfileRecord(KeptRecord):

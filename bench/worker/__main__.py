@@ -1,4 +1,4 @@
-"""The worker process: `python bench/worker/__main__.py measure FOLDER`, or another of `_WORKERS`.
+"""The worker process: `python bench/worker/__main__.py measurement FOLDER`, or another role.
 
 A fresh process per measurement, without MLflow and without threads of ours. It always leaves
 `worker.json` unless it is killed; its exit code is 0 if it did.
@@ -27,19 +27,17 @@ from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 
 _WORKERS = {
-    "measure": ("bench.worker.measurement", "measure_for_launcher"),
-    "ceilings": ("bench.worker.this_machine", "measure_roofs"),
-    "identify": ("bench.worker.this_machine", "identify"),
-    "profile": ("bench.worker.profile", "profile"),
-    "ranks": ("bench.worker.agent", "run_ranks"),
-    "rank": ("bench.worker.rank", "measure_rank"),
-    "profile-ranks": ("bench.worker.agent", "profile_ranks"),
-    "profile-rank": ("bench.worker.rank", "profile_rank"),
+    "measurement": ("bench.worker.measurement", "MeasurementAttempt"),
+    "profile": ("bench.worker.profile", "ProfileAttempt"),
+    "ceilings": ("bench.worker.this_machine", "RoofsAttempt"),
+    "machine": ("bench.worker.this_machine", "MachineAttempt"),
+    "ranks": ("bench.worker.ranks", "run_ranks"),
+    "rank": ("bench.worker.ranks", "run_rank"),
 }
 
 #: Workers that have nothing left to do once their account is written. An orderly end of torch takes
 #: a second; tools that watch from outside (ncu, perf) and torch's elastic launcher need it.
-_END_AT_ONCE = {"measure", "ceilings", "identify"}
+_END_AT_ONCE = {"measurement", "ceilings", "machine"}
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
@@ -48,22 +46,29 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 
 def main() -> int:
-    """Run the worker named by the command line."""
-    kind, path = sys.argv[1:]
+    """Do the job in the folder, in the role that the command line names."""
+    role, path = sys.argv[1:]
     signal.signal(signal.SIGTERM, _interrupt)
     folder = RecordFolder(Path(path))
     # torch's elastic launcher numbers the processes that share one measurement and its journal.
-    who = {"rank": int(os.environ["RANK"]), "pid": os.getpid()} if kind.endswith("rank") else {}
+    who = {"rank": int(os.environ["RANK"]), "pid": os.getpid()} if role == "rank" else {}
     journal = JournalWriter(folder.journal, always=who)
     journal.note("started")
     # torch is imported from here on: the line above separates an import from a start that hangs.
     gc.disable()  # what imports make stays; to look through it takes a tenth of their time
-    module, function = _WORKERS[kind]
-    work = getattr(import_module(module), function)
+    module, name = _WORKERS[role]
+    work = getattr(import_module(module), name)
     gc.enable()
     journal.note("imported")
-    work(folder, journal)
-    if kind in _END_AT_ONCE:
+    attempt = work(folder, journal)
+    if attempt is not None:
+        attempt.attempt()
+    from bench.machine.limits import peak_memory_bytes
+    from bench.machine.probes import value_or_none
+
+    if peak_bytes := value_or_none(peak_memory_bytes):
+        journal.note("memory", max_rss_bytes=peak_bytes)
+    if role in _END_AT_ONCE:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -31,13 +31,13 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bench.config import RunConfig
 from bench.config.parsing import run_options
-from bench.errors import UserError
+from bench.errors import Unknown, UserError
 from bench.launcher.device_lock import device_names
-from bench.launcher.measurement import finish, unmeasured
+from bench.launcher.measurement import finish_run
 from bench.launcher.processes import ENDS_WITH_STARTER
 from bench.launcher.watch import project_environment
 from bench.machine.repository import code_id
-from bench.records import Environment, RunRecord
+from bench.records import Account, Environment, Job, RunRecord
 from bench.records.folders import (
     RecordFolder,
     cache_folder,
@@ -332,9 +332,10 @@ class RayExecutor:
         except exceptions.OutOfMemoryError:  # no process was left to write a record
             why = "Ray ended it because its node ran out of memory"
             folder = RecordFolder.create(self._order.records)
-            folder.write(folder.config, config)
-            blank = unmeasured(config, folder, "oom", why, datetime.now(timezone.utc))
-            record = finish(folder, blank, why, process=None, telemetry=None)
+            folder.write(folder.config, Job(config=config))
+            blank, unknown = Account.of_none("oom", why), Unknown(why)
+            now = datetime.now(timezone.utc)
+            record = finish_run(folder, config, now, blank, unknown, unknown)
         except exceptions.RayError as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, OtherCodeError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
@@ -15,9 +14,9 @@ from bench.config import RunConfig, TimeLimits
 from bench.errors import UserError
 from bench.launcher.telemetry import HostSource, Source, device_source
 from bench.launcher.watch import WorkerWatch
-from bench.records import Environment, Machine, RunRecord
+from bench.records import Environment, Job, RunRecord
 from bench.records.environment import environment_id
-from bench.records.folders import RecordFolder, write_atomically
+from bench.records.folders import RecordFolder
 from bench.records.journal import Clock, ignore
 
 #: More than this and something else is at work: percent of the device, or of the whole host.
@@ -39,16 +38,14 @@ def identify_machine(env: str = "auto") -> tuple[Environment, ...]:
     """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder = RecordFolder.create(Path(temporary), "machine")
-        write_atomically(folder.config, json.dumps({"env": env}))
-        watch = WorkerWatch("identify", folder, ignore)
-        watch.wait()
-        account = folder.read_worker()
-        if isinstance(account, Machine):
-            return account.environments
-        outcome, reason = watch.death()
-    if outcome == "interrupted":
+        job = Job(kind="machine", config=RunConfig(env=env))
+        folder.write(folder.config, job)
+        account = WorkerWatch(job, folder, ignore).wait()
+    if account.outcome == "ok":
+        return account.environments
+    if account.outcome == "interrupted":
         raise KeyboardInterrupt
-    raise UserError(f"no worker can start here: {reason}; mlproject doctor says more")
+    raise UserError(f"no worker can start here: {account.reason}; mlproject doctor says more")
 
 
 def environment_of(config: RunConfig, environments: tuple[Environment, ...]) -> Environment:
@@ -103,7 +100,7 @@ class Settler:
     def _read(self) -> dict[str, float]:
         values: dict[str, float] = {}
         for source in self._sources:
-            values |= source.read().values
+            values |= source.read().known
         return values
 
     def _not_quiet(self, values: dict[str, float]) -> str | None:

@@ -13,6 +13,7 @@ from observed import invoke
 import commands.report
 from analysis import pull_iterations, pull_record, pull_runs
 from bench.errors import UserError
+from bench.records import Job
 from bench.records.folders import RecordFolder
 from mlproject import main
 from tracking import schema
@@ -95,7 +96,9 @@ def test_records_that_cannot_be_read_are_a_line_each_and_the_others_are_used(tmp
     whole = [make.ceilings_record(), make.run_record(), make.run_record()]
     for number, record in enumerate((*whole, *(make.run_record() for _ in FAULTS))):
         folder = RecordFolder.create(tmp_path / "a")
-        folder.write(folder.config, record.config if number else make.run_record().config)
+        folder.write(
+            folder.config, Job(config=record.config if number else make.run_record().config)
+        )
         folder.close(record.model_copy(update={"record_id": folder.record_id}))
         if number >= len(whole):
             FAULTS[number - len(whole)](folder)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
+from typing_extensions import override
 
-from bench.launcher.telemetry.base import DEVICE_FACTS, AbsentDevice, Gauge, Reading, Source
+from bench.errors import Unknown
 from bench.launcher.telemetry.host import ProcessTree
+from bench.launcher.telemetry.sampler import Reading, Source
 from bench.machine.cpu import PackageEnergy
 from bench.machine.gpu_drivers import AMD_UUID, amd_clock_mhz, amd_device, number_of, open_amdsmi
-from bench.machine.probes import ROOT, UnknownFactError, nvml_device, open_nvml, reason_of
+from bench.machine.probes import ROOT, nvml_device, open_nvml, probe
 from bench.records import CLOCK_SETTING, POWER_LIMIT
 from bench.records.journal import Clock
 
-T = TypeVar("T")
+_NO_GPU = Unknown("no NVIDIA device in this run")
+_NOT_OF_CPUS = Unknown("not read for CPUs")
+_NOT_OF_AMD = Unknown("not read from AMD GPUs")
 
 
 def device_source(
@@ -35,22 +37,37 @@ def device_source(
     `uuid` is `DeviceInfo.uuid`. Never fails: where nothing can be read, the source says why.
     """
     if backend == "mps":
-        return AbsentDevice("Apple shows its GPU's energy and clocks to root only (powermetrics)")
+        why = Unknown("Apple shows its GPU's energy and clocks to root only (powermetrics)")
+        return AbsentDevice(why, why)
     if backend == "cpu":
-        try:
-            return RaplSource(root)
-        except UnknownFactError as error:
-            absent = AbsentDevice("no NVIDIA device in this run")
-            absent.missing["energy_j"] = str(error)
-            return absent
-    if uuid is None:
-        return AbsentDevice("the device's UUID is unknown", GPU_SERIES)
-    try:
-        if uuid.startswith(AMD_UUID):
+        rapl = probe(RaplSource, root)
+        return AbsentDevice(rapl, _NO_GPU) if isinstance(rapl, Unknown) else rapl
+
+    def of_gpu() -> Source:
+        if uuid is not None and uuid.startswith(AMD_UUID):
             return AmdSource(smi_opener(), uuid)
-        return NvidiaSource(nvml_opener(), uuid, worker_pid)
-    except Exception as error:  # amdsmi and NVML have errors of their own
-        return AbsentDevice(reason_of(error), GPU_SERIES)
+        return NvidiaSource(nvml_opener(), uuid or "", worker_pid)
+
+    gpu = probe(of_gpu) if uuid is not None else Unknown("the device's UUID is unknown")
+    return AbsentDevice(gpu, gpu, GPU_SERIES) if isinstance(gpu, Unknown) else gpu
+
+
+class AbsentDevice(Source):
+    """A device of which nothing can be sampled: why not its energy, and why not the rest."""
+
+    measures_device = True
+
+    def __init__(self, energy: Unknown, rest: Unknown, series: tuple[str, ...] = ()) -> None:
+        self._reading = Reading(dict.fromkeys(series, rest), energy, rest, rest)
+        self._rest = rest
+
+    @override
+    def read(self) -> Reading:
+        return self._reading
+
+    @override
+    def foreign_processes(self) -> Unknown:
+        return self._rest
 
 
 class RaplSource(Source):
@@ -63,101 +80,24 @@ class RaplSource(Source):
     measures_device = True
 
     def __init__(self, root: Path = ROOT, clock: Clock = time.perf_counter) -> None:
-        super().__init__(
-            {
-                "throttle_share": "not read for CPUs",
-                "slowed_share": "not read for CPUs",
-                "foreign_processes": "a CPU is shared: see cpu_utilization_percent",
-            }
-        )
         self._clock = clock
         self._energy = PackageEnergy(root)
         self._last: tuple[float, float] | None = None
 
+    @override
     def read(self) -> Reading:
         """Read every package; power comes with the second reading."""
-        now = self._clock()
-        try:
-            energy_j = self._energy.energy_j()
-        except UnknownFactError as error:
-            self.missing["energy_j"] = str(error)
-            return Reading()
-        last, self._last = self._last, (now, energy_j)
-        if last is None or now <= last[0]:
-            return Reading({}, energy_j)
-        power_w = (energy_j - last[1]) / (now - last[0])
-        return Reading({"cpu_package_power_w": power_w}, energy_j)
+        now, energy_j = self._clock(), probe(self._energy.energy_j)
+        values: dict[str, float | Unknown] = {}
+        if not isinstance(energy_j, Unknown):
+            last, self._last = self._last, (now, energy_j)
+            if last is not None and now > last[0]:
+                values["cpu_package_power_w"] = (energy_j - last[1]) / (now - last[0])
+        return Reading(values, energy_j, _NOT_OF_CPUS, _NOT_OF_CPUS)
 
-
-class SeveralDevices(Source):
-    """Energy is the devices' sum, throttle reasons and foreign processes are those of any.
-
-    The time for which they were slowed is their mean.
-
-    The lowest rank's quantities keep their names, the others' begin with `rank1_`, `rank2_`...
-    """
-
-    name = "devices"
-    measures_device = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sources: dict[int, Source] = {}
-
-    def join(self, rank: int, source: Source) -> None:
-        """Sample the device of `rank` too, from the next reading on."""
-        self._sources[rank] = source
-        self._sources = dict(sorted(self._sources.items()))
-        self.name = source.name
-
-    def read(self) -> Reading:
-        """Read every device; a fact of all is unknown where it is unknown of one."""
-        values: dict[str, float] = {}
-        readings: list[Reading] = []
-        for rank, source in self._sources.items():
-            prefix = f"rank{rank}_" if readings else ""
-            reading = source.read()
-            readings.append(reading)
-            values |= {f"{prefix}{name}": value for name, value in reading.values.items()}
-            self._note("", source, DEVICE_FACTS)
-            self._note(prefix, source, source.missing.keys() - set(DEVICE_FACTS))
-        energy = _of_all(reading.energy_j for reading in readings)
-        reasons = _of_all(reading.throttle_reasons for reading in readings)
-        slowed = _of_all(reading.slowed_s for reading in readings)
-        return Reading(
-            values,
-            None if energy is None else sum(energy),
-            None if reasons is None else frozenset().union(*reasons),
-            None if slowed is None else _mean(slowed),
-        )
-
-    def foreign_processes(self) -> tuple[str, ...] | None:
-        """Return the foreign processes of any device, or None if they are unknown of one."""
-        found: set[str] = set()
-        for source in self._sources.values():
-            processes = source.foreign_processes()
-            if processes is None:
-                self._note("", source, ("foreign_processes",))
-                return None
-            found.update(processes)
-        return tuple(sorted(found))
-
-    def _note(self, prefix: str, source: Source, names: Iterable[str]) -> None:
-        """Keep the reasons why `source` lacks the facts `names`."""
-        for name in names:
-            if name in source.missing:
-                self.missing[f"{prefix}{name}"] = source.missing[name]
-
-
-def _mean(counters: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    names = set[str]().union(*counters)
-    return {name: fmean(one.get(name, 0.0) for one in counters) for name in sorted(names)}
-
-
-def _of_all(values: Iterable[T | None]) -> list[T] | None:
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return known if known and len(known) == len(found) else None
+    @override
+    def foreign_processes(self) -> Unknown:
+        return Unknown("a CPU is shared: see cpu_utilization_percent")
 
 
 #: Bits of nvmlDeviceGetCurrentClocksEventReasons that lower the clock against the program's
@@ -212,45 +152,38 @@ class NvidiaSource(Source):
     measures_device = True
 
     def __init__(self, nvml: Any, uuid: str, worker_pid: int) -> None:
-        super().__init__()
         self._nvml = nvml
-        _, self._handle = nvml_device(nvml, uuid)
+        _, self._card = nvml_device(nvml, uuid)
         self._tree = ProcessTree(worker_pid)
-        self._gauges: dict[str, Gauge] = {
-            name: partial(reader, nvml, self._handle) for name, reader in _NVIDIA_READERS.items()
-        }
-        self._foreign_before = self._foreign_now()
+        self._foreign_before = probe(self._foreign_now)
 
+    @override
     def read(self) -> Reading:
         """Read the energy counter first, as its instant matters most."""
-        energy_j = self._attempt(
-            "energy_j", lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3
-        )  # the counter is in mJ
-        reasons = self._attempt("throttle_share", self._throttle_reasons)
-        slowed_s = self._attempt("slowed_share", self._slowed_s)
-        return Reading(self._read_gauges(self._gauges), energy_j, reasons, slowed_s)
+        nvml, card = self._nvml, self._card
+        energy_j = probe(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1e3)  # of mJ
+        values = {name: probe(read, nvml, card) for name, read in _NVIDIA_READERS.items()}
+        return Reading(values, energy_j, probe(self._throttle_reasons), probe(self._slowed_s))
 
-    def foreign_processes(self) -> tuple[str, ...] | None:
+    @override
+    def foreign_processes(self) -> tuple[str, ...] | Unknown:
         """Return `pid name` of other compute processes seen at the start or seen now.
 
         In a container NVML lists process ids of the host, among them the worker's own, and they
         have no name here. One without a name counts only if it outlives the worker.
         """
-        after = self._foreign_now()
-        if self._foreign_before is None or after is None:
-            return None
-        named = {**self._foreign_before[0], **after[0]}
+        before, after = self._foreign_before, probe(self._foreign_now)
+        if isinstance(before, Unknown):
+            return before
+        if isinstance(after, Unknown):
+            return after
         nameless = {} if self._tree.alive else after[1]
-        return tuple(f"{pid} {name}" for pid, name in sorted((named | nameless).items()))
+        found = {**before[0], **after[0], **nameless}
+        return tuple(f"{pid} {name}" for pid, name in sorted(found.items()))
 
-    def _foreign_now(self) -> tuple[dict[int, str], dict[int, str]] | None:
+    def _foreign_now(self) -> tuple[dict[int, str], dict[int, str]]:
         """Other processes on the device: those with a name here, and those without one."""
-        listed = self._attempt(
-            "foreign_processes",
-            lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle),
-        )
-        if listed is None:
-            return None
+        listed = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._card)
         named, nameless = {}, {}
         for pid in {entry.pid for entry in listed} - self._tree.seen:
             try:
@@ -259,17 +192,10 @@ class NvidiaSource(Source):
                 nameless[pid] = "(of another container or user)"
         return named, nameless
 
-    def _attempt(self, fact: str, read: Any) -> Any:
-        try:
-            return read()
-        except Exception as error:
-            self.missing[fact] = reason_of(error)
-            return None
-
     def _slowed_s(self) -> dict[str, float]:
         counted = self._nvml.nvmlDeviceGetViolationStatus
         return {
-            name: counted(self._handle, policy).violationTime / 1e9  # ns
+            name: counted(self._card, policy).violationTime / 1e9  # ns
             for name, policy in _SLOWED_BY.items()
         }
 
@@ -278,14 +204,11 @@ class NvidiaSource(Source):
             "nvmlDeviceGetCurrentClocksEventReasons",
             "nvmlDeviceGetCurrentClocksThrottleReasons",
         )
-        bits = _newest(*names, self._nvml, self._handle)
+        bits = _newest(*names, self._nvml, self._card)
         return frozenset(name for bit, name in _THROTTLE_BITS.items() if bits & bit)
 
 
-_NOT_READ = "not read from AMD GPUs"
-
-
-def _power_w(smi: Any, card: Any) -> float:
+def _amd_power_w(smi: Any, card: Any) -> float:
     power = smi.amdsmi_get_power_info(card)
     average = power.get("average_socket_power", "N/A")
     return number_of(power["current_socket_power"] if average == "N/A" else average)
@@ -296,13 +219,13 @@ def _amd_temperature_c(smi: Any, card: Any) -> float:
     return number_of(smi.amdsmi_get_temp_metric(card, kind, now))
 
 
-def _energy_j(smi: Any, card: Any) -> float:
+def _amd_energy_j(smi: Any, card: Any) -> float:
     counter = smi.amdsmi_get_energy_count(card)
     count = counter.get("energy_accumulator", counter.get("power", "N/A"))
     return number_of(count) * number_of(counter["counter_resolution"]) / 1e6  # microjoules
 
 
-_AMD_READERS = {
+_AMD_READERS: dict[str, Callable[[Any, Any], float]] = {
     "gpu_utilization_percent": lambda smi, card: number_of(
         smi.amdsmi_get_gpu_activity(card)["gfx_activity"]
     ),
@@ -310,7 +233,7 @@ _AMD_READERS = {
     "gpu_memory_used_mb": lambda smi, card: (
         number_of(smi.amdsmi_get_gpu_vram_usage(card)["vram_used"]) * 2**20 / 1e6
     ),
-    "gpu_power_w": _power_w,
+    "gpu_power_w": _amd_power_w,
     "gpu_sm_clock_mhz": lambda smi, card: amd_clock_mhz(smi, card, "clk", "cur_clk"),
     "gpu_temperature_c": _amd_temperature_c,
 }
@@ -326,20 +249,16 @@ class AmdSource(Source):
     measures_device = True
 
     def __init__(self, smi: Any, uuid: str) -> None:
-        super().__init__(
-            dict.fromkeys(("throttle_share", "slowed_share", "foreign_processes"), _NOT_READ)
-        )
         self._smi = smi
         self._card = amd_device(smi, uuid)
-        self._gauges: dict[str, Gauge] = {
-            name: partial(reader, smi, self._card) for name, reader in _AMD_READERS.items()
-        }
 
+    @override
     def read(self) -> Reading:
         """Read the energy counter first, as its instant matters most."""
-        energy_j = None
-        try:
-            energy_j = _energy_j(self._smi, self._card)
-        except Exception as error:
-            self.missing["energy_j"] = reason_of(error)
-        return Reading(self._read_gauges(self._gauges), energy_j)
+        energy_j = probe(_amd_energy_j, self._smi, self._card)
+        values = {name: probe(read, self._smi, self._card) for name, read in _AMD_READERS.items()}
+        return Reading(values, energy_j, _NOT_OF_AMD, _NOT_OF_AMD)
+
+    @override
+    def foreign_processes(self) -> Unknown:
+        return _NOT_OF_AMD

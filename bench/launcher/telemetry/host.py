@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 
 import psutil
+from typing_extensions import override
 
-from bench.launcher.telemetry.base import Gauge, Reading, Source
-from bench.machine.probes import UnknownFactError
+from bench.errors import Unknown
+from bench.launcher.telemetry.sampler import Reading, Source
+from bench.machine.probes import UnknownFactError, probe
 from bench.records.folders import is_running
 from bench.records.journal import Clock
 
@@ -88,6 +91,7 @@ class ProcessTree:
 #: A reading dearer than this would show in the worker on a small machine. Some kernels take
 #: milliseconds per core for the frequency, and some boards for a temperature.
 _AFFORDABLE_S = 0.005
+_SHARES = ("cpu_utilization_percent", "worker_cpu_percent")
 _OPTIONAL = ("cpu_frequency_mhz", "cpu_temperature_c", "stolen_cpu_percent")
 _LOGICAL_CORES = psutil.cpu_count() or 1
 #: hwmon names of processor sensors (kernel Documentation/hwmon, arm and arm64 thermal zones).
@@ -105,9 +109,8 @@ class HostSource(Source):
     name = "psutil"
 
     def __init__(self, worker_pid: int, clock: Clock = time.perf_counter) -> None:
-        super().__init__()
         tree = ProcessTree(worker_pid, clock)
-        gauges: dict[str, Gauge] = {
+        self._gauges: dict[str, Callable[[], float]] = {
             "cpu_utilization_percent": psutil.cpu_percent,
             "memory_used_mb": _memory_used_mb,
             "worker_cpu_percent": tree.cpu_percent,
@@ -116,30 +119,27 @@ class HostSource(Source):
             "cpu_frequency_mhz": _cpu_frequency_mhz,
             "cpu_temperature_c": _cpu_temperature_c,
         }
-        self._gauges = {
-            name: gauge for name, gauge in gauges.items() if self._is_cheap(name, gauge, clock)
-        }
+        self._left_out: dict[str, Unknown] = {}
+        for name, gauge in tuple(self._gauges.items()):
+            begin = clock()
+            value = probe(gauge)  # what rates need anyway
+            took_s = clock() - begin
+            if name in _OPTIONAL and took_s > _AFFORDABLE_S:
+                dear = f"one reading takes {1e3 * took_s:.0f} ms: it would disturb the run"
+                value = Unknown(dear)
+            if name in _OPTIONAL and isinstance(value, Unknown):
+                self._left_out[name] = value
+                del self._gauges[name]
 
+    @override
     def read(self) -> Reading:
         """Read all gauges; those of rates cover the time since the last reading."""
-        values = self._read_gauges(self._gauges)
-        if {"cpu_utilization_percent", "worker_cpu_percent"} <= values.keys():
-            busy_percent = values["cpu_utilization_percent"] * _LOGICAL_CORES
-            known = values["worker_cpu_percent"] + values.get("stolen_cpu_percent", 0.0)
-            values["other_cpu_percent"] = max(0.0, busy_percent - known)
-        return Reading(values)
-
-    def _is_cheap(self, name: str, gauge: Gauge, clock: Clock) -> bool:
-        """Whether a gauge is there and fast; reading it once is what rates need anyway."""
-        begin = clock()
-        values = self._read_gauges({name: gauge})
-        took_s = clock() - begin
-        if name not in _OPTIONAL:
-            return True
-        if values and took_s > _AFFORDABLE_S:
-            took_ms = 1e3 * took_s
-            self.missing[name] = f"one reading takes {took_ms:.0f} ms: it would disturb the run"
-        return bool(values) and took_s <= _AFFORDABLE_S
+        values = {name: probe(gauge) for name, gauge in self._gauges.items()}
+        busy, worker, stolen = map(values.get, (*_SHARES, "stolen_cpu_percent"))
+        if isinstance(busy, float) and isinstance(worker, float):
+            others = busy * _LOGICAL_CORES - worker - (stolen or 0.0)
+            values["other_cpu_percent"] = max(0.0, others)
+        return Reading({**self._left_out, **values})
 
 
 def _memory_used_mb() -> float:

@@ -29,7 +29,7 @@ from bench.profilers.ncu.metrics import (
     chip_of_capability,
     metrics_for_chip,
 )
-from bench.records import Backend, Counters, ProfiledStep, ToolName
+from bench.records import Account, Backend, Counters, ToolName
 from bench.records.folders import write_atomically
 from bench.records.kernel_names import kernel_name
 
@@ -259,7 +259,7 @@ class NcuTool(Tool):
         """Return what ncu complained of, with the remedy for this machine."""
         return explain(console, self._root)
 
-    def read(self, folder: Path, steps: Sequence[ProfiledStep]) -> Counters:
+    def read(self, folder: Path, steps: Sequence[Account]) -> Counters:
         """Make a CSV of the report and add it up.
 
         Raises `UserError` where ncu complained although the step went on, and where the report is

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from bench.errors import UserError
 from bench.profilers.base import Attempt, Tool
-from bench.records import OpProfile, ProfiledStep, ToolName
+from bench.records import Account, OpProfile, ToolName
 
 __all__ = ["TorchTool"]
 
@@ -26,7 +26,7 @@ class TorchTool(Tool):
         """Return the one worker, which leaves the trace of a step in `folder`."""
         return (Attempt(self.name, task={"trace": str(folder / "trace.json")}),)
 
-    def read(self, folder: Path, steps: Sequence[ProfiledStep]) -> OpProfile:
+    def read(self, folder: Path, steps: Sequence[Account]) -> OpProfile:
         """Return the worker's op times. Raises `UserError` with its reason if it has none."""
         step = steps[0]
         if step.ops is None:

@@ -23,7 +23,7 @@ from bench.machine.surroundings import container, virtualization
 from bench.profilers.base import Attempt, Tool
 from bench.profilers.perf.program import Trial, make_gate, perf_stat, try_events
 from bench.profilers.perf.stat import CORE_EVENTS, FLOP_EVENTS, Collection, read_perf_stat
-from bench.records import Backend, CpuCounters, ProfiledStep, ResolvedConfig, ToolName
+from bench.records import Account, Backend, CpuCounters, ResolvedConfig, ToolName
 
 _MAKERS = {"x86_64": ("Intel", "AMD"), "aarch64": ("Arm",)}
 _ATTEMPT = "perf"
@@ -60,7 +60,7 @@ class PerfTool(Tool):
         found = _of_complaint(console, ROOT)
         return str(found) if found else None
 
-    def read(self, folder: Path, steps: Sequence[ProfiledStep]) -> CpuCounters:
+    def read(self, folder: Path, steps: Sequence[Account]) -> CpuCounters:
         """Return what was counted in the window of the one step.
 
         Raises `UserError` where the step ran on another device, where its window did not end, and

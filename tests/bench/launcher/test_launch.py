@@ -40,12 +40,13 @@ def test_a_measurement_leaves_a_whole_record_and_its_exports(tmp_path):
     assert record.resolved.batch_size == 4
     assert record.complexity.step_flops > 0
     assert record.process.user_s > 0
+    assert record.process.max_rss_bytes > 100e6
     assert record.environment.torch
     assert record.verdict is not None
     order = [name for name in names if name not in ("tick", "probe", "notice")]
     assert order == [
         *("started", "imported", "device", "warmup_started", "warmup", "warmup"),
-        *("window_started", "window_ended", "ended"),
+        *("window_started", "window_ended", "ended", "memory"),
     ]
     rows = (folder.path / "iterations.csv").read_text().splitlines()
     assert len(rows) == 7

@@ -67,10 +67,18 @@ def test_two_ranks_measure_one_window(tmp_path):
     assert len(together.synced_step_s) == len(together.local_step_s) >= 1
     assert record.resolved.threads >= 1
     assert record.process.user_s > 0
+    assert record.process.max_rss_bytes > 100e6
     order = [name for name in launch.names if name not in ("tick", "probe", "notice")]
     assert order == [
         *("started", "imported", "started", "imported", "device"),
-        *("warmup_started", *["warmup"] * 2, "window_started", "window_ended", "ended"),
+        *(
+            "warmup_started",
+            *["warmup"] * 2,
+            "window_started",
+            "window_ended",
+            "ended",
+            *["memory"] * 2,
+        ),
     ]
     assert not launch.folder.in_use()
 

@@ -14,6 +14,7 @@ import samples
 from refusals import refusal
 
 from bench.errors import UserError
+from bench.records import Job
 from bench.records.folders import (
     RecordFolder,
     is_running,
@@ -34,7 +35,7 @@ def test_record_ids_sort_by_time_and_differ():
 def test_a_folder_without_its_record_is_half_written(tmp_path):
     whole, half = RecordFolder.create(tmp_path), RecordFolder.create(tmp_path)
     for folder in (whole, half):
-        folder.write(folder.config, samples.run_record().config)
+        folder.write(folder.config, Job(config=samples.run_record().config))
     whole.write(whole.record, samples.run_record(record_id=whole.record_id))
     assert [record.record_id for record in read_records(tmp_path)] == [whole.record_id]
     assert len(list(record_folders(tmp_path))) == 2

@@ -6,7 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from bench.config import RunConfig
-from bench.worker.rank import RankMeasurement
+from bench.records import Job
+from bench.records.folders import RecordFolder
+from bench.worker.ranks import RankMeasurement
 
 
 class NotingTeam:
@@ -30,14 +32,16 @@ class NotingTeam:
 
 
 @pytest.mark.parametrize("local", [False, True])
-def test_steps_begin_together_and_count_as_long_as_the_slowest_takes(local):
+def test_steps_begin_together_and_count_as_long_as_the_slowest_takes(tmp_path, local):
     team = NotingTeam()
 
     def step():
         team.notes.append("local step" if team.local else "whole step")
 
     device = SimpleNamespace(synchronize=lambda: team.notes.append("idle"))
-    measurement = RankMeasurement(RunConfig(backend="cpu", devices=2), None, team)
+    folder = RecordFolder.create(tmp_path)
+    folder.write(folder.config, Job(config=RunConfig(backend="cpu", devices=2)))
+    measurement = RankMeasurement(folder, None, team)
     found = measurement._probe(SimpleNamespace(step=step, device=device), 3, local=local)
     name = "local step" if local else "whole step"
     assert team.notes == ["barrier", name, "idle"] * 4  # the first does not count

@@ -11,6 +11,7 @@ from stored_runs import filed
 
 from bench.config import RunConfig
 from bench.machine.repository import model_code
+from bench.records import Account, Job
 from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder
 from campaigns.sweep.plan import PastRun, PastRuns, take_over
@@ -131,8 +132,10 @@ def test_what_is_to_be_measured_again_makes_nothing_too_large_until_it_has_faile
 
 def test_a_worker_that_outlived_its_launcher_is_waited_for(tmp_path):
     folder = RecordFolder.create(tmp_path)
-    folder.write(folder.config, config())
-    account = samples.run_record(config(), record_id=folder.record_id)
+    folder.write(folder.config, Job(config=config()))
+    account = samples.facts(
+        Account, outcome="ok", measurement=samples.measurement(), resolved=samples.resolved()
+    )
     (tmp_path / "account.json").write_text(account.model_dump_json())
     program = "import os, sys; sys.stdin.read(); os.rename(sys.argv[1], sys.argv[2])"
     worker = subprocess.Popen(
@@ -158,7 +161,7 @@ def test_a_worker_that_outlived_its_launcher_is_waited_for(tmp_path):
 
 def test_a_folder_becomes_a_record_once_its_launcher_is_dead(tmp_path):
     folder = RecordFolder.create(tmp_path)
-    folder.write(folder.config, config())
+    folder.write(folder.config, Job(config=config()))
     folder.claim(os.getpid())  # another sweep that is measuring
     assert take_over(tmp_path, print) == []
     assert folder.read_record() is None

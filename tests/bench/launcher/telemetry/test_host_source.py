@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from bench.errors import Unknown
 from bench.launcher.telemetry import HostSource
 from bench.launcher.telemetry.host import ProcessTree
 from bench.machine.probes import UnknownFactError
@@ -45,7 +46,7 @@ def test_a_busy_child_is_seen(child, clock):
     # What it used over a second that only the given clock knows, to the kernel's 10 ms ticks.
     assert 15 <= values["worker_cpu_percent"] <= 100 * used + 5
     assert values["worker_rss_mb"] > 1
-    assert set(values) <= set(MEAN_SERIES)  # each has a mean among the metrics
+    assert set(source.read().known) <= set(MEAN_SERIES)  # each has a mean among the metrics
     assert 0 <= values["cpu_utilization_percent"] <= 100
     assert 0 < values["memory_used_mb"] < psutil.virtual_memory().total / 1e6
 
@@ -90,10 +91,10 @@ def test_an_ended_worker_has_no_values_and_a_reason(child, clock):
     popen.wait()
     clock.now_s += 10
     values = source.read().values
-    assert "worker_rss_mb" not in values
-    assert "worker_cpu_percent" not in values
-    assert source.missing["worker_rss_mb"] == "the worker has ended"
-    assert "cpu_utilization_percent" in values
+    assert (
+        values["worker_rss_mb"] == values["worker_cpu_percent"] == Unknown("the worker has ended")
+    )
+    assert "cpu_utilization_percent" in source.read().known
 
 
 def test_what_a_host_gives_to_other_guests_is_not_other_processes_load(child, clock, monkeypatch):
@@ -107,7 +108,7 @@ def test_what_a_host_gives_to_other_guests_is_not_other_processes_load(child, cl
     assert values["stolen_cpu_percent"] == 60.0 * cores
     assert values["other_cpu_percent"] == pytest.approx(30.0 * cores, abs=1.0)
     del stolen.steal  # as psutil has it on macOS
-    assert "stolen_cpu_percent" not in HostSource(child(IDLE).pid, clock).read().values
+    assert "stolen_cpu_percent" not in HostSource(child(IDLE).pid, clock).read().known
 
 
 def test_a_gauge_that_is_dear_to_read_is_left_out(child, clock, monkeypatch):
@@ -117,10 +118,8 @@ def test_a_gauge_that_is_dear_to_read_is_left_out(child, clock, monkeypatch):
 
     monkeypatch.setattr(psutil, "cpu_freq", slow)
     source = HostSource(child(IDLE).pid, clock)
-    assert source.missing["cpu_frequency_mhz"] == (
-        "one reading takes 50 ms: it would disturb the run"
-    )
-    assert "cpu_frequency_mhz" not in source.read().values
+    why = Unknown("one reading takes 50 ms: it would disturb the run")
+    assert source.read().values["cpu_frequency_mhz"] == why
 
 
 def test_frequency_and_temperature_are_the_systems_or_have_a_reason(child, clock, monkeypatch):
@@ -134,6 +133,6 @@ def test_frequency_and_temperature_are_the_systems_or_have_a_reason(child, clock
     assert values["cpu_frequency_mhz"] == 3100.0
     sensors.clear()
     monkeypatch.setattr(psutil, "cpu_freq", lambda: None)
-    source = HostSource(worker.pid, clock)
-    assert source.missing["cpu_temperature_c"] == "the system shows no processor sensor"
-    assert source.missing["cpu_frequency_mhz"] == "the system shows no frequency"
+    values = HostSource(worker.pid, clock).read().values
+    assert values["cpu_temperature_c"] == Unknown("the system shows no processor sensor")
+    assert values["cpu_frequency_mhz"] == Unknown("the system shows no frequency")

@@ -17,7 +17,7 @@ from bench.profilers.ops import TorchTool, torch_profiler
 from bench.profilers.ops.op_nest import Kind, SeenOp
 from bench.profilers.ops.torch_profiler import Synchronized, TimedStep, _profile, profile_ops
 from bench.profilers.traces import read_trace
-from bench.records import OpProfile, ProfiledStep, StepSpec
+from bench.records import Account, OpProfile, StepSpec
 from bench.records.profile import COMMUNICATION
 from bench.training.devices import open_device
 from bench.training.precision import open_precision
@@ -306,8 +306,7 @@ def test_the_tool_is_one_worker_without_anything_around_it():
 def test_the_tools_section_is_what_the_worker_timed_or_its_reason():
     profile = samples.facts(OpProfile, method="m", iterations=1, step_time_s=1.0, ops=())
     timed, untimed = (
-        samples.facts(ProfiledStep, tool="torch", outcome="ok", **facts)
-        for facts in ({"ops": profile}, {})
+        samples.facts(Account, outcome="ok", **facts) for facts in ({"ops": profile}, {})
     )
     assert TorchTool().read(Path(), [timed]) is profile
     with pytest.raises(UserError, match="torch: no op times: not in this sample"):

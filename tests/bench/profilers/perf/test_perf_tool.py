@@ -14,7 +14,7 @@ from scripted_perf import CORES
 from bench.errors import UserError
 from bench.profilers.perf import PerfTool
 from bench.profilers.perf.tool import choose_events, vector_bits
-from bench.records import ProfiledStep
+from bench.records import Account
 
 PROJECT = Path(__file__).resolve().parents[4]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no FIFOs on Windows")
@@ -51,8 +51,8 @@ def run(tool, folder):
 
 
 def step(**changes):
-    known = {"tool": "perf", "outcome": "ok", "resolved": samples.resolved()}
-    return samples.facts(ProfiledStep, **{**known, "iterations": 20, "window_s": 1.5, **changes})
+    known = {"outcome": "ok", "resolved": samples.resolved()}
+    return samples.facts(Account, **{**known, "iterations": 20, "window_s": 1.5, **changes})
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_the_whole_way_with_floating_point_events(tmp_path, perf_here):
         why = "Intel's floating-point events do not count products"
         assert given or why in counters.missing["flops"]
     with pytest.raises(UserError, match="did not end"):
-        tool.read(tmp_path, [samples.facts(ProfiledStep, tool="perf", outcome="ok")])
+        tool.read(tmp_path, [samples.facts(Account, outcome="ok")])
 
 
 @pytest.mark.slow

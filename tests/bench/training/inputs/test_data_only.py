@@ -4,18 +4,21 @@ import pytest
 import samples
 
 from bench.config import RunConfig
+from bench.errors import Unknown
+from bench.launcher.measurement import finish_run
+from bench.records import Job
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.records.metrics import summary
 from bench.records.run_verdict import judge
-from bench.worker.measurement import measure
+from bench.worker.measurement import MeasurementAttempt
 
 NO_MODEL = "data_only=true: no model ran"
 
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory, generated):
-    """What a worker writes of a loader that it measured."""
+    """What a worker has seen of a loader that it measured."""
     config = RunConfig(
         arch="vgg16",  # would take seconds to build
         backend="cpu",
@@ -29,9 +32,11 @@ def record(tmp_path_factory, generated):
         iters=4,
     )
     folder = RecordFolder.create(tmp_path_factory.mktemp("records"))
-    folder.write(folder.config, config)
-    measure(folder, JournalWriter(folder.journal))
-    return folder.read_worker()
+    folder.write(folder.config, Job(config=config))
+    journal = JournalWriter(folder.journal)
+    MeasurementAttempt(folder, journal, before_warm_up=int).attempt()
+    unwatched = Unknown("nobody watched")
+    return finish_run(folder, config, samples.NOW, folder.read_worker(), unwatched, unwatched)
 
 
 @pytest.mark.slow

@@ -1,17 +1,19 @@
-"""How an attempt ended, by the exception that ended it."""
+"""What every worker does around its job: it runs, catches and writes."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
-from typing import TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from bench.errors import UnsupportedError, UserError
-from bench.records import Outcome
-
-T = TypeVar("T")
+from bench.machine.probes import reason_of
+from bench.records import Account, Outcome
+from bench.records.folders import RecordFolder
+from bench.records.journal import JournalWriter
 
 #: What PyTorch's allocators and libraries say when memory runs out without an error class for it.
 _MEMORY_PHRASES = (
@@ -35,7 +37,40 @@ _FULL_FREE_SHARE = 0.05
 _NOT_DETERMINISTIC = "does not have a deterministic implementation"
 
 
-def attempt(work: Callable[[], None]) -> tuple[Outcome, str | None]:
+class Attempt(ABC):
+    """One job of a worker: it runs, and however it ends, what it saw is in `worker.json`."""
+
+    #: Why a part of the account is not there that no run of this job gives.
+    not_given = "not a part of this job"
+
+    def __init__(self, folder: RecordFolder, journal: JournalWriter) -> None:
+        self.folder = folder
+        self.journal = journal
+        self.job = folder.read_job()
+
+    @abstractmethod
+    def run(self) -> None:
+        """Do the job; what it has reached stays readable if this is interrupted or fails."""
+
+    @abstractmethod
+    def facts(self) -> Mapping[str, Any]:
+        """Return the fields of the `Account` that were reached; `Unknown` where one failed."""
+
+    def attempt(self) -> None:
+        """Run, and write the account."""
+        outcome, reason = outcome_of(self.run)
+        self.journal.note("ended", outcome=outcome)
+        self.write_account(outcome, reason)
+
+    def write_account(self, outcome: Outcome, reason: str | None) -> None:
+        """Write `worker.json`: what was reached up to where it ended."""
+        why = reason or self.not_given
+        account = Account.of(why, outcome=outcome, reason=reason, **self.facts())
+        self.folder.release_reserve()
+        self.folder.write(self.folder.worker, account)
+
+
+def outcome_of(work: Callable[[], None]) -> tuple[Outcome, str | None]:
     """Run `work`; return its outcome and, unless it went well, the reason in one line.
 
     The traceback of a crash goes to the worker's console.
@@ -52,30 +87,11 @@ def attempt(work: Callable[[], None]) -> tuple[Outcome, str | None]:
         return "refused", str(error)
     except Exception as error:
         if _NOT_DETERMINISTIC in str(error):
-            what = _first_line(error).partition(", but")[0]
+            what = str(error).strip().partition("\n")[0].partition(", but")[0]
             return "unsupported", f"deterministic=true: {what}; use deterministic=false"
         traceback.print_exc()
-        return ("oom" if _is_out_of_memory(error) else "crashed"), _in_short(error)
+        return ("oom" if _is_out_of_memory(error) else "crashed"), reason_of(error)
     return "ok", None
-
-
-def or_reason(name: str, make: Callable[[], T | None], missing: dict[str, str]) -> T | None:
-    """Make one fact; if that fails, note why, so that the others are not lost with it."""
-    try:
-        return make()
-    except Exception as error:
-        missing[name] = _in_short(error)
-        return None
-
-
-def _in_short(error: BaseException) -> str:
-    """The exception's type and the first line of its message."""
-    line = _first_line(error)
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -1,0 +1,206 @@
+"""A job on several devices: the elastic launcher of a machine's ranks, and one rank.
+
+Rank 0 gives the account of all.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from threading import Event
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from bench.config import RunConfig
+from bench.config.parsing import meeting_point
+from bench.machine.limits import describe_exit, oom_kills
+from bench.records import DistributedFigures, RankFigures
+from bench.records.folders import RecordFolder
+from bench.records.job import RankAccount
+from bench.records.journal import JournalWriter
+from bench.training.team import DdpTeam
+from bench.worker.attempt import outcome_of
+from bench.worker.measurement import MeasurementAttempt
+from bench.worker.profile import ProfileAttempt
+from bench.worker.step_setup import ReadyStep
+
+if TYPE_CHECKING:
+    from torch.distributed.launcher.api import LaunchConfig
+
+#: The machines of one measurement need not be started at the same time.
+_MEETING_TIMEOUT_S = 600
+#: When one rank fails the launcher asks the others to end; after this time it kills them. Rank 0
+#: writes its account during that time.
+_SHUTDOWN_S = "30"
+_RUN_ID = "mlproject"
+
+#: Steps with communication, and as many without: a tenth of the window's, so that slow steps do
+#: not double the time of a run, but not more than this.
+_MAX_PROBES = 5
+#: What gloo, NCCL and torch's store say when the others are gone.
+_LOST_PHRASES = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "failed to connect",
+    "Timed out waiting",
+    "DistBackendError",
+    "DistNetworkError",
+    "DistStoreError",
+)
+
+
+def run_ranks(folder: RecordFolder, journal: JournalWriter) -> None:
+    """Do the job with this machine's ranks; write the account of each that could not itself."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import elastic_launch
+
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _SHUTDOWN_S)
+    kills_before = oom_kills()
+    program = str(Path(__file__).with_name("__main__.py"))
+    config = _launch_config(folder.read_job().config)
+    try:
+        elastic_launch(config, sys.executable)(program, "rank", str(folder.path))
+    except ChildFailedError as error:
+        kills = oom_kills()
+        for rank, failure in error.failures.items():
+            if folder.rank(rank).exists():
+                continue
+            account = RankAccount(
+                rank=rank,
+                outcome="oom" if (kills or 0) > (kills_before or 0) else "crashed",
+                reason=describe_exit(failure.exitcode, kills_before, kills),
+                cause="killed",
+                ended_unix_s=time.time(),
+            )
+            folder.write(folder.rank(rank), account)
+
+
+def _launch_config(config: RunConfig) -> LaunchConfig:
+    """As `torchrun --max-restarts 0` has it: a measurement that was cut is not begun again."""
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.launcher.api import LaunchConfig
+
+    meeting = meeting_point(config)
+    node = 0 if meeting is None else meeting.node
+    return LaunchConfig(
+        min_nodes=config.nodes,
+        max_nodes=config.nodes,
+        nproc_per_node=config.devices,
+        run_id=_RUN_ID,
+        max_restarts=0,
+        monitor_interval=0.1,
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+        # A machine alone takes any free port; several meet where the user says.
+        rdzv_backend="c10d" if meeting is None else "static",
+        rdzv_endpoint="localhost:0" if meeting is None else f"{meeting.address}:{meeting.port}",
+        rdzv_configs={"timeout": _MEETING_TIMEOUT_S, "rank": node},
+        # Else the host's name is looked up, which takes seconds where no server knows it.
+        local_addr="localhost" if meeting is None else None,
+    )
+
+
+def run_rank(folder: RecordFolder, journal: JournalWriter) -> None:
+    """Do this rank's part of the job, write `rank-N.json`, and as rank 0 `worker.json`."""
+    job = folder.read_job()
+    team = DdpTeam(job.config, os.environ)
+    kind = ProfileAttempt if job.kind == "profile" else RankMeasurement
+    part = kind(folder, journal, team)
+    asked = Event()
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        asked.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    outcome, reason = outcome_of(part.run)
+    # The elastic launcher asks the ranks to end as soon as one has failed: the account comes first.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if asked.is_set() and outcome != "ok":  # another rank may have ended first
+        outcome, reason = "interrupted", "interrupted from outside"
+    ended_unix_s = time.time()
+    journal.note("ended", outcome=outcome)
+    account = RankAccount.of(
+        "the outcome is ok",
+        rank=team.shard.rank,
+        outcome=outcome,
+        reason=reason,
+        cause="lost" if any(phrase in (reason or "") for phrase in _LOST_PHRASES) else "own",
+        ended_unix_s=ended_unix_s,
+    )
+    folder.write(folder.rank(account.rank), account)
+    if outcome != "ok":
+        _report_failure(team, folder, account)
+    if account.rank == 0:
+        part.write_account(outcome, reason)
+    if outcome == "ok":
+        team.close()
+        return
+    # A rank that fails must not wait for the others in a destructor: its exit code is what makes
+    # the elastic launcher end them.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+class RankMeasurement(MeasurementAttempt):
+    """One rank's part of the measurement."""
+
+    def __init__(self, folder: RecordFolder, journal: JournalWriter, team: DdpTeam) -> None:
+        super().__init__(folder, journal, team, before_warm_up=lambda: None)
+        self._team = team
+
+    def compare_ranks(self, ready: ReadyStep) -> DistributedFigures:
+        """Probe what communication costs and collect every rank's figures."""
+        probes = max(1, min(_MAX_PROBES, len(ready.window.data_wait_s) // 10))
+        return DistributedFigures(
+            communication=self._team.communication,
+            synced_step_s=self._probe(ready, probes, local=False),
+            local_step_s=self._probe(ready, probes, local=True),
+            ranks=tuple(self._team.gather(self._figures(ready))),
+        )
+
+    def _probe(self, ready: ReadyStep, steps: int, *, local: bool) -> tuple[float, ...]:
+        """Seconds of each of some steps on the slowest rank, begun together.
+
+        One more goes before them: the first local one may compile again, and still sends the
+        buffers that the step before it has left behind.
+        """
+        times_s = []
+        with self._team.no_gradient_sync() if local else nullcontext():
+            for _ in range(1 + steps):
+                self._team.barrier()
+                begin = time.perf_counter()
+                ready.step()
+                ready.device.synchronize()
+                times_s.append(time.perf_counter() - begin)
+        return tuple(map(max, zip(*self._team.gather(times_s[1:]), strict=True)))
+
+    def _figures(self, ready: ReadyStep) -> RankFigures:
+        window, info = self.measurement(), ready.device.info()
+        assert window is not None  # it has just been measured  # noqa: S101
+        return RankFigures.of(
+            "",
+            {**window.missing, "device_uuid": info.missing.get("uuid", "")},
+            rank=self._team.shard.rank,
+            node=self._team.node,
+            device=info.name,
+            device_uuid=info.uuid,
+            iteration_times_s=window.iteration_times_s,
+            data_wait_s=window.data_wait_s,
+            peak_memory_allocated_bytes=window.peak_memory_allocated_bytes,
+            peak_memory_reserved_bytes=window.peak_memory_reserved_bytes,
+        )
+
+
+def _report_failure(team: DdpTeam, folder: RecordFolder, account: RankAccount) -> None:
+    """Send the account to rank 0, on whatever machine; as rank 0 keep those of the others."""
+    team.report_failure(account.model_dump_json())
+    if account.rank == 0:
+        for rank, reported in team.reported_failures().items():
+            if not folder.rank(rank).exists():
+                folder.write(folder.rank(rank), RankAccount.model_validate_json(reported))

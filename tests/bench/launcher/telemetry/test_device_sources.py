@@ -1,0 +1,271 @@
+"""What NVML, amdsmi and RAPL say, in the units of the names, and what they do not say."""
+
+import os
+import shutil
+
+import pytest
+from scripted_smi import ScriptedSmi
+
+from bench.errors import Unknown
+from bench.launcher.telemetry import Sampler, device_source
+from bench.launcher.telemetry.devices import GPU_SERIES, RaplSource
+from bench.machine.probes import UnknownFactError
+from bench.records.metrics import MEAN_SERIES
+
+DEVICE_FACTS = ("energy_j", "throttle_share", "slowed_share", "foreign_processes")
+NOBODY = 4_000_000_000  # above every system's highest process id
+IDLE = "import sys; print('on', flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def worker(child):
+    return child(IDLE)
+
+
+@pytest.fixture
+def nvidia(nvml, worker):
+    return device_source("cuda", "GPU-1", worker.pid, nvml_opener=lambda: nvml)
+
+
+def seen(clock, source, between=lambda: None):
+    """Telemetry of 3 s around which the source is read once a second."""
+    sampler = Sampler(0.5, [source], clock)
+    for _ in range(5):
+        sampler.sample_now()
+        clock.now_s += 1.0
+        between()
+    return sampler.telemetry(100.5, 103.5)
+
+
+def test_nvmls_units_are_those_in_the_names(nvidia):
+    reading = nvidia.read()
+    assert reading.values == {
+        "gpu_utilization_percent": 97.0,
+        "gpu_memory_used_mb": 3000.0,
+        "gpu_power_w": 412.5,
+        "gpu_sm_clock_mhz": 1755.0,
+        "gpu_temperature_c": 61.0,
+    }
+    assert set(reading.values) <= set(MEAN_SERIES)  # each has a mean among the metrics
+    assert (reading.energy_j, reading.throttle_reasons) == (5000.0, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("bits", "names"),
+    [
+        (0x04, {"SwPowerCap"}),
+        (0x08, {"HwSlowdown"}),
+        (0x20, {"SwThermal"}),
+        (0x40, {"HwThermal"}),
+        (0x80, {"PowerBrake"}),
+        (0x200, {"BoardLimit"}),
+        (0x400, {"Reliability"}),
+        (0x04 | 0x40, {"SwPowerCap", "HwThermal"}),
+        (0x02, {"ApplicationsClocksSetting"}),  # clocks that somebody chose
+        (0x01 | 0x10 | 0x100, set()),  # idle, and what is no limit
+    ],
+)
+def test_throttle_bits_have_names(nvml, nvidia, bits, names):
+    nvml.reasons = bits
+    assert nvidia.read().throttle_reasons == names
+
+
+def test_energy_and_throttling_of_a_window(nvml, nvidia, clock):
+    def a_second_of_400_w_and_a_cap_of_the_power():
+        nvml.energy_mj += 400_000
+        nvml.slowed_ns[0] += 800_000_000
+        nvml.reasons = 0x04
+
+    telemetry = seen(clock, nvidia, a_second_of_400_w_and_a_cap_of_the_power)
+    assert telemetry.energy_j == pytest.approx(400 * 3.0)
+    assert telemetry.throttle_share == {"SwPowerCap": 1.0}
+    assert telemetry.slowed_share == {"power": pytest.approx(0.8), "heat": 0.0}
+    assert telemetry.foreign_processes == ()
+    assert telemetry.missing == {}
+
+
+def test_what_a_card_does_not_support_has_a_reason(nvml, worker, clock):
+    nvml.unsupported = {"energy_mj", "reasons", "slowed_ns", "pids", "utilization"}
+    source = device_source("cuda", "GPU-1", worker.pid, nvml_opener=lambda: nvml)
+    telemetry = seen(clock, source)
+    for name in (*DEVICE_FACTS, "gpu_utilization_percent"):
+        assert telemetry.missing[name] == "NVMLError: Not Supported"
+    assert {one.name for one in telemetry.series} == set(GPU_SERIES[1:])
+
+
+def test_older_drivers_are_asked_by_the_older_names(nvml, nvidia):
+    nvml.unsupported = {"reasons", "temperature_c"}
+    nvml.nvmlDeviceGetCurrentClocksThrottleReasons = lambda handle: 0x08
+    nvml.nvmlDeviceGetTemperature = lambda handle, sensor: 55
+    reading = nvidia.read()
+    assert reading.throttle_reasons == {"HwSlowdown"}
+    assert reading.values["gpu_temperature_c"] == 55.0
+
+
+def test_neighbours_before_or_after_are_named_and_the_workers_own_are_not(nvml, child):
+    worker = child(
+        "import subprocess, sys\n"
+        "kin = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'])\n"
+        "print(kin.pid, flush=True)\n"
+        "sys.stdin.read()"
+    )
+    neighbour = child(IDLE)
+    own = [worker.pid, int(worker.first_line)]
+    nvml.pids = [*own, neighbour.pid]
+    source = device_source("cuda", "GPU-1", worker.pid, nvml_opener=lambda: nvml)
+    nvml.pids = [*own, os.getpid()]
+    found = source.foreign_processes()
+    assert {line.split()[0] for line in found} == {str(neighbour.pid), str(os.getpid())}
+    assert all("python" in line or "pytest" in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("afterwards", "found"), [([], ()), ([NOBODY], (f"{NOBODY} (of another container or user)",))]
+)
+def test_a_nameless_process_is_foreign_if_it_outlives_the_worker(nvml, worker, afterwards, found):
+    # In a container NVML lists the host's process ids, the worker's own too, without names here.
+    nvml.pids = [NOBODY]
+    source = device_source("cuda", "GPU-1", worker.pid, nvml_opener=lambda: nvml)
+    assert source.foreign_processes() == ()
+    worker.kill()
+    worker.wait()
+    nvml.pids = afterwards
+    assert source.foreign_processes() == found
+
+
+AMD_DEVICES = {"0x0000000000000007": "first", "0x00b8d7a35f2c9e04": "it"}
+AMD = "AMD-00b8d7a35f2c9e04"
+
+
+def test_an_amd_card_is_read_in_the_units_of_the_names(clock):
+    smi = ScriptedSmi(AMD_DEVICES)
+
+    def a_second_of_612_w():
+        smi.energy += 40_000_000  # of 15.3 microjoules
+
+    telemetry = seen(
+        clock, device_source("cuda", AMD, 1, smi_opener=lambda: smi), a_second_of_612_w
+    )
+    assert {one.name: one.values[0] for one in telemetry.series} == {
+        "gpu_utilization_percent": 98.0,
+        "gpu_memory_used_mb": pytest.approx(1048.576),
+        "gpu_power_w": 612.0,
+        "gpu_sm_clock_mhz": 1900.0,
+        "gpu_temperature_c": 71.0,
+    }
+    assert telemetry.energy_j == pytest.approx(3 * 612)
+    assert telemetry.missing == dict.fromkeys(DEVICE_FACTS[1:], "not read from AMD GPUs")
+
+
+def test_what_an_amd_card_does_not_tell_has_a_reason(clock):
+    smi = ScriptedSmi(AMD_DEVICES, lacking=("current_socket_power", "energy_accumulator"))
+    missing = seen(clock, device_source("cuda", AMD, 1, smi_opener=lambda: smi)).missing
+    assert "N/A" in missing["gpu_power_w"]
+    assert "N/A" in missing["energy_j"]
+
+
+def raises(error):
+    def opener():
+        raise error
+
+    return {"nvml_opener": opener, "smi_opener": opener}
+
+
+@pytest.mark.parametrize(
+    ("uuid", "openers", "reason"),
+    [
+        ("GPU-1", raises(UnknownFactError("not installed here")), "not installed here"),
+        ("GPU-2", {}, "NVML knows no device GPU-2"),
+        (None, {}, "the device's UUID is unknown"),
+        (AMD, {"smi_opener": lambda: ScriptedSmi({})}, f"amdsmi knows no device {AMD}"),
+        (AMD, raises(RuntimeError("no permission")), "RuntimeError: no permission"),
+    ],
+)
+def test_a_card_that_cannot_be_read_has_the_reason_in_every_series(
+    nvml, worker, clock, uuid, openers, reason
+):
+    opened = {"nvml_opener": lambda: nvml, **openers}
+    missing = seen(clock, device_source("cuda", uuid, worker.pid, **opened)).missing
+    assert missing == dict.fromkeys([*GPU_SERIES, *DEVICE_FACTS], reason)
+
+
+RANGE_UJ = 262_143_328_850
+
+
+@pytest.fixture
+def packages(tmp_path):
+    """Two packages, and the zones that would count the same energy again."""
+    zones = {
+        "intel-rapl:0": "package-0",
+        "intel-rapl:1": "package-1",
+        "intel-rapl:0:0": "core",
+        "intel-rapl:2": "psys",
+        "intel-rapl-mmio:0": "package-0",
+    }
+    base = tmp_path / "sys/class/powercap"
+    for zone, name in zones.items():
+        (base / zone).mkdir(parents=True)
+        (base / zone / "name").write_text(f"{name}\n")
+        (base / zone / "max_energy_range_uj").write_text(f"{RANGE_UJ}\n")
+        (base / zone / "energy_uj").write_text("1000000\n")
+
+    def write(zone, energy_uj):
+        (base / zone / "energy_uj").write_text(f"{energy_uj}\n")
+
+    return tmp_path, write
+
+
+def test_packages_add_up_and_nothing_counts_twice(packages, clock):
+    root, write = packages
+    source = RaplSource(root, clock)
+    assert source.read().values == {}
+    write("intel-rapl:0", 1_000_000 + 30_000_000)
+    write("intel-rapl:1", 1_000_000 + 20_000_000)
+    for other in ("intel-rapl:0:0", "intel-rapl:2", "intel-rapl-mmio:0"):
+        write(other, 1_000_000 + 99_000_000)
+    clock.now_s += 2.0
+    reading = source.read()
+    assert reading.energy_j == pytest.approx(50.0)
+    assert reading.values == {"cpu_package_power_w": pytest.approx(25.0)}
+    assert reading.throttle_reasons == reading.slowed_s == Unknown("not read for CPUs")
+    assert "cpu_utilization_percent" in source.foreign_processes().reason
+
+
+def test_a_counter_that_wraps_around_counts_on(packages, clock):
+    root, write = packages
+    write("intel-rapl:0", RANGE_UJ - 4_000_000)
+    source = RaplSource(root, clock)
+    write("intel-rapl:0", 6_000_000)
+    assert source.read().energy_j == pytest.approx(10.0)
+    write("intel-rapl:0", 7_000_000)
+    assert source.read().energy_j == pytest.approx(11.0)
+
+
+def test_a_counter_that_closes_during_the_run_is_a_reason(packages, clock):
+    root, _ = packages
+    counter = root / "sys/class/powercap/intel-rapl:0/energy_uj"
+    source = device_source("cpu", None, os.getpid(), root)
+    assert isinstance(source, RaplSource)
+    telemetry = seen(clock, source, lambda: counter.unlink(missing_ok=True))
+    assert "No such file" in telemetry.missing["energy_j"]
+
+
+def test_a_counter_for_root_alone_is_a_reason(packages, without_rights):
+    written, _ = packages
+    root, as_nobody = without_rights
+    shutil.copytree(written / "sys", root / "sys")
+    (root / "sys/class/powercap/intel-rapl:0/energy_uj").chmod(0)
+    with as_nobody(), pytest.raises(UnknownFactError, match="Permission denied"):
+        RaplSource(root)
+
+
+@pytest.mark.parametrize(
+    ("backend", "energy", "rest"),
+    [
+        ("cpu", "the kernel shows no RAPL energy counter", "no NVIDIA device in this run"),
+        ("mps", *["Apple shows its GPU's energy and clocks to root only (powermetrics)"] * 2),
+    ],
+)
+def test_a_device_that_tells_nothing_has_reasons(clock, tmp_path, backend, energy, rest):
+    missing = seen(clock, device_source(backend, None, os.getpid(), tmp_path)).missing
+    assert missing == {**dict.fromkeys(DEVICE_FACTS, rest), "energy_j": energy}

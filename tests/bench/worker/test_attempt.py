@@ -1,0 +1,130 @@
+"""What a worker leaves, however its job ends."""
+
+import sys
+
+import pytest
+import torch
+from fakes import Card, ScriptedClock
+from worker_processes import small_run
+
+from bench.config import RunConfig
+from bench.errors import UnsupportedError
+from bench.records import Job
+from bench.records.folders import RecordFolder
+from bench.records.journal import JournalWriter
+from bench.worker.attempt import outcome_of
+from bench.worker.measurement import MeasurementAttempt
+from bench.worker.step_setup import check_accumulation
+
+
+def raising(error):
+    def work(*_):
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("text", "free_bytes", "outcome"),
+    [
+        ("FIND was unable to find an engine to execute this computation", 99, "oom"),
+        ("GET was unable to find an engine to execute this computation", 99, "oom"),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", 99, "oom"),
+        # said for other reasons too: of memory only where the device has next to none left
+        ("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", 4, "oom"),
+        ("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", 6, "crashed"),
+        ("NCCL error in: NCCLUtils.cpp:94, unhandled cuda error", 4, "oom"),
+        ("NCCL error in: NCCLUtils.cpp:94, unhandled cuda error", None, "crashed"),
+        ("another", 4, "crashed"),
+    ],
+)
+def test_what_a_library_says_without_memory_is_out_of_memory(
+    monkeypatch, text, free_bytes, outcome
+):
+    def free_and_total():
+        if free_bytes is None:
+            raise RuntimeError("the context is gone")
+        return free_bytes, 100
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", free_and_total)
+    assert outcome_of(raising(RuntimeError(text))) == (outcome, f"RuntimeError: {text}")
+
+
+def test_a_step_that_ends_the_process_is_a_crash_with_its_reason():
+    outcome, reason = outcome_of(lambda: sys.exit(3))
+    assert outcome == "crashed"
+    assert "sys.exit(3)" in reason
+
+
+def test_a_step_that_cannot_be_deterministic_is_refused_with_a_remedy():
+    def unpool():
+        torch.use_deterministic_algorithms(True)
+        try:
+            torch.nn.functional.max_unpool2d(
+                torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1, dtype=torch.int64), 2
+            )
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+    outcome, reason = outcome_of(unpool)
+    assert outcome == "unsupported"
+    assert "does not have a deterministic implementation" in reason
+    assert "use deterministic=false" in reason
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_a_mode_that_captures_graphs_cannot_accumulate_on_a_card(mode):
+    config, card = RunConfig(compile=mode, grad_accum_steps=2), Card(ScriptedClock())
+    check_accumulation(config, card)  # nothing is captured there
+    card.supports_cuda_graphs = True
+    with pytest.raises(UnsupportedError, match=r"use compile=default, or grad_accum_steps=1"):
+        check_accumulation(config, card)
+    check_accumulation(config.model_copy(update={"grad_accum_steps": 1}), card)
+    check_accumulation(config.model_copy(update={"compile": "default"}), card)
+
+
+def attempt_in(tmp_path, **changes):
+    folder = RecordFolder.create(tmp_path, "one")
+    folder.write(folder.config, Job(config=small_run(**changes)))
+    journal = JournalWriter(folder.journal)
+    return MeasurementAttempt(folder, journal, before_warm_up=lambda: None)
+
+
+def fails_after_the_step(step, device):
+    step()
+    raise RuntimeError("CUPTI_ERROR")
+
+
+FAILS = raising(RuntimeError("CUPTI_ERROR"))
+HERE = "bench.worker.measurement"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "fails", "fact", "warmup_iters"),
+    [
+        *((f"{HERE}.work_set", FAILS, "work", iters) for iters in (1, 3)),
+        (f"{HERE}.work_set", fails_after_the_step, "work", 3),
+        ("bench.training.devices.CpuDevice.hidden_syncs", FAILS, "hidden_syncs", 2),
+        (f"{HERE}.MeasurementAttempt.compare_ranks", FAILS, "ranks", 2),
+        ("bench.worker.step_setup.StepSetup.complexity", FAILS, "complexity", 2),
+    ],
+)
+def test_what_looks_into_the_step_besides_its_window_decides_nothing_about_the_run(
+    tmp_path, monkeypatch, where, fails, fact, warmup_iters
+):
+    monkeypatch.setattr(where, fails)
+    attempt = attempt_in(tmp_path, warmup_iters=warmup_iters)
+    attempt.attempt()
+    account = attempt.folder.read_worker()
+    assert (account.outcome, account.reason) == ("ok", None)
+    assert len(account.measurement.iteration_times_s) == 6
+    assert len(account.measurement.warmup_times_s) == warmup_iters
+    found = account if fact == "complexity" else account.measurement
+    assert found.missing[fact] == "RuntimeError: CUPTI_ERROR"
+    assert (account.measurement.work is None) == (fact == "work")
+
+
+def test_a_step_that_fails_under_the_profiler_and_without_it_is_the_runs_failure(tmp_path):
+    with pytest.raises(MemoryError):
+        attempt_in(tmp_path)._profile(None, raising(MemoryError()))
