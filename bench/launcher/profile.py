@@ -47,9 +47,8 @@ _AUTO: dict[Backend, tuple[ToolName, ...]] = {"cuda": ("ncu",), "cpu": ("perf",)
 class _Findings:
     """What has been found so far, kept where an interrupt leaves it usable."""
 
-    sections: dict[ToolName, Section] = field(default_factory=dict)
+    sections: dict[ToolName, Section | Unknown] = field(default_factory=dict)
     steps: list[Account] = field(default_factory=list)
-    why_not: dict[ToolName, str] = field(default_factory=dict)
     telemetry: dict[ToolName, Telemetry] = field(default_factory=dict)
     outcome: Outcome = "ok"
     reason: str | None = None
@@ -80,12 +79,13 @@ def launch_profile(
     folder.write(folder.config, Job(kind="profile", config=config))
     found = _Findings()
     for name in tools or ("torch",):
-        _try_tool(name, config, folder, found, on_event)
+        found.sections[name] = _section(name, config, folder, found, on_event)
     if tools is None and (resolved := found.first("resolved")) is not None:
         for name in _AUTO[resolved.backend]:
-            _try_tool(name, config, folder, found, on_event)
-    if tools is not None and found.why_not and found.outcome == "ok":
-        found.outcome, found.reason = "unsupported", next(iter(found.why_not.values()))
+            found.sections[name] = _section(name, config, folder, found, on_event)
+    failed = [each for each in found.sections.values() if isinstance(each, Unknown)]
+    if tools is not None and failed and found.outcome == "ok":
+        found.outcome, found.reason = "unsupported", failed[0].reason
     return _finish(folder, config, timed, found, started)
 
 
@@ -96,49 +96,45 @@ def obstacle_to(tool: Tool, config: RunConfig, backend: Backend) -> str | None:
     return tool.obstacle(backend)
 
 
-def _try_tool(
+def _section(
     name: ToolName, config: RunConfig, folder: RecordFolder, found: _Findings, on_event: OnEvent
-) -> None:
-    """Add the tool's section to `found`, or the reason why there is none."""
+) -> Section | Unknown:
+    """What the tool finds, or the reason why it finds nothing."""
     if found.outcome != "ok":
-        found.why_not[name] = str(found.reason)
-        return
+        return Unknown(str(found.reason))
     tool = TOOLS[name]()
     # While `auto` is not resolved, the backend that the tool is made for.
     meant: Backend = "cuda" if name == "ncu" else "cpu"
     asked = meant if config.backend == "auto" else config.backend
     resolved: ResolvedConfig | None = found.first("resolved")
-    backend = resolved.backend if resolved is not None else asked
-    if reason := obstacle_to(tool, config, backend):
-        found.why_not[name] = reason
-        return
+    if reason := obstacle_to(tool, config, resolved.backend if resolved else asked):
+        return Unknown(reason)
     on_event(Event("tool", 0.0, {"tool": name}))
     steps: list[Account] = []
     for attempt in tool.attempts(folder.path):
-        step, why, telemetry = _run(tool, attempt, config, folder, on_event)
+        step, telemetry = _run(tool, attempt, config, folder, on_event)
         if not isinstance(telemetry, Unknown):  # of several passes, the last
             found.telemetry[name] = telemetry
         found.steps.append(step)
         steps.append(step)
+        console = folder.path / attempt.name / "console.log"
+        why = tool.explain(console.read_text(encoding="utf-8", errors="replace"))
         if step.outcome != "ok" or why is not None:
-            found.why_not[name] = why or str(step.reason)
             # A tool's own refusal concerns its section alone, as does a step that went well before.
-            if step.outcome == "interrupted" or (why is None and not found.sections):
+            went_well = any(found.sections.values())
+            if step.outcome == "interrupted" or (why is None and not went_well):
                 found.outcome, found.reason = step.outcome, step.reason
-            return
+            return Unknown(why or str(step.reason))
     try:
-        found.sections[name] = tool.read(folder.path, steps)
+        return tool.read(folder.path, steps)
     except UserError as error:
-        found.why_not[name] = str(error)
+        return Unknown(str(error))
 
 
 def _run(
     tool: Tool, attempt: Attempt, config: RunConfig, folder: RecordFolder, on_event: OnEvent
-) -> tuple[Account, str | None, Telemetry | Unknown]:
-    """Run one worker under the tool; return its account, and the tool's cause if it failed.
-
-    Beside them what was sampled while the worker had its device.
-    """
+) -> tuple[Account, Telemetry | Unknown]:
+    """Run one worker under the tool; return its account, and what was sampled meanwhile."""
     inside = RecordFolder.create(folder.path, attempt.name)
     job = Job(kind="profile", config=config, tool=tool.name, task=attempt.task)
     inside.write(inside.config, job)
@@ -150,8 +146,7 @@ def _run(
     if step.outcome != "ok":
         cause = failure_cause(inside, step.outcome, step.reason, config.world_size)
         step = step.replaced(outcome=cause[0], reason=cause[1])
-    why = tool.explain(inside.console.read_text(encoding="utf-8", errors="replace"))
-    return step, why, watch.telemetry_between("device", "ended")
+    return step, watch.telemetry_between("device", "ended")
 
 
 def read_timed(records: Path, record_id: str, *, option: str = "of") -> RunRecord:
@@ -204,8 +199,10 @@ def _finish(
         "timed_record_id": "no device was opened",
         "tool_telemetry": "no worker had a device until it ended",
     }
-    for tool, section in SECTIONS.items():
-        why_missing[section] = found.why_not.get(tool, f"{tool} was not tried")
+    sections = {
+        section: found.sections.get(tool, Unknown(f"{tool} was not tried"))
+        for tool, section in SECTIONS.items()
+    }
     parts = ("resolved", "environment", "complexity", "work")
     record = _profile(
         folder,
@@ -218,7 +215,7 @@ def _finish(
         tool_telemetry=found.telemetry or None,
         timed_record_id=timed and timed.record_id,
         **{name: found.first(name) for name in parts},
-        **{section: found.sections.get(tool) for tool, section in SECTIONS.items()},
+        **sections,
     )
     if timed is None and record.resolved is not None:
         twin = find_timed(folder.path.parent, record)
@@ -323,7 +320,7 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
 def _recovered_profile(folder: RecordFolder, config: RunConfig, created: datetime) -> ProfileRecord:
     """Make a record of what the workers left in `folder`, whose launcher died."""
     why = "the launching process ended before the profile"
-    found = _Findings(why_not=dict.fromkeys(SECTIONS, why), outcome="interrupted", reason=why)
+    found = _Findings(dict.fromkeys(SECTIONS, Unknown(why)), outcome="interrupted", reason=why)
     for path in sorted(folder.path.glob("*/worker.json")):
         if (step := RecordFolder(path.parent).read_worker()) is not None:
             found.steps.append(step)

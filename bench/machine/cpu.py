@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from bench.errors import Unknown
-from bench.machine.limits import cgroup_limits, memory_bytes
+from bench.machine.limits import cpu_quota, memory_bytes
 from bench.machine.probes import (
     ROOT,
     UnknownFactError,
@@ -46,10 +46,7 @@ def others_cpu_s() -> float:
 
 
 def last_level_cache_bytes(cpus: Iterable[int], root: Path = ROOT) -> int:
-    """Return the bytes of all last-level caches that `cpus` reach, a shared one counted once.
-
-    Raises `UnknownFactError` where the system does not show them.
-    """
+    """Return the bytes of all last-level caches that `cpus` reach, a shared one counted once."""
     if platform.system() == "Darwin":
         return _apple_cache_bytes()
     levels = data_caches(cpus, root)
@@ -66,10 +63,7 @@ class CacheLevel:
 
 
 def data_caches(cpus: Iterable[int], root: Path = ROOT) -> dict[int, CacheLevel]:
-    """Return the data caches that `cpus` reach by level, a shared one counted once.
-
-    Raises `UnknownFactError` where the system is not Linux or lists none.
-    """
+    """Return the data caches that `cpus` reach by level, a shared one counted once."""
     if platform.system() != "Linux":
         raise UnknownFactError(f"not read on {platform.system()}")
     caches: dict[int, dict[str, int]] = {}
@@ -131,12 +125,12 @@ def cpu_device_info(root: Path = ROOT) -> DeviceInfo:
 
 
 def cpu_caches(root: Path = ROOT) -> dict[int, CacheLevel]:
-    """Return the data caches usable here by level. Raises `UnknownFactError` where unknown."""
+    """Return the data caches usable here by level."""
     return data_caches(_allowed_cpus(), root)
 
 
 def cpu_model(root: Path = ROOT) -> str:
-    """Return the maker's name of the processor. Raises `UnknownFactError` if it has none."""
+    """Return the maker's name of the processor."""
     system = platform.system()
     if system == "Darwin":
         return sysctl("machdep.cpu.brand_string")
@@ -155,8 +149,7 @@ def cpu_signature(root: Path = ROOT) -> str:
     """Return the maker's numbers of the processor, such as `family 25 model 17 stepping 1`.
 
     The name alone does not identify a processor: a virtual machine may see `AMD EPYC` or
-    `Intel(R) Xeon(R) CPU @ 2.20GHz` on several generations, one twice as fast as the other. Raises
-    `UnknownFactError` where the system does not show them.
+    `Intel(R) Xeon(R) CPU @ 2.20GHz` on several generations, one twice as fast as the other.
     """
     system = platform.system()
     if system == "Darwin":
@@ -177,7 +170,7 @@ def usable_cores(root: Path = ROOT) -> int:
 
     Rounded up because a quota of 1.5 cores is only used whole by two threads.
     """
-    quota = cgroup_limits(root).cpus
+    quota = cpu_quota(root)
     allowed = len(_allowed_cpus())
     return allowed if quota is None else min(allowed, max(1, math.ceil(quota)))
 
@@ -195,7 +188,7 @@ def usable_physical_cores(root: Path = ROOT) -> int:
 
 
 def physical_cores() -> int:
-    """Return the machine's physical cores. Raises `UnknownFactError` if unknown."""
+    """Return the machine's physical cores."""
     if cores := psutil.cpu_count(logical=False):
         return cores
     raise UnknownFactError("the system does not distinguish hardware threads from cores")
@@ -213,43 +206,25 @@ def _max_clock_mhz() -> float:
     return float(clock.max)
 
 
-_MICRO = 1e-6
-
-
 class PackageEnergy:
-    """Cumulative energy of all processor packages.
-
-    Raises `UnknownFactError` where no package's counter can be read.
-    """
+    """Cumulative energy of all processor packages."""
 
     def __init__(self, root: Path = ROOT) -> None:
-        self._packages = [_Package(folder) for folder in _package_folders(root)]
-        if not self._packages:
+        # Packages only: `psys` holds them again, and intel-rapl-mmio shows the same counters.
+        zones = sorted((root / "sys/class/powercap").glob("intel-rapl:*"))
+        packages = [zone for zone in zones if text_of(zone / "name").startswith("package-")]
+        if not packages:
             raise UnknownFactError("the kernel shows no RAPL energy counter")
-
-    def energy_j(self) -> float:
-        """Return joules; only differences mean something. Raises `UnknownFactError`."""
-        return sum(package.energy_j() for package in self._packages)
-
-
-class _Package:
-    """One counter, made to count on where the register wraps around."""
-
-    def __init__(self, folder: Path) -> None:
-        self._counter = folder / "energy_uj"
-        self._range_uj = int(text_of(folder / "max_energy_range_uj"))
-        self._last_uj = int(text_of(self._counter))
+        self._range_uj = {zone: int(text_of(zone / "max_energy_range_uj")) for zone in packages}
+        self._last_uj = {zone: int(text_of(zone / "energy_uj")) for zone in packages}
         self._total_uj = 0
 
     def energy_j(self) -> float:
-        now_uj = int(text_of(self._counter))
-        step = now_uj - self._last_uj
-        self._total_uj += step if step >= 0 else step + self._range_uj
-        self._last_uj = now_uj
-        return self._total_uj * _MICRO
-
-
-def _package_folders(root: Path) -> list[Path]:
-    """Packages only: `psys` holds them again, and intel-rapl-mmio shows the same counters."""
-    zones = sorted((root / "sys/class/powercap").glob("intel-rapl:*"))
-    return [zone for zone in zones if text_of(zone / "name").startswith("package-")]
+        """Return joules, of which only differences mean something."""
+        for zone, range_uj in self._range_uj.items():
+            now_uj = int(text_of(zone / "energy_uj"))
+            step_uj = now_uj - self._last_uj[zone]
+            # where the register wraps around it counts on
+            self._total_uj += step_uj if step_uj >= 0 else step_uj + range_uj
+            self._last_uj[zone] = now_uj
+        return self._total_uj / 1e6

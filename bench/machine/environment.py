@@ -152,10 +152,7 @@ def kernel_name() -> str:
 
 
 def storage(folder: Path) -> str:
-    """Return the file system that `folder` lies on, or will lie on, such as `ext4`.
-
-    Raises `UnknownFactError` where no mount holds it.
-    """
+    """Return the file system that `folder` lies on, or will lie on, such as `ext4`."""
     place = folder.resolve()
     holding = [
         mount
@@ -172,7 +169,7 @@ def storage(folder: Path) -> str:
 
 
 def power_source(hypervisor: str | None) -> str:
-    """Return `mains` or `battery`. Raises `UnknownFactError` where that is unknown."""
+    """Return `mains` or `battery`."""
     sensor = getattr(psutil, "sensors_battery", None)
     battery = sensor() if sensor else None
     if battery is not None and battery.power_plugged is not None:

@@ -21,7 +21,7 @@ _CAPABILITY_MINOR = 76
 
 
 def open_driver() -> Any:
-    """Return CUDA's driver library. Raises `UnknownFactError` where there is none."""
+    """Return CUDA's driver library."""
     name = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
     try:
         return ctypes.CDLL(name)
@@ -30,10 +30,7 @@ def open_driver() -> Any:
 
 
 def compute_capability(opener: Callable[[], Any] = open_driver) -> tuple[int, int]:
-    """Return the compute capability of CUDA's device 0, such as (9, 0).
-
-    Raises `UnknownFactError` where there is no driver or no device.
-    """
+    """Return the compute capability of CUDA's device 0, such as (9, 0)."""
     driver = opener()
     device, major, minor = _device(driver, 0), ctypes.c_int(), ctypes.c_int()
     _call(driver, "cuDeviceGetAttribute", ctypes.byref(major), _CAPABILITY_MAJOR, device)
@@ -42,10 +39,7 @@ def compute_capability(opener: Callable[[], Any] = open_driver) -> tuple[int, in
 
 
 def device_uuid(opener: Callable[[], Any] = open_driver, number: int = 0) -> str:
-    """Return the UUID of CUDA's device `number`, or of the slice that it is, as torch spells it.
-
-    Raises `UnknownFactError` where there is no driver or no device.
-    """
+    """Return the UUID of CUDA's device `number`, or of the slice that it is, as torch spells it."""
     driver = opener()
     found = (ctypes.c_ubyte * 16)()
     _call(driver, "cuDeviceGetUuid_v2", ctypes.byref(found), _device(driver, number))
@@ -104,7 +98,7 @@ AMD_UUID = "AMD-"
 
 
 def open_amdsmi() -> Any:
-    """Return `amdsmi`, AMD's management library, initialised. Raises `UnknownFactError`."""
+    """Return `amdsmi`, AMD's management library, initialised."""
     try:
         import amdsmi
     except Exception as error:  # without its C library the import fails in other ways
@@ -126,7 +120,7 @@ def amd_uuid(torch_uuid: str) -> str:
 
 
 def amd_device(smi: Any, device_uuid: str) -> Any:
-    """Return the handle of the device of that UUID. Raises `UnknownFactError`."""
+    """Return the handle of the device of that UUID."""
     serial = device_uuid.removeprefix(AMD_UUID).lstrip("0")
     for handle in smi.amdsmi_get_processor_handles():
         printed = str(smi.amdsmi_get_gpu_asic_info(handle)["asic_serial"])
@@ -136,7 +130,7 @@ def amd_device(smi: Any, device_uuid: str) -> Any:
 
 
 def number_of(value: Any) -> float:
-    """Return a figure of amdsmi. Raises `UnknownFactError` where it has none, which is `N/A`."""
+    """Return a figure of amdsmi."""
     if value == "N/A":
         raise UnknownFactError("amdsmi answers N/A")
     return float(value)

@@ -1,4 +1,4 @@
-"""What the system allows this process, and how a process ended.
+"""What the system allows this process, what it has used, and how a process ended.
 
 Limits of control groups (versions 1 and 2) may be set on any level above the process, so the
 tightest one up to the root counts. Inside a container the mounted root is the container's own
@@ -14,7 +14,6 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -22,25 +21,27 @@ import psutil
 
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
-from bench.machine.probes import ROOT, UnknownFactError, text_of
-
-#: Version 1 writes "no limit" as the largest page-aligned number.
-_UNLIMITED_BYTES = 2**60
+from bench.machine.probes import ROOT, UnknownFactError, probe, text_of
 
 
-@dataclass(frozen=True)
-class CgroupLimits:
-    """Limits of this process's groups; None means no limit."""
+def cpu_quota(root: Path = ROOT) -> float | None:
+    """Return the cores of the tightest quota on this process; None where there is none."""
+    quotas = []
+    for group in _groups(root, "cpu"):
+        quota, _, period = _text(group / "cpu.max").partition(" ")
+        if not quota.isdigit():
+            quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit() and int(period) > 0:
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
 
-    cpus: float | None
-    memory_bytes: int | None
 
-
-def cgroup_limits(root: Path = ROOT) -> CgroupLimits:
-    """Return the tightest limits between this process's group and the root."""
-    cpus = [limit for folder in _groups(root, "cpu") for limit in _cpus(folder)]
-    memory = [limit for folder in _groups(root, "memory") for limit in _memory(folder)]
-    return CgroupLimits(min(cpus, default=None), min(memory, default=None))
+def memory_bytes(root: Path = ROOT) -> int:
+    """Return the memory this process may use: the machine's, or its control group's if less."""
+    names = ("memory.max", "memory.limit_in_bytes")  # of version 2, and of version 1
+    limits = [_text(group / name) for group in _groups(root, "memory") for name in names]
+    total = int(psutil.virtual_memory().total)
+    return min([total, *(int(limit) for limit in limits if limit.isdigit())])
 
 
 def oom_kills(root: Path = ROOT) -> int | None:
@@ -49,23 +50,19 @@ def oom_kills(root: Path = ROOT) -> int | None:
     Of this process's own memory group where that is counted, else of the whole machine; None
     where neither is (macOS, Windows, kernels before 4.13).
     """
-    own = [folder / name for folder in _groups(root, "memory") for name in _EVENT_FILES]
+    names = ("memory.events", "memory.oom_control")
+    own = (group / name for group in _groups(root, "memory") for name in names)
     for path in (*own, root / "proc/vmstat"):
-        for line in _lines(path):
-            name, _, count = line.partition(" ")
-            if name == "oom_kill" and count.isdigit():
-                return int(count)
+        if found := re.search(r"^oom_kill (\d+)$", _text(path), re.MULTILINE):
+            return int(found[1])
     return None
-
-
-_EVENT_FILES = ("memory.events", "memory.oom_control")
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
     """Yield the folders of this process's group and of the groups above it, innermost first."""
     base = root / "sys/fs/cgroup"
     unified = base if (base / "cgroup.controllers").exists() else base / "unified"
-    for line in _lines(root / "proc/self/cgroup"):
+    for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
             mount = unified
@@ -79,40 +76,12 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         yield from (folder for folder in chain if folder.is_relative_to(mount))
 
 
-def _cpus(group: Path) -> Iterator[float]:
-    quota, _, period = next(iter(_lines(group / "cpu.max")), "max").partition(" ")
-    if quota == "max":
-        quota = next(iter(_lines(group / "cpu.cfs_quota_us")), "-1")
-        period = next(iter(_lines(group / "cpu.cfs_period_us")), "0")
-    if quota.isdigit() and period.isdigit() and int(period) > 0:
-        yield int(quota) / int(period)
-
-
-def _memory(group: Path) -> Iterator[int]:
-    for name in ("memory.max", "memory.limit_in_bytes"):
-        limit = next(iter(_lines(group / name)), "max")
-        if limit.isdigit() and int(limit) < _UNLIMITED_BYTES:
-            yield int(limit)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return text_of(path).splitlines()
-    except UnknownFactError:
-        return []
-
-
-def memory_bytes(root: Path = ROOT) -> int:
-    """Return the memory this process may use: the machine's, or its control group's if less."""
-    total = int(psutil.virtual_memory().total)
-    limit = cgroup_limits(root).memory_bytes
-    return total if limit is None else min(total, limit)
+def _text(path: Path) -> str:
+    return probe(text_of, path) or ""
 
 
 def peak_memory_bytes() -> int:
     """Return the most memory that this process, or one that it waited for, has held at once.
-
-    Raises `UnknownFactError` where the system does not say.
 
     On Linux its own is VmHWM of proc(5): ru_maxrss may be that of the process that started this
     one, which is handed down through exec (setmax_mm_hiwater_rss in fs/exec.c).
@@ -125,8 +94,7 @@ def peak_memory_bytes() -> int:
     own, children = (resource.getrusage(each).ru_maxrss for each in who)
     if sys.platform == "darwin":  # bytes there, KiB on Linux (getrusage(2) of each)
         return max(own, children)
-    status = text_of(Path("/proc/self/status"))
-    found = re.search(r"^VmHWM:\s*(\d+) kB", status, re.MULTILINE)
+    found = re.search(r"^VmHWM:\s*(\d+) kB", _text(ROOT / "proc/self/status"), re.MULTILINE)
     if found is None:
         raise UnknownFactError("the kernel shows no high-water mark")
     return 1024 * max(int(found[1]), children)
@@ -141,15 +109,10 @@ def profiling_capabilities(root: Path = ROOT) -> frozenset[str]:
 
     With either it may read performance counters whatever the system's default is.
     """
-    try:
-        status = text_of(root / "proc/self/status")
-    except UnknownFactError:
-        return frozenset()
-    for line in status.splitlines():
-        if line.startswith("CapEff:"):
-            effective = int(line.split()[1], 16)
-            return frozenset(name for name, bit in _BITS.items() if effective >> bit & 1)
-    return frozenset()
+    status = _text(root / "proc/self/status")
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    effective = int(found[1], 16) if found else 0
+    return frozenset(name for name, bit in _BITS.items() if effective >> bit & 1)
 
 
 _SIGKILL = 9
@@ -160,30 +123,19 @@ def describe_exit(
 ) -> str:
     """Return in words how a process ended, and whether the out-of-memory killer had a hand in it.
 
-    The counts are `bench.machine.limits.oom_kills` before the start and after the end.
+    The counts are `oom_kills` before the start and after the end.
     """
-    known = oom_kills_before is not None and oom_kills_after is not None
-    kills = (oom_kills_after or 0) - (oom_kills_before or 0) if known else 0
-    words = _exit_words(returncode)
-    if returncode == 0:
-        return words
-    if kills > 0:
-        return f"{words}: the kernel's out-of-memory killer struck ({kills} killed since then)"
-    if returncode == -_SIGKILL:
-        return f"{words}, not by the out-of-memory killer" if known else words
-    return words
-
-
-def _exit_words(returncode: int) -> str:
+    words = f"exit code {returncode}"
     if returncode < 0:
-        try:
-            name = signal.Signals(-returncode).name
-        except ValueError:
-            name = "an unnamed signal"
-        return f"ended by {name} (signal {-returncode})"
-    if returncode >= 2**31:  # Windows's NTSTATUS, such as 0xC0000005: access violation
-        return f"ended by exception 0x{returncode:08X}"
-    return f"exit code {returncode}"
+        names = {each.value: each.name for each in signal.Signals}
+        words = f"ended by {names.get(-returncode, 'an unnamed signal')} (signal {-returncode})"
+    elif returncode >= 2**31:  # Windows's NTSTATUS, such as 0xC0000005: access violation
+        words = f"ended by exception 0x{returncode:08X}"
+    if returncode == 0 or oom_kills_before is None or oom_kills_after is None:
+        return words
+    if (kills := oom_kills_after - oom_kills_before) > 0:
+        return f"{words}: the kernel's out-of-memory killer struck ({kills} killed since then)"
+    return f"{words}, not by the out-of-memory killer" if returncode == -_SIGKILL else words
 
 
 #: No separate mapping for a large block, never give the heap's end back.

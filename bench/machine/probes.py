@@ -1,4 +1,8 @@
-"""Reading facts that may not be there: each is a value, or `Unknown` with the reason."""
+"""Reading facts that may not be there: each is a value, or `Unknown` with the reason.
+
+What reads one fact, here and in the modules beside this one, raises `UnknownFactError` where the
+system does not show it.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +54,7 @@ def reason_of(error: Exception) -> str:
 
 
 def text_of(path: Path) -> str:
-    """Return a small file's text without its trailing newline or NUL.
-
-    Raises `UnknownFactError` where it cannot be read.
-    """
+    """Return a small file's text without its trailing newline or NUL."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip("\0\n ")
     except OSError as error:
@@ -66,10 +67,7 @@ def output_of(
     accepted_codes: tuple[int, ...] = (0,),
     unset: tuple[str, ...] = (),
 ) -> str:
-    """Return what a program prints, in the C locale and without the variables in `unset`.
-
-    Raises `UnknownFactError` where it is absent, fails or takes too long.
-    """
+    """Return what a program prints, in the C locale and without the variables in `unset`."""
     # Asked first, because a folder on PATH that may not be read hides that the program is absent.
     if shutil.which(command[0]) is None:
         raise UnknownFactError(f"no program {command[0]} here")
@@ -96,12 +94,12 @@ def output_of(
 
 
 def sysctl(name: str) -> str:
-    """Return a value of macOS's sysctl. Raises `UnknownFactError` elsewhere."""
+    """Return a value of macOS's sysctl."""
     return output_of("sysctl", "-n", name)
 
 
 def registry_text(path: str, name: str) -> str:
-    """Return a value below Windows's HKEY_LOCAL_MACHINE. Raises `UnknownFactError` elsewhere."""
+    """Return a value below Windows's HKEY_LOCAL_MACHINE."""
     if sys.platform != "win32":
         raise UnknownFactError("there is no Windows registry here")
     import winreg
@@ -114,10 +112,7 @@ def registry_text(path: str, name: str) -> str:
 
 
 def open_nvml() -> Any:
-    """Return `pynvml`, NVIDIA's management library, initialised.
-
-    Raises `UnknownFactError` with what is wrong.
-    """
+    """Return `pynvml`, NVIDIA's management library, initialised."""
     try:
         import pynvml
     except ImportError:
@@ -133,7 +128,7 @@ def nvml_device(nvml: Any, uuid: str) -> tuple[str, Any]:
     """Return NVML's own UUID and its handle of the device that CUDA calls `uuid`.
 
     By UUID, because CUDA_VISIBLE_DEVICES renumbers devices for CUDA and not for NVML. CUDA
-    leaves out the prefix that marks a whole GPU or a slice of one. Raises `UnknownFactError`.
+    leaves out the prefix that marks a whole GPU or a slice of one.
     """
     candidates = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
     for candidate in candidates:

@@ -60,8 +60,7 @@ _CONTAINERS = (
 def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str:
     """Return the container runtime around this process, with its image if known, or `none`.
 
-    Nothing inside a container knows its image; `MLPROJECT_IMAGE` names it, as in ours. Raises
-    `UnknownFactError` on Windows, whose containers leave no sign that we know.
+    Nothing inside a container knows its image; `MLPROJECT_IMAGE` names it, as in ours.
     """
     system = platform.system()
     if system == "Windows":
@@ -103,8 +102,7 @@ _SYSTEMD_WORDS = {"microsoft": "hyperv", "oracle": "virtualbox", "amazon": "kvm"
 def virtualization(root: Path = ROOT) -> str:
     """Return the hypervisor under this system (`wsl1`, `wsl2`, `kvm`, `hyperv`...), or `none`.
 
-    `unidentified` where the processor shows a hypervisor without a name. Raises
-    `UnknownFactError` where that is unknown.
+    `unidentified` where the processor shows a hypervisor without a name.
     """
     if platform.system() == "Darwin":
         return "unidentified" if sysctl("kern.hv_vmm_present") == "1" else "none"
@@ -142,7 +140,7 @@ def host(root: Path = ROOT) -> str:
     """Return twelve hex digits that differ between machines and say nothing else of this one.
 
     Made of what the system calls itself: on Linux the machine id with the host's name, since copies
-    of one disk share the id. Raises `UnknownFactError` in a container, which has an id of its own.
+    of one disk share the id.
     """
     system = platform.system()
     if system == "Darwin":

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -75,15 +76,6 @@ def read_switches() -> dict[str, str]:
         "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()),
         "threads": str(torch.get_num_threads()),
     }
-
-
-def open_phases(config: RunConfig, device: Device) -> Phases:
-    """Return the marks that `config` asks for around the parts of a step."""
-    if config.phases:
-        return TimedPhases(device, time.perf_counter)
-    if config.nvtx and device.backend == "cuda":
-        return NvtxPhases()
-    return Phases()
 
 
 #: Why `fused_optimizer` cannot be true for some models.
@@ -185,10 +177,9 @@ class ReadyStep:
         follow = self.limits.iters if window else 0
         self.journal.note("warmup_started", **asdict(replace(self.limits, iters=follow)))
 
-        def on_lap(seconds: float) -> None:
-            self.journal.note("warmup", seconds=seconds)
-
-        self.window.warm_up(self.step, self.limits, on_lap, last=last)
+        self.window.warm_up(
+            self.step, self.limits, lambda s: self.journal.note("warmup", seconds=s), last=last
+        )
 
     def measure(self) -> None:
         """Run the measured window."""
@@ -202,10 +193,6 @@ class ReadyStep:
             used_s, took_s = others_cpu_s() - before_s, time.perf_counter() - began_s
             self.window.other_cpu_cores = max(0.0, used_s / took_s)
         self.journal.note("window_ended")
-
-    def spec(self) -> StepSpec:
-        """Return what decides the cost of the step, for `bench.cost`."""
-        return StepSpec.of(self.config, self.resolved)
 
 
 class StepSetup:
@@ -237,7 +224,11 @@ class StepSetup:
             workload = workload_of(config)
         set_switches(config, precision, threads)
         resolved = self.resolved = resolve(config, device, precision, workload)
-        phases = open_phases(config, device)
+        phases = Phases()
+        if config.phases:
+            phases = TimedPhases(device, time.perf_counter)
+        elif config.nvtx and device.backend == "cuda":
+            phases = NvtxPhases()
         with self._timed("data"):
             batches = open_batches(config, resolved, workload, device.torch_device, team.shard)
         try:
@@ -249,7 +240,9 @@ class StepSetup:
                 self._journal.note("notice", text=f"fused_optimizer=auto is false: {_COMPLEX}")
             set_switches(config, precision, resolved.threads)
             self._switches = read_switches()
-            self._note_precision(self.resolved)
+            note = self.resolved.precision_note(config.precision)
+            if note is not None and not config.data_only:
+                self._journal.note("notice", text=note)
             window = Window(
                 time.perf_counter,
                 device,
@@ -260,15 +253,8 @@ class StepSetup:
             )
             next_batch = window.waiting(batches.next)
             device.reset_peak_memory()
-            self.ready = ReadyStep(
-                config,
-                self.resolved,
-                device,
-                window,
-                team,
-                lambda: step(next_batch),
-                self._journal,
-            )
+            run = partial(step, next_batch)
+            self.ready = ReadyStep(config, self.resolved, device, window, team, run, self._journal)
             yield self.ready
         except (UserError, MemoryError, torch.OutOfMemoryError):
             raise
@@ -281,11 +267,8 @@ class StepSetup:
 
     def changed_switches(self) -> tuple[str, ...]:
         """Return the switches that the step has set otherwise since it was set up."""
-        if not self._switches:
-            return ()
-        now = read_switches()
-        pairs = ((name, asked, now[name]) for name, asked in self._switches.items())
-        return tuple(f"{name} to {is_now}" for name, asked, is_now in pairs if is_now != asked)
+        now = read_switches() if self._switches else {}
+        return tuple(f"{name} to {now[name]}" for name in now if now[name] != self._switches[name])
 
     def _refuse_size(self, resolved: ResolvedConfig) -> None:
         """Raise `UserError` if the model can be trained, but not at the size that was asked for.
@@ -302,12 +285,6 @@ class StepSetup:
             return
         step_complexity(spec)
 
-    def _note_precision(self, resolved: ResolvedConfig) -> None:
-        """Say where `precision` is not what its name suggests."""
-        note = resolved.precision_note(self.config.precision)
-        if note is not None and not self.config.data_only:
-            self._journal.note("notice", text=note)
-
     def environment(self, folder: RecordFolder) -> Environment | None:
         """Return the machine and software, if a device was opened."""
         if self._device is None:
@@ -318,11 +295,8 @@ class StepSetup:
         """Return what a step has to do, if the configuration was resolved on a device."""
         if self.resolved is None or self._device is None:
             return None
-        return self._cost(self._device, self.resolved)
-
-    def _cost(self, device: Device, resolved: ResolvedConfig) -> Complexity:
-        cache_bytes = device.info().last_level_cache_bytes
-        return cached_complexity(StepSpec.of(self.config, resolved, cache_bytes=cache_bytes))
+        cache_bytes = self._device.info().last_level_cache_bytes
+        return cached_complexity(StepSpec.of(self.config, self.resolved, cache_bytes=cache_bytes))
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

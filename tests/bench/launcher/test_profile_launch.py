@@ -121,7 +121,7 @@ def test_a_profile_finds_the_run_of_its_step_or_says_what_the_nearest_has(tmp_pa
     if words is None:
         assert found == timed
     else:
-        assert all(word in found for word in words)
+        assert all(word in found.reason for word in words)
 
 
 def test_a_tool_that_was_asked_for_and_is_not_here_is_unsupported(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from collections import namedtuple
 import psutil
 import pytest
 
-from bench.machine import environment, limits
+from bench.machine import environment
 from bench.machine.probes import UnknownFactError
 from bench.machine.surroundings import container, host, virtualization
 
@@ -133,15 +133,6 @@ def test_the_innermost_mount_holds_the_folder(tmp_path, monkeypatch):
     mounts.clear()
     with pytest.raises(UnknownFactError, match="no mounted file system"):
         environment.storage(tmp_path)
-
-
-def test_memory_is_the_smaller_of_machine_and_group(tree):
-    total = psutil.virtual_memory().total
-    root = tree({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cgroup.controllers": ""})
-    tree({"sys/fs/cgroup/memory.max": f"{total + 1}\n"})
-    assert limits.memory_bytes(root) == total
-    tree({"sys/fs/cgroup/memory.max": "123456789\n"})
-    assert limits.memory_bytes(root) == 123456789
 
 
 @pytest.mark.parametrize(

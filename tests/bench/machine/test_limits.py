@@ -1,13 +1,29 @@
+import json
+import platform
+from types import SimpleNamespace
+
+import psutil
 import pytest
+from worker_processes import output_of
 
-from bench.machine.limits import CgroupLimits, cgroup_limits, oom_kills, profiling_capabilities
+from bench.config import RunConfig
+from bench.errors import UnsupportedError
+from bench.machine.limits import (
+    allocator_in_use,
+    allocator_settings,
+    cpu_quota,
+    memory_bytes,
+    oom_kills,
+    profiling_capabilities,
+)
 
+MACHINE_BYTES = 10**10
 V2 = {"cgroup.controllers": "cpu memory\n"}
 V1_SELF = "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/\n"
 
 
 @pytest.mark.parametrize(
-    ("groups", "files", "cpus", "memory_bytes"),
+    ("groups", "files", "cpus", "least_bytes"),
     [
         pytest.param(
             "0::/user.slice/job.scope\n",
@@ -26,7 +42,7 @@ V1_SELF = "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/\n"
             "0::/\n",
             {**V2, "cpu.max": "max 100000\n", "memory.max": "max\n"},
             None,
-            None,
+            MACHINE_BYTES,
             id="version 2 without limits",
         ),
         pytest.param(  # it mounts its own group as the root; /proc names the host's folders
@@ -48,7 +64,7 @@ V1_SELF = "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/\n"
                 "memory/docker/abc/memory.limit_in_bytes": "9223372036854771712\n",
             },
             None,
-            None,
+            MACHINE_BYTES,
             id="version 1 without limits",
         ),
         pytest.param(
@@ -60,14 +76,16 @@ V1_SELF = "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/\n"
         ),
     ],
 )
-def test_limits_of_control_groups(tree, groups, files, cpus, memory_bytes):
+def test_limits_of_control_groups(tree, monkeypatch, groups, files, cpus, least_bytes):
     found = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     root = tree({"proc/self/cgroup": groups, **found})
-    assert cgroup_limits(root) == CgroupLimits(cpus, memory_bytes)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=MACHINE_BYTES))
+    assert (cpu_quota(root), memory_bytes(root)) == (cpus, least_bytes)
 
 
 def test_a_system_without_control_groups_has_no_limits(tree):
-    assert cgroup_limits(tree({})).memory_bytes is None
+    assert cpu_quota(tree({})) is None
+    assert memory_bytes(tree({})) == psutil.virtual_memory().total
     assert oom_kills(tree({})) is None
 
 
@@ -93,3 +111,61 @@ def test_oom_kills_of_the_own_group_come_before_the_machines(tree):
 def test_capabilities_are_read_bit_by_bit(tree, mask, allowed):
     assert bool(profiling_capabilities(tree({"proc/self/status": f"CapEff:\t{mask}\n"}))) is allowed
     assert profiling_capabilities(tree({}) / "nowhere") == frozenset()
+
+
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+
+FREED_AND_TAKEN_AGAIN = """
+import json, os, resource
+from bench.machine.limits import allocator_in_use
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def take():
+    block = bytearray(64 << 20)
+    block[::4096] = bytes(len(block) // 4096)
+
+take()
+before = faults()
+for _ in range(5):
+    take()
+print(json.dumps([allocator_in_use("auto"), faults() - before]))
+"""
+
+
+@glibc
+@pytest.mark.parametrize(
+    ("asked", "in_use", "pays_again"), [("auto", "retain", False), ("system", "system", True)]
+)
+@pytest.mark.slow
+def test_freed_memory_stays_or_is_paid_for_again(asked, in_use, pays_again):
+    allocator, faults = json.loads(
+        output_of(FREED_AND_TAKEN_AGAIN, **allocator_settings(RunConfig(allocator=asked)))
+    )
+    assert allocator == in_use
+    assert (faults > 1000) == pays_again
+    retain = allocator_settings(RunConfig(allocator="retain"))
+    assert (allocator_settings(RunConfig(allocator=asked)) == retain) == (in_use == "retain")
+
+
+@glibc
+def test_the_users_own_tunables_stay(monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")
+    tunables = allocator_settings(RunConfig())["GLIBC_TUNABLES"].split(":")
+    assert tunables == ["glibc.malloc.arena_max=1", "glibc.malloc.hugetlb=1"]
+
+
+@glibc
+def test_another_allocator_of_the_users_is_named_and_left_alone(monkeypatch):
+    monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libjemalloc.so.2")
+    assert allocator_settings(RunConfig(allocator="retain")) == {}
+    assert allocator_in_use("retain") == "preloaded"
+
+
+def test_what_the_c_library_cannot_is_unsupported(monkeypatch):
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    assert allocator_settings(RunConfig()) == {}
+    assert allocator_in_use("auto") == "system"
+    with pytest.raises(UnsupportedError, match="allocator='retain'"):
+        allocator_in_use("retain")

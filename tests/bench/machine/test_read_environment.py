@@ -1,7 +1,6 @@
 import sys
 from importlib import metadata
 
-import pynvml
 import pytest
 import samples
 import torch
@@ -12,7 +11,6 @@ from worker_processes import output_of
 from bench.config import RunConfig
 from bench.machine import cpu_device_info, read_environment
 from bench.machine.environment import environment_label, speed_variables
-from bench.machine.probes import UnknownFactError, open_nvml
 from bench.records import DeviceInfo, Environment
 
 
@@ -123,15 +121,3 @@ def test_a_machine_that_tells_nothing_gives_reasons_and_no_error(tmp_path, monke
 def test_importing_the_environment_imports_no_torch():
     ask = "import bench.machine, bench.launcher.telemetry, sys; print('torch' in sys.modules)"
     assert output_of(ask) == "False\n"
-
-
-def test_a_missing_management_library_is_a_reason(monkeypatch):
-    def absent():
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-
-    monkeypatch.setattr(pynvml, "nvmlInit", absent)
-    with pytest.raises(UnknownFactError, match="NVML: NVML Shared Library Not Found"):
-        open_nvml()
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(UnknownFactError, match="nvidia-ml-py is not installed"):
-        open_nvml()
