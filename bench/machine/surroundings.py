@@ -35,14 +35,12 @@ _DMI = {
 
 def read_dmi(root: Path = ROOT) -> dict[str, str]:
     """Return the DMI fields that can be read, by the kernel's names; none on macOS."""
-
-    def read(field: str) -> str:
-        if platform.system() == "Windows":
-            return registry_text(r"HARDWARE\DESCRIPTION\System\BIOS", _DMI[field])
-        return text_of(root / "sys/class/dmi/id" / field)
-
-    found = {field: value_or_none(partial(read, field)) for field in _DMI}
-    return {field: text for field, text in found.items() if text is not None}
+    if platform.system() == "Windows":
+        key = r"HARDWARE\DESCRIPTION\System\BIOS"
+        found = {field: probe(registry_text, key, name) for field, name in _DMI.items()}
+    else:
+        found = {field: probe(text_of, root / "sys/class/dmi/id" / field) for field in _DMI}
+    return {field: text for field, text in found.items() if not isinstance(text, Unknown)}
 
 
 #: Runtime, the file that it leaves in its containers, and its word in the control group's path.
@@ -67,19 +65,15 @@ def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str
         raise UnknownFactError("not looked for on Windows")
     if system == "Darwin":
         return "none"
-    runtime = _container_runtime(root, environ)
+    left = ("kubernetes",) if "KUBERNETES_SERVICE_HOST" in environ else ()
+    left += tuple(name for name, file, _ in _CONTAINERS if file and (root / file).exists())
+    if not left:
+        groups = text_of(root / "proc/self/cgroup")
+        left = tuple(name for name, _, word in _CONTAINERS if word and word in groups)
+    if not left:
+        return "none"
     image = environ.get("MLPROJECT_IMAGE")
-    return f"{runtime} ({image})" if image and runtime != "none" else runtime
-
-
-def _container_runtime(root: Path, environ: Mapping[str, str]) -> str:
-    if "KUBERNETES_SERVICE_HOST" in environ:
-        return "kubernetes"
-    for runtime, file, _ in _CONTAINERS:
-        if file and (root / file).exists():
-            return runtime
-    groups = text_of(root / "proc/self/cgroup")
-    return next((name for name, _, word in _CONTAINERS if word and word in groups), "none")
+    return f"{left[0]} ({image})" if image else left[0]
 
 
 #: Words in the vendor and product names; systemd's dmi_vendor_table (src/basic/virt.c) has them.

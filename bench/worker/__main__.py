@@ -29,8 +29,8 @@ from bench.records.journal import JournalWriter
 _WORKERS = {
     "measurement": ("bench.worker.measurement", "MeasurementAttempt"),
     "profile": ("bench.worker.profile", "ProfileAttempt"),
-    "ceilings": ("bench.worker.this_machine", "RoofsAttempt"),
-    "machine": ("bench.worker.this_machine", "MachineAttempt"),
+    "ceilings": ("bench.worker.attempt", "RoofsAttempt"),
+    "machine": ("bench.worker.attempt", "MachineAttempt"),
     "ranks": ("bench.worker.ranks", "run_ranks"),
     "rank": ("bench.worker.ranks", "run_rank"),
 }

@@ -8,7 +8,7 @@ from worker_processes import output_of
 
 import bench
 from bench import RunConfig, UserError, measure, measure_roofs
-from bench.errors import UnsupportedError
+from bench.errors import Unknown, UnsupportedError
 from bench.launcher import from_python
 from bench.launcher.from_python import find_ceilings
 from bench.machine.cpu import cpu_model, cpu_signature
@@ -53,24 +53,49 @@ def test_roofs_that_are_there_are_not_measured_again(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def file_roofs(records, **changes):
+    """Clean roofs of this machine, or of one that differs from it."""
+    here = samples.environment(
+        **{
+            "cpu_model": value_or_none(cpu_model),
+            "cpu_signature": value_or_none(cpu_signature),
+            "torch": metadata.version("torch"),
+            **changes,
+        }
+    )
+    clean = Verdict(level="clean", findings=())
+    folder = RecordFolder.create(records)
+    folder.close(samples.ceilings_record(environment=here, verdict=clean))
+    return folder.read_record()
+
+
 def test_roofs_measured_with_other_instructions_are_measured_again(tmp_path, monkeypatch):
     for name in ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"):
         monkeypatch.delenv(name, raising=False)
-    here = samples.environment(
-        cpu_model=value_or_none(cpu_model),
-        cpu_signature=value_or_none(cpu_signature),
-        torch=metadata.version("torch"),
-        variables={"ONEDNN_MAX_CPU_ISA": "AVX2"},
-    )
-    clean = Verdict(level="clean", findings=())
-    folder = RecordFolder.create(tmp_path)
-    folder.close(samples.ceilings_record(environment=here, verdict=clean))
+    filed = file_roofs(tmp_path, variables={"ONEDNN_MAX_CPU_ISA": "AVX2"})
     assert find_ceilings(tmp_path, "cpu") is None
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx2")
-    assert find_ceilings(tmp_path, "cpu") == folder.read_record()
+    assert find_ceilings(tmp_path, "cpu") == filed
 
 
 CARD = {"uuid": "GPU-1", "driver": "580.65", "power_limit_w": 700.0}
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Return a function that gives this machine a build of torch and a card, or none."""
+
+    def of(torch, card):
+        def uuid():
+            if card is None:
+                raise UnknownFactError("no CUDA driver here")
+            return "1"
+
+        monkeypatch.setattr("importlib.metadata.version", lambda name: torch)
+        monkeypatch.setattr(from_python, "device_uuid", uuid)
+        monkeypatch.setattr(from_python, "management_facts", lambda uuid: card)
+
+    return of
 
 
 @pytest.mark.parametrize(
@@ -82,46 +107,25 @@ CARD = {"uuid": "GPU-1", "driver": "580.65", "power_limit_w": 700.0}
         ({}, "cpu", False),
         ({"uuid": "GPU-2"}, "cuda", False),  # another card of this host, or a rented one
         ({"driver": "580.95"}, "auto", False),
+        ({"driver": Unknown("NVML")}, "cuda", False),
         ({"power_limit_w": 500.0}, "cuda", False),
         (None, "cuda", False),  # no card is here any more
         (None, "auto", False),
     ],
 )
-def test_roofs_of_another_card_are_not_known(tmp_path, monkeypatch, change, asked, known):
-    def uuid():
-        if change is None:
-            raise UnknownFactError("no CUDA driver here")
-        return "1"
-
-    found = {**CARD, **(change or {})}
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.15.0+cu132")
-    monkeypatch.setattr(from_python, "device_uuid", uuid)
-    monkeypatch.setattr(from_python, "management_facts", lambda uuid: found)
-    here = samples.environment(
-        cpu_model=value_or_none(cpu_model),
-        cpu_signature=value_or_none(cpu_signature),
-        torch="2.15.0+cu132",
-        device=samples.device_info(backend="cuda", name="NVIDIA H100", **CARD),
-    )
-    clean = Verdict(level="clean", findings=())
-    RecordFolder.create(tmp_path).close(samples.ceilings_record(environment=here, verdict=clean))
+def test_roofs_of_another_card_are_not_known(tmp_path, machine, change, asked, known):
+    machine("2.15.0+cu132", None if change is None else {**CARD, **change})
+    device = samples.device_info(backend="cuda", name="NVIDIA H100", **CARD)
+    file_roofs(tmp_path, device=device)
     assert (find_ceilings(tmp_path, asked) is not None) == known
 
 
 @pytest.mark.parametrize(("torch", "auto"), [("2.15.0+rocm7", False), ("2.15.0+cpu", True)])
 def test_the_roofs_of_the_processor_are_known_and_are_those_of_auto_where_torch_takes_no_gpu(
-    tmp_path, monkeypatch, torch, auto
+    tmp_path, machine, torch, auto
 ):
-    monkeypatch.setattr("importlib.metadata.version", lambda name: torch)
-    monkeypatch.setattr(from_python, "device_uuid", lambda: "1")  # a card is here
-    monkeypatch.setattr(from_python, "management_facts", lambda uuid: CARD)
-    here = samples.environment(
-        cpu_model=value_or_none(cpu_model),
-        cpu_signature=value_or_none(cpu_signature),
-        torch=torch,
-    )
-    clean = Verdict(level="clean", findings=())
-    RecordFolder.create(tmp_path).close(samples.ceilings_record(environment=here, verdict=clean))
+    machine(torch, CARD)
+    file_roofs(tmp_path)
     assert find_ceilings(tmp_path, "cpu") is not None
     assert (find_ceilings(tmp_path, "auto") is not None) == auto
 

@@ -169,6 +169,7 @@ def test_a_worker_killed_in_its_window_is_a_record_and_leaves_no_process(tmp_pat
     assert record.outcome == "crashed"
     assert "SIGKILL" in record.reason
     assert "window_started" in record.reason
+    assert record.process.missing == {"max_rss_bytes": "the worker ended before it could say"}
     assert not any(worker.is_running() for worker in workers)
 
 
