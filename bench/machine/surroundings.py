@@ -65,11 +65,11 @@ def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str
         raise UnknownFactError("not looked for on Windows")
     if system == "Darwin":
         return "none"
-    left = ("kubernetes",) if "KUBERNETES_SERVICE_HOST" in environ else ()
-    left += tuple(name for name, file, _ in _CONTAINERS if file and (root / file).exists())
+    left = ["kubernetes"] if "KUBERNETES_SERVICE_HOST" in environ else []
+    left += [name for name, file, _ in _CONTAINERS if file and (root / file).exists()]
     if not left:
         groups = text_of(root / "proc/self/cgroup")
-        left = tuple(name for name, _, word in _CONTAINERS if word and word in groups)
+        left = [name for name, _, word in _CONTAINERS if word and word in groups]
     if not left:
         return "none"
     image = environ.get("MLPROJECT_IMAGE")
