@@ -14,6 +14,7 @@ from types import FrameType
 import click
 
 from bench.errors import UserError
+from commands import EXIT_CODES, INTERRUPTED, WRONG
 
 #: Subcommands by purpose, and the first line of their help. Each is a class of that name in
 #: commands/, in a module of that name, imported when it is used.
@@ -46,8 +47,6 @@ PURPOSES = {
 COMMANDS = {name: line for commands in PURPOSES.values() for name, line in commands.items()}
 #: Commands in the module of another.
 _ELSEWHERE = {"pull": "report"}
-EXIT_CODES = """Exit codes: 0 done; 1 recorded, but not a whole measurement, or a check that failed;
-2 a wrong value; 3 safe on disk, but not on the tracking server; 130 interrupted."""
 
 
 class _Commands(click.Group):
@@ -84,7 +83,7 @@ def _dashed(name: str) -> str:
 
 @click.group(
     cls=_Commands,
-    epilog=EXIT_CODES,
+    epilog=f"Exit codes: {'; '.join(f'{code} {what}' for code, what in EXIT_CODES.items())}.",
     context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _dashed},
 )
 @click.version_option(_version(), package_name="mlproject")
@@ -101,15 +100,15 @@ def main(arguments: list[str] | None = None) -> int:
         code = cli.main(args=arguments, prog_name="mlproject", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
-        return 2
-    except (UserError, click.ClickException) as error:
-        return _refuse(
-            error.format_message() if isinstance(error, click.ClickException) else str(error)
-        )
+        return WRONG
+    except click.ClickException as error:
+        return _refuse(error.format_message())
+    except UserError as error:
+        return _refuse(str(error))
     except ModuleNotFoundError as error:
         return _refuse(_without(error))
     except (click.Abort, KeyboardInterrupt):
-        return _fail("interrupted", 130)
+        return _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
         return 0
     except OSError as error:
@@ -119,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _fail(
             f"the disk is full{where}: free some space; what was measured lies in the folder of "
             "records: then mlproject sync",
-            2,
+            WRONG,
         )
     return code if isinstance(code, int) else 0
 
@@ -142,7 +141,7 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
 
 def _refuse(message: str) -> int:
     """Say what was wrong; under `mlflow run`, also to the run that it made for us."""
-    code = _fail(message, 2)
+    code = _fail(message, WRONG)
     if "MLFLOW_RUN_ID" in os.environ:
         from tracking.connection import TrackingError
         from tracking.upload.upload import end_refused_run

@@ -12,7 +12,7 @@ import click
 from bench.errors import UserError
 from bench.profilers.ncu.metrics import CHIPS, metrics_for_chip
 from bench.records import ProfileRecord
-from commands.console.options import File, argument, option
+from commands.console.options import File, argument, note, option
 from commands.console.output import Result, table_of
 from commands.console.recorded import Recording, profile_facts, timed_record
 
@@ -72,7 +72,7 @@ class Counters(Recording):
             rows.append(_counted(read_counters_of(self.files)))
         self.show(self._of(rows))
         for refusal in refusals[:-1]:
-            click.echo(f"mlproject: {refusal}", err=True)
+            note(str(refusal))
         if refusals:
             raise refusals[-1]
         return 0

@@ -13,7 +13,7 @@ from bench.config import parse_config
 from bench.errors import UserError
 from bench.records import CeilingsRecord, Complexity, ImportedRecord, StepSpec
 from bench.records.folders import RecordFolder, readable_records
-from commands.console.options import Tracked, argument, option, set_values
+from commands.console.options import Tracked, argument, note, option, set_values
 from commands.console.progress import watched
 from commands.console.recorded import upload_at_the_end, write_record
 from tracking.importing import load_readers, read_results
@@ -80,7 +80,7 @@ class Import(Tracked):
                     write_record(folder, result, self.records)
             folders += places
             for problem in found.problems:
-                click.echo(f"mlproject: {problem}", err=True)
+                note(str(problem))
             bad += len(found.problems)
             fates["known already"] += found.repeated
             fates["not taken"] += len(found.problems)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.errors import UserError
+from commands import NOT_TRACKED
 from commands.console.options import (
     File,
     Folder,
@@ -16,11 +17,12 @@ from commands.console.options import (
     WantedRuns,
     WithPeaks,
     WithPrices,
+    note,
     option,
 )
 from commands.console.output import Formatted, Result, table_of, writing
 from commands.console.progress import watched
-from commands.console.recorded import NOT_TRACKED, log_folder
+from commands.console.recorded import log_folder
 from tracking import schema
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ class Report(WantedRecords, WithPeaks, WithPrices, Formatted):
         verdicts = {one.verdict for one in runs} | {one.verdict for one in profiles}
         code = int("invalid" in verdicts)
         if problem is not None:
-            click.echo(f"mlproject: report not logged ({problem}); it lies in {self.out}", err=True)
+            note(f"report not logged ({problem}); it lies in {self.out}")
             code = NOT_TRACKED
         lines = [
             *_run_lines(runs, profiles),

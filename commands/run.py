@@ -17,9 +17,10 @@ from bench.records import RunRecord
 from bench.records.folders import RecordFolder
 from bench.records.journal import OnEvent
 from bench.records.metrics import rate_name, summary
+from commands import INTERRUPTED, OUTCOME_CODES
 from commands.console.options import Configured, Count, option
-from commands.console.output import Result
-from commands.console.recorded import EXIT_CODES, Measuring, import_upload, verdict_fact
+from commands.console.output import Formatted, Result
+from commands.console.recorded import Measuring, import_upload, verdict_fact
 
 _SHOWN = ("throughput_tokens_per_s", "iteration_time_ms_p50", "attained_gflops")
 
@@ -55,16 +56,21 @@ class Run(Configured, Measuring):
             done.append(launch_measurement(repeat, folder, on_event, while_preparing=upload))
             return done[-1]
 
+        shown: list[Result] = []
         codes: list[int] = []
-        while len(done) < self.repeats and EXIT_CODES["interrupted"] not in codes:
+        while len(done) < self.repeats and INTERRUPTED not in codes:
             repeat = f", repeat {len(done) + 1} of {self.repeats}" if self.repeats > 1 else ""
             title = f"{config.arch} {config.precision}{repeat}"
-            found = self.measured(title, launch, _facts, devices, wait=config.nodes == 1)
-            codes.append(self.show(found))
+            shown.append(self.measured(title, launch, _facts, devices, wait=config.nodes == 1))
+            codes.append(Formatted.show(self, shown[-1]))
             # The run that `mlflow run` made holds the first repeat; the others get their own.
             os.environ.pop("MLFLOW_RUN_ID", None)
         if self.repeats > 1:
-            self.show(_mean(done))
+            mean = _mean(done)
+            Formatted.show(self, mean)
+            facts = mean.facts | {"runs": [each.facts for each in shown]}
+            shown = [Result([line for each in (*shown, mean) for line in each.parts], facts)]
+        self.write(shown[0])
         return next(filter(None, codes), 0)
 
 
@@ -95,7 +101,7 @@ def _take_part(config: RunConfig) -> int:
     with exclusive(device_names(config.backend, config.devices), wait=False):
         outcome, reason = take_part(config)
     click.echo(f"took part: {outcome}" + (f" ({reason})" if reason else ""))
-    return EXIT_CODES[outcome]
+    return OUTCOME_CODES[outcome]
 
 
 def _facts(record: RunRecord) -> dict[str, Any]:

@@ -43,12 +43,11 @@ from campaigns.sweep.local import (
 from campaigns.sweep.local_devices import Durations, environment_of, identify_machine
 from campaigns.sweep.matrix import Matrix, read_matrix
 from campaigns.sweep.plan import Plan, PlannedBlock, plan_runs
-from commands.console.options import Count, Seconds, Tracked, argument, option, set_values
-from commands.console.output import Formatted, Result, duration_text, table_of
+from commands import INTERRUPTED, NOT_TRACKED
+from commands.console.options import Count, Seconds, Tracked, argument, note, option, set_values
+from commands.console.output import Result, Shown, duration_text, table_of
 from commands.console.progress import Bar, WorkerProgress
 from commands.console.recorded import (
-    EXIT_CODES,
-    NOT_TRACKED,
     AnyDelivery,
     open_delivery,
     say_not_uploaded,
@@ -72,7 +71,7 @@ _IN_LABEL = {"arch", "precision", "batch_size", "backend"}
 _CLOSING_S = 25.0
 
 
-class Sweep(Tracked, Formatted):
+class Sweep(Tracked, Shown):
     """Measure every configuration of a matrix, each repeat as one tracked run.
 
     MATRIX is a YAML file, or the name of one that the project contains. Runs that the campaign has
@@ -210,14 +209,12 @@ class Sweep(Tracked, Formatted):
                     "clone uv pip install -e '.[ray]'"
                 ) from None
 
-            def note(text: str) -> None:
-                click.echo(f"mlproject: {text}", err=True)
-
-            cluster = RayExecutor(self.address or "auto", node_wait_s=self.node_wait, note=note)
+            address = self.address or "auto"
+            cluster = RayExecutor(address, node_wait_s=self.node_wait, note=note)
             with cluster.connected(campaign):
                 yield cluster
-            return
-        yield LocalExecutor(identify_machine(env))
+        else:
+            yield LocalExecutor(identify_machine(env))
 
 
 class SweepProgress(Bar, SweepWatch):
@@ -373,7 +370,7 @@ def _after_roofs(
         )
     for record in roofs.values():
         if record.reason is not None:
-            click.echo(f"mlproject: roofs: {record.outcome}: {record.reason}", err=True)
+            note(f"roofs: {record.outcome}: {record.reason}")
     plan = in_precisions(order.plan, roofs, environments)
     return replace(order, plan=plan), any(each.outcome != "ok" for each in roofs.values())
 
@@ -404,10 +401,10 @@ def sweep_result(
         over = planned - sum(
             turn.outcome != "interrupted" and turn.state != "left over" for turn in turns
         )
-        code = EXIT_CODES["interrupted"]
+        code = INTERRUPTED
     if interrupted or over:
         left = f"{'interrupted, ' * interrupted}{over} of {planned} runs left"
-        click.echo(f"mlproject: {left}: the same command takes them up", err=True)
+        note(f"{left}: the same command takes them up")
     return Result([table], exit_code=code)
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from bench.errors import UserError, printable
-from commands.console.options import CopiedRuns, WithRecords, option
-from commands.console.recorded import NOT_TRACKED, upload_all
+from commands import NOT_TRACKED
+from commands.console.options import CopiedRuns, WithRecords, note, option
+from commands.console.recorded import upload_all
 from tracking.schema import runs_filter
 
 #: Longer than a measurement takes.
@@ -67,7 +68,7 @@ class Sync(WithRecords, CopiedRuns):
             if self.reap:
                 self._reap(age_s)
         except TrackingError as error:
-            click.echo(f"mlproject: {error}; sync again later, nothing is lost", err=True)
+            note(f"{error}; sync again later, nothing is lost")
             return NOT_TRACKED
         return code
 
@@ -110,7 +111,7 @@ class Sync(WithRecords, CopiedRuns):
                     click.echo(counted(), err=True)
                     raise
                 state = "failed"
-                click.echo(f"mlproject: {_named(run)}: {error}", err=True)
+                note(f"{_named(run)}: {error}")
             counts[state] += 1
             if state == "copied":
                 click.echo(f"  {_named(run)}")

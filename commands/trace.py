@@ -9,8 +9,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import click
-
 from analysis.report.sentences import step_sentences
 from analysis.report.step_tables import comparison_table, trace_ops_table, trace_tables
 from analysis.table import Table
@@ -24,6 +22,7 @@ from bench.profilers.traces import read_trace
 from bench.records import Backend, CeilingsRecord, ProfileRecord, StepSpec
 from bench.records.base import ratio
 from bench.records.folders import RecordFolder, readable_records
+from commands import NOT_TRACKED
 from commands.console.options import (
     Count,
     File,
@@ -31,11 +30,12 @@ from commands.console.options import (
     WithPeaks,
     WithRecords,
     argument,
+    note,
     option,
     tracked_here,
 )
 from commands.console.output import Formatted, Result
-from commands.console.recorded import NOT_TRACKED, upload_at_the_end, write_record
+from commands.console.recorded import upload_at_the_end, write_record
 
 #: A larger one stays where it is; its record is tracked.
 _MOST_BYTES = 256_000_000
@@ -87,7 +87,7 @@ class Trace(WithRecords, WithPeaks, Formatted):
             from analysis.report.write import write_report
 
             path = write_report([], self.out, traces=traces)
-            click.echo(f"mlproject: {path}", err=True)
+            note(str(path))
         self.show(self._found(traces))
         return self._keep(traces) if self.tracked else 0
 
@@ -206,7 +206,7 @@ def _copy(path: Path, folder: RecordFolder) -> None:
         is_database = head.startswith(b"SQLite format 3")
         kept = folder.path / ("trace.sqlite" if is_database else "trace.json.gz")
         if path.stat().st_size > _MOST_BYTES:
-            click.echo(f"mlproject: {path}: over {_MOST_BYTES / 1e6:.0f} MB, not kept", err=True)
+            note(f"{path}: over {_MOST_BYTES / 1e6:.0f} MB, not kept")
         elif not kept.exists():
             partial = kept.with_name(f"{kept.name}.partial")
             packed = is_database or head.startswith(b"\x1f\x8b")

@@ -22,12 +22,11 @@ from campaigns.tune.knobs import WINDOWS, changes
 from campaigns.tune.result import PairedComparison, Trial, TuneResult, TuneWatch
 from campaigns.tune.search import tune
 from campaigns.tune.trials import Limits, LocalMeasure, StartFailedError, campaign_records
-from commands.console.options import Configured, Count, Folder, Tracked, Truth, option
+from commands import INTERRUPTED, NOT_TRACKED, OUTCOME_CODES
+from commands.console.options import Configured, Count, Folder, Tracked, Truth, note, option
 from commands.console.output import Formatted, Result
 from commands.console.progress import Bar
 from commands.console.recorded import (
-    EXIT_CODES,
-    NOT_TRACKED,
     AnyDelivery,
     log_folder,
     open_delivery,
@@ -148,7 +147,7 @@ class Tune(Configured, Tracked, Formatted):
             for record in tracked_records(wanted, {each.record_id for each in here}):
                 found += [record] if isinstance(record, kind) else []
         except TrackingError as error:
-            click.echo(f"mlproject: the server was not asked ({error})", err=True)
+            note(f"the server was not asked ({error})")
         return found
 
     def _close(self, found: TuneResult, delivery: AnyDelivery) -> Result:
@@ -176,8 +175,8 @@ class Tune(Configured, Tracked, Formatted):
             say_not_uploaded(problem)
         code = NOT_TRACKED if problem else 0
         if found.interrupted:
-            click.echo("mlproject: interrupted; the same command goes on from here", err=True)
-            code = EXIT_CODES["interrupted"]
+            note("interrupted; the same command goes on from here")
+            code = INTERRUPTED
         return replace(result, parts=[*result.parts, f"written to {out}"], exit_code=code)
 
 
@@ -251,9 +250,9 @@ def _no_start(trial: Trial, delivery: AnyDelivery) -> Result:
     why = f"the start was not measured: {trial.failure}"
     delivery.end(why, interrupted=False)
     again = "" if trial.fresh else " (in an earlier session: --retry-failed measures it again)"
-    click.echo(f"mlproject: {why}{again}", err=True)
-    code = EXIT_CODES[trial.record.outcome]
+    note(f"{why}{again}")
+    code = OUTCOME_CODES[trial.record.outcome]
     if trial.record.outcome == "interrupted":
-        click.echo("mlproject: give a larger --budget", err=True)
+        note("give a larger --budget")
         code = 1
     return Result(facts={"not_measured": why}, exit_code=code)

@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 from bench.config import RunConfig, allowed_values, spelled
 from bootstrap.setup import INPUTS
+from commands import EXIT_CODES, OUTCOME_CODES
 from mlproject import COMMANDS, cli
 
 if sys.version_info >= (3, 11):
@@ -288,6 +289,22 @@ def test_readme_lists_every_command():
     assert set(re.findall(r"^\| `mlproject ([a-z]+)", read("README.md"), re.MULTILINE)) == set(
         COMMANDS
     )
+
+
+def test_documents_have_every_exit_code():
+    listed = re.findall(r"^\| (\d+) \| ", read("README.md"), re.MULTILINE)
+    assert {int(code) for code in listed} == EXIT_CODES.keys()
+    [table] = re.findall(
+        r"^\| outcome \|.*\n.*\n((?:\|.*\n)+)", read("docs/design.md"), re.MULTILINE
+    )
+    codes = {}
+    for row in table.splitlines():
+        outcomes, _, code = row.strip("| ").split(" | ")
+        found = re.findall(
+            r"\b(" + "|".join(OUTCOME_CODES) + r")\b", re.sub(r"\(.*?\)", "", outcomes)
+        )
+        codes |= dict.fromkeys(found, int(code.split(",")[0]))
+    assert codes == OUTCOME_CODES
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -128,6 +128,11 @@ class Command(ABC):
         return this.run()
 
 
+def note(line: str) -> None:
+    """Say something on standard error, beside what the command shows."""
+    click.echo(f"mlproject: {line}", err=True)
+
+
 # Options of several commands
 
 
@@ -145,10 +150,9 @@ def tracked_here(context: click.Context, parameter: click.Parameter, asked: bool
             "uploads what lies in --records, where MLflow is installed"
         )
     if asked is None and not here:
-        click.echo(
-            "mlproject: no MLflow here: records stay on disk; mlproject sync uploads them from an "
-            "environment that has it",
-            err=True,
+        note(
+            "no MLflow here: records stay on disk; mlproject sync uploads them from an environment "
+            "that has it"
         )
     return here if asked is None else asked
 
@@ -268,7 +272,7 @@ class OfMetric(Command):
 
 def say_unreadable(line: str) -> None:
     """Say on standard error why a record was left out."""
-    click.echo(f"mlproject: record not read: {line}", err=True)
+    note(f"record not read: {line}")
 
 
 class CopiedRuns(Command):

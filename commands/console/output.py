@@ -118,9 +118,13 @@ class Shown(Formatted):
 
     def show(self, result: Result) -> int:
         """Write the result where `--out` says, and print it."""
+        self.write(result)
+        return super().show(result)
+
+    def write(self, result: Result) -> None:
+        """Write the result where `--out` says, if it does."""
         if self.out is not None:
             result.write(self.out, type(self).__name__.lower())
-        return super().show(result)
 
 
 def table_of(

@@ -30,8 +30,9 @@ from bench.records.folders import MeasuredRecord, RecordFolder, write_atomically
 from bench.records.journal import OnEvent
 from bench.records.metrics import profile_summary
 from campaigns.sweep.plan import PastRun, take_over
-from commands.console.options import Tracked, Truth, option, server_needed
-from commands.console.output import Formatted, Result, fact_lines
+from commands import NOT_TRACKED, OUTCOME_CODES
+from commands.console.options import Tracked, Truth, note, option, server_needed
+from commands.console.output import Result, Shown, fact_lines
 from commands.console.progress import WorkerProgress
 
 if TYPE_CHECKING:
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
 AnyMeasured = TypeVar("AnyMeasured", bound=MeasuredRecord)
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
-#: Exit codes by how a measurement ended.
-EXIT_CODES = {"ok": 0, "oom": 1, "crashed": 1, "unsupported": 2, "refused": 2, "interrupted": 130}
-NOT_TRACKED = 3
 #: What becomes of a record that another process uploads.
 _LOCKED = "being uploaded by another process"
 #: What may become of a record folder that is to be uploaded, in the order of printing.
@@ -66,7 +64,7 @@ def import_upload() -> None:
         import_module("tracking.store").import_store()
 
 
-class Recording(Tracked, Formatted):
+class Recording(Tracked, Shown):
     """A command that ends with a record: on disk, shown, and on the server."""
 
     def finish(
@@ -75,7 +73,7 @@ class Recording(Tracked, Formatted):
         """Upload the record if asked, and return `facts` with where it lies, and the exit code."""
         found = {"record": str(folder.path), "outcome": record.outcome, "reason": record.reason}
         found |= facts
-        code = EXIT_CODES[record.outcome]
+        code = OUTCOME_CODES[record.outcome]
         if self.tracked:
             began_s = time.monotonic()
             from analysis.server.pull import LocalRoofs
@@ -91,7 +89,7 @@ class Recording(Tracked, Formatted):
                 say_not_uploaded(problem, f"the record is safe in {folder.path}")
                 code = code or NOT_TRACKED
         if record.reason is not None:
-            click.echo(f"mlproject: {record.outcome}: {record.reason}", err=True)
+            note(f"{record.outcome}: {record.reason}")
         return Result(fact_lines(found), found, exit_code=code)
 
 
@@ -170,11 +168,8 @@ def profile_facts(record: ProfileRecord) -> dict[str, Any]:
 
 def say_not_uploaded(problem: object, safe: str = "the records are safe on disk") -> None:
     """Say why a measurement is not on the server, where it is, and how to upload it."""
-    click.echo(
-        f"mlproject: not uploaded ({problem}); {safe}: "
-        "mlproject sync uploads what is left, once that is mended",
-        err=True,
-    )
+    remedy = "mlproject sync uploads what is left, once that is mended"
+    note(f"not uploaded ({problem}); {safe}: {remedy}")
 
 
 class _NoDelivery:
@@ -250,7 +245,7 @@ def upload_all(
                 raise
             else:
                 fate = "failed"
-                click.echo(f"mlproject: {folder.record_id}: {error}", err=True)
+                note(f"{folder.record_id}: {error}")
         counts[fate] += 1
     return counts
 

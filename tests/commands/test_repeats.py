@@ -33,9 +33,11 @@ def repeats(tmp_path, monkeypatch, capsys):
     return run
 
 
-def test_repeats_have_a_line_each_and_a_mean(repeats):
-    code, lines = repeats("ok", "ok", "ok")
+def test_repeats_have_a_line_each_and_a_mean(repeats, tmp_path):
+    out = tmp_path / "found.json"
+    code, lines = repeats("ok", "ok", "ok", options=("--out", str(out)))
     assert code == 0
+    assert json.loads(out.read_text()) == lines[3] | {"runs": lines[:3]}
     rates = [line["throughput_images_per_s"] for line in lines[:3]]
     assert lines[3]["repeats"] == 3
     assert lines[3]["throughput_images_per_s_mean"] == pytest.approx(rates[1], rel=1e-4)
