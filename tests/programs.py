@@ -1,4 +1,4 @@
-"""Programs for tests: those that come in wheels, and stand-ins that are scripts."""
+"""Programs for tests: of wheels, and scripts in the place of others; and a copy of the project."""
 
 import os
 import shutil
@@ -31,3 +31,15 @@ def program(folder, name, text):
     path.write_text(text if text.startswith("#!") else f"#!/bin/bash\n{text}\n")
     path.chmod(0o755)
     return path
+
+
+def copy_project(folder):
+    """Copy this checkout as it is now, committed or not, to `folder`, and return that."""
+    project = Path(__file__).resolve().parent.parent
+    git = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(git, cwd=project, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (project / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(project / name, folder / name)
+    return folder

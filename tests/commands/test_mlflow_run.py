@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -11,8 +12,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+import samples
+from programs import copy_project
+from stored_runs import filed
 
+from bench.machine import read_environment
 from bench.records.folders import read_records
+from bench.training.devices import open_device
 from tracking import schema
 from tracking.projects import link_environment
 from tracking.reading.tracked_runs import download_record, search_runs
@@ -190,3 +196,32 @@ def test_sigterm_takes_the_worker_along_and_keeps_its_record(place, entry, under
     # make ends the shell alone: MLflow lives on, and calls a run that ended with 130 failed.
     assert run.status == ("FAILED" if under_make else "KILLED")
     assert run.tags[schema.OUTCOME] == "interrupted"
+
+
+@pytest.mark.long
+def test_make_run_measures_two_precisions_and_reports_them(place, monkeypatch):
+    clone = copy_project(place / "clone")
+    (clone / ".venv").symlink_to(sys.prefix)
+    link_environment(clone, Path(sys.prefix))
+    # roofs of this very machine, which would take a minute to measure
+    environment = read_environment(open_device("auto").info(), place, "auto")
+    known = {"device": environment.device.name, "backend": environment.device.backend}
+    roofs = samples.ceilings_record(environment=environment, ceilings=(samples.ceiling(**known),))
+    filed(place / "records", roofs)
+    recipe = (PROJECT / "Makefile").read_text("utf-8")
+    small = re.search(r"^SMALL := ((?:.*\\\n)*.*)", recipe, re.M)[1].replace("\\\n", " ")
+    small = small.replace("resnet18", "squeezenet1_1").replace("batch_size=16", "batch_size=2")
+    made = [f"SMALL={small} -P image_size=64", f"IMAGES={place / 'images'}"]
+    done = started(clone, ["make", "--old-file=setup", "run", *made])  # .venv is this one
+    out, errors = done.communicate(timeout=900)
+    assert done.returncode == 0, errors
+    steps = [line for line in out.splitlines() if " of 5: " in line]
+    assert [step[:1] for step in steps] == list("12345")
+    records = [each for each in read_records(place / "records") if each.kind == "measurement"]
+    assert [record.outcome for record in records] == ["ok", "ok"]
+    assert {record.config.precision for record in records} == {"fp32", "amp"}
+    assert {record.config.data for record in records} == {str(place / "images")}
+    runs = search_runs(f"tags.`{schema.CAMPAIGN}` = 'make-run'")
+    assert sorted(run.tags[schema.KIND] for run in runs) == ["measurement", "measurement", "report"]
+    assert out.count("images/s, bound") == 2
+    assert (clone / "reports" / "latest" / "report.html").is_file()

@@ -1,13 +1,13 @@
 """The Colab notebook: as it is kept, and run for real on this machine's processor."""
 
 import re
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import nbformat
 import pytest
+from programs import copy_project
 from rented_machine import commit
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -72,13 +72,7 @@ def _nothing_is_fetched(monkeypatch):
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
     """This checkout as it is now, committed or not, as a repository that can be cloned."""
-    folder = tmp_path_factory.mktemp("repository")
-    git = ["git", "-C", str(PROJECT), "ls-files", "-z", "--cached", "--others"]
-    listed = subprocess.run([*git, "--exclude-standard"], capture_output=True, check=True)
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        if (PROJECT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes((PROJECT / name).read_bytes())
+    folder = copy_project(tmp_path_factory.mktemp("repository"))
     commit(folder)
     return folder
 
