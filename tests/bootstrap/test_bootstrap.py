@@ -144,10 +144,7 @@ def test_makes_everything_once_compiles_it_and_mends_the_link(clone):
         assert (clone.folder / "link").resolve() == clone.venv
     assert elsewhere.exists()
 
-
-@pytest.mark.slow
-def test_new_requirements_and_tools_for_tests_come_on_top_and_stay(clone):
-    clone.set_up()
+    # new requirements and the tools for tests come on top, and stay
     (clone.venv / "a-package-of-mine").touch()
     clone.calls()
     assert clone.set_up("--dev")[0] == 0
@@ -160,58 +157,54 @@ def test_new_requirements_and_tools_for_tests_come_on_top_and_stay(clone):
 
 
 @pytest.mark.slow
-def test_two_at_once_do_the_work_once(clone):
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_second_of_two_waits_and_starts_afresh_where_the_first_was_killed(clone, killed):
     first = clone.start_to_uv()
-    second = clone.start()
-    assert "waiting for it" in second.stderr.readline()
-    clone.let_go()
-    assert first.wait() == 0
-    assert second.wait() == 0
-    assert clone.calls() == RUNTIME
-
-
-@pytest.mark.slow
-def test_after_a_kill_the_next_one_waits_for_what_is_left_running_and_starts_afresh(clone):
-    first = clone.start_to_uv()
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    assert (clone.venv / "half").exists()
-    assert not (clone.venv / STAMP).exists()
+    if killed:
+        first.kill()
+        first.wait()
+        assert not (clone.venv / STAMP).exists()
     (clone.venv / "half-a-package").touch()
     second = clone.start()
     assert "waiting for it" in second.stderr.readline()
     clone.let_go()
     _, errors = second.communicate()
     assert second.returncode == 0, errors
-    assert "unfinished" in errors
-    assert not (clone.venv / "half-a-package").exists()
-    assert clone.calls() == ["-r requirements.txt", *RUNTIME]
+    assert first.wait() == (-signal.SIGKILL if killed else 0)
+    assert ("unfinished" in errors) == killed
+    assert (clone.venv / "half-a-package").exists() != killed
+    assert clone.calls() == ["-r requirements.txt"] * killed + RUNTIME
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", ["another Python", "its Python is gone", "the clone was moved"])
-def test_an_environment_that_cannot_be_kept_is_replaced(clone, tmp_path, change):
-    clone.set_up()
-    kept = tmp_path / "kept"
-    (kept / "lib").mkdir(parents=True)
-    (clone.venv / "of-before").symlink_to(kept)
-    (clone.venv / "lib" / "of-before").symlink_to(kept)
-    stamp, python = clone.venv / STAMP, clone.venv / "bin" / "python"
-    if change == "another Python":
+def test_an_environment_that_cannot_be_kept_is_replaced(clone, tmp_path):
+    def another_python():
+        stamp = clone.venv / STAMP
         stamp.write_text(stamp.read_text().replace(sys.version.split()[0], "3.9.1"))
-    elif change == "its Python is gone":
+
+    def its_python_is_gone():
+        python = clone.venv / "bin" / "python"
         python.unlink()
         python.symlink_to("/no/such/python")
-    else:
-        moved = shutil.move(clone.folder, tmp_path / "moved")
-        clone.folder, clone.venv = moved, moved / ".venv"
-        clone.environ["CLONE"] = clone.environ["HOME"] = str(moved)
-    clone.calls()
-    code, errors = clone.set_up()
-    assert (code, "of another Python or place" in errors) == (0, True)
-    assert clone.calls() == RUNTIME
-    assert not (clone.venv / "of-before").is_symlink()
-    assert [child.name for child in kept.iterdir()] == ["lib"]  # never through a link
+
+    def the_clone_was_moved():
+        clone.folder = shutil.move(clone.folder, tmp_path / "moved")
+        clone.venv = clone.folder / ".venv"
+        clone.environ["CLONE"] = clone.environ["HOME"] = str(clone.folder)
+
+    kept = tmp_path / "kept"
+    (kept / "lib").mkdir(parents=True)
+    clone.set_up()
+    for change in (another_python, its_python_is_gone, the_clone_was_moved):
+        (clone.venv / "of-before").symlink_to(kept)
+        (clone.venv / "lib" / "of-before").symlink_to(kept)
+        change()
+        clone.calls()
+        code, errors = clone.set_up()
+        assert (code, "of another Python or place" in errors) == (0, True), change
+        assert clone.calls() == RUNTIME
+        assert not (clone.venv / "of-before").is_symlink()
+        assert [child.name for child in kept.iterdir()] == ["lib"]  # never through a link
 
 
 @pytest.mark.parametrize(
@@ -225,23 +218,24 @@ def test_an_environment_that_cannot_be_kept_is_replaced(clone, tmp_path, change)
 )
 def test_what_set_up_cannot_use_is_one_line_and_stays(clone, tmp_path, fault, words):
     somebodys = tmp_path / "somebody's"
-    if fault == "a file of that name":
-        clone.venv.touch()
-    elif fault == "a file is missing":
-        (clone.folder / "python_env.yaml").unlink()
-    else:
-        somebodys = clone.venv if fault.startswith("somebody") else somebodys
-        (somebodys / "lib").mkdir(parents=True)
-        if fault == "a link":
+    match fault:
+        case "a file of that name":
+            clone.venv.touch()
+        case "a file is missing":
+            (clone.folder / "python_env.yaml").unlink()
+        case "a link":
+            somebodys.mkdir()
             (somebodys / OURS).touch()
             clone.venv.symlink_to(somebodys)
+        case "somebody else's environment":
+            (clone.venv / "lib").mkdir(parents=True)
+    before = sorted(tmp_path.rglob("*"))
     code, errors = clone.set_up()
     assert code == 1
     [line] = errors.splitlines()
     assert line.startswith("set-up: ")
     assert words in line
-    if somebodys.exists():
-        assert (somebodys / "lib").exists()
+    assert {*before} <= {*tmp_path.rglob("*")}
 
 
 @pytest.mark.slow
@@ -272,13 +266,8 @@ def test_old_python_is_refused_with_its_version(clone):
 
 
 def test_settings_that_would_send_packages_elsewhere_are_dropped(monkeypatch):
-    for name in (
-        "PIP_USER",
-        "PIP_TARGET",
-        "PIP_REQUIRE_VIRTUALENV",
-        "VIRTUAL_ENV",
-        "UV_DEFAULT_INDEX",
-    ):
+    names = "PIP_USER PIP_TARGET PIP_REQUIRE_VIRTUALENV VIRTUAL_ENV UV_DEFAULT_INDEX"
+    for name in names.split():
         monkeypatch.setenv(name, "1")
     environ = child_environment()
     assert environ["PIP_USER"] == environ["PIP_REQUIRE_VIRTUALENV"] == "0"

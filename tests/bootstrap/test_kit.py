@@ -131,23 +131,16 @@ def test_without_mlflow_records_stay_on_disk_and_nobody_is_promised_more(
     given, without, monkeypatch, tmp_path, capsys
 ):
     without(["mlflow"])
-    monkeypatch.setattr(
-        "commands.ceilings.launch_ceilings",
-        lambda *arguments: pytest.fail("measured") if given else _stop(),
-    )
-    records = ["--backend", "cpu", "--records", str(tmp_path)]
-    code = mlproject.main(["ceilings", *records, *given])
-    said = capsys.readouterr().err
-    if given:
-        assert code == 2
-        assert "--track: this environment has no MLflow; leave it out" in said
-    else:
-        assert code == 130
-        assert "no MLflow here: records stay on disk" in said
 
+    def stop(*_):
+        raise KeyboardInterrupt
 
-def _stop():
-    raise KeyboardInterrupt
+    monkeypatch.setattr("commands.ceilings.launch_ceilings", stop)
+    code = mlproject.main(["ceilings", "--backend", "cpu", "--records", str(tmp_path), *given])
+    assert code == (2 if given else 130)  # refused before anything is measured
+    refusal = "--track: this environment has no MLflow; leave it out"
+    words = refusal if given else "no MLflow here: records stay on disk"
+    assert words in capsys.readouterr().err
 
 
 def test_a_command_that_needs_what_is_not_installed_says_so(monkeypatch, capsys):
@@ -212,22 +205,17 @@ def test_a_kit_measures_without_a_network_and_home_tracks_and_reports(
     folder = tmp_path / "mlproject-kit"
     nowhere = {f"{name}_proxy": "http://127.0.0.1:9" for name in ("http", "https", "all")}
     bare = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **nowhere}
-    set_up = [python, "-m", "bootstrap"]
-    done = subprocess.run(set_up, cwd=folder, env=bare, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "torch 2.11" in done.stderr
+
+    def done(*command, cwd):
+        ended = subprocess.run(command, cwd=cwd, env=bare, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        return ended
+
+    assert "torch 2.11" in done(python, "-m", "bootstrap", cwd=folder).stderr
     out = tmp_path / "brought"
     small = ["--set", "arch=squeezenet1_1", "--set", "batch_size=2", "--backend=cpu"]
     sweep = [folder / ".venv/bin/mlproject", "sweep", "acceptance", "--minutes=8", *small]
-    done = subprocess.run(
-        [*sweep, f"--records={out}", "--format=json"],
-        cwd=tmp_path,
-        env=bare,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    runs = json.loads(done.stdout)
+    runs = json.loads(done(*sweep, f"--records={out}", "--format=json", cwd=tmp_path).stdout)
     [fp32] = [run for run in runs if "fp32" in run["configuration"]]
     assert fp32["outcome"] == "ok"
     assert fp32["throughput_images_per_s"] > 0

@@ -16,6 +16,7 @@ import samples
 from programs import copy_project
 from stored_runs import filed
 
+from bench.images.generate import generate_image_folder
 from bench.machine import read_environment
 from bench.records.folders import read_records
 from bench.training.devices import open_device
@@ -32,14 +33,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
     """A small image folder whose path would do harm if a shell read it."""
-    from click.testing import CliRunner
-
-    from commands.dataset import Dataset
-
     folder = tmp_path_factory.mktemp("images") / "my images; $(touch hacked) `touch hacked`"
-    options = ["--classes", "2", "--images-per-class", "4"]
-    done = CliRunner().invoke(Dataset.command(), ["generate", "--out", str(folder), *options])
-    assert done.exit_code == 0, done.output
+    generate_image_folder(folder, classes=2, images_per_class=4)
     return folder
 
 

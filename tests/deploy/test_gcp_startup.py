@@ -314,18 +314,7 @@ def test_where_shutdown_fails_the_power_is_cut_but_never_of_a_computer_that_is_n
     assert not (machine.facts / "off").exists()
 
 
-@pytest.mark.long
-def test_the_driver_of_an_image_that_brings_one_is_waited_for(machine):
-    program(machine.facts, "dlvm", "exit 1")
-    (machine.facts / "driver").unlink()
-    program(
-        machine.stand_ins,
-        "nvidia-smi",
-        'echo asked >>"$FACTS/asked"; (($(wc -l <"$FACTS/asked") > 20))',
-    )
-    assert machine.boot() == 0, machine.console
-
-
+#: What Google's installer does: it asks for a restart, and installs the driver at the next boot.
 INSTALLER = """
 import os, pathlib, sys
 facts = pathlib.Path(os.environ["FACTS"])
@@ -339,7 +328,32 @@ else:
 
 
 @pytest.mark.long
-def test_the_driver_installer_may_restart_the_machine_and_the_next_boot_goes_on(machine, google):
+@pytest.mark.parametrize(
+    ("installer", "code", "words"),
+    [
+        ("raise SystemExit(1)", 1, "the driver cannot be installed"),
+        ("", 1, "the driver does not come up"),
+        ("an image with a driver", 1, "the image's driver does not come up"),
+        ("an image with a slow driver", 0, "ends with exit code 0"),
+    ],
+)
+def test_a_driver_is_waited_for_and_one_that_does_not_come_up_switches_off(
+    machine, google, installer, code, words
+):
+    (machine.facts / "driver").unlink()
+    google.installer = installer
+    if installer.startswith("an image"):
+        program(machine.facts, "dlvm", "exit 1")
+    if code == 0:
+        count = 'echo asked >>"$FACTS/asked"; (($(wc -l <"$FACTS/asked") > 20))'
+        program(machine.stand_ins, "nvidia-smi", count)
+    assert machine.boot() == code
+    assert words in machine.console
+    assert machine.switched_off() == OFF
+
+
+@pytest.mark.long
+def test_the_driver_installer_may_restart_the_machine_but_not_for_ever(machine, google):
     (machine.facts / "driver").unlink()
     google.installer = INSTALLER
     machine.boot()
@@ -348,37 +362,15 @@ def test_the_driver_installer_may_restart_the_machine_and_the_next_boot_goes_on(
     (machine.facts / "state").write_text("running")
     assert machine.boot() == 0, machine.console
     assert machine.switched_off() == OFF
-
-
-@pytest.mark.long
-def test_it_does_not_restart_for_ever(machine, google):
-    (machine.facts / "driver").unlink()
+    for name in ("driver", "off"):
+        (machine.facts / name).unlink()
+    shutil.rmtree(machine.home)
     google.installer = "import os; open(os.environ['FACTS'] + '/state', 'w').write('stopping')"
     for _ in range(4):
         machine.boot()
         assert machine.switched_off() == []
     assert machine.boot() == 1
     assert "no driver after 4 tries" in machine.console
-    assert machine.switched_off() == OFF
-
-
-@pytest.mark.parametrize(
-    ("installer", "words"),
-    [
-        ("raise SystemExit(1)", "the driver cannot be installed"),
-        ("", "the driver does not come up"),
-        (None, "the image's driver does not come up"),
-    ],
-)
-@pytest.mark.long
-def test_a_driver_that_does_not_come_up_switches_off(machine, google, installer, words):
-    (machine.facts / "driver").unlink()
-    if installer is None:  # an image that brings its own
-        program(machine.facts, "dlvm", "exit 1")
-    else:
-        google.installer = installer
-    assert machine.boot() == 1
-    assert words in machine.console
     assert machine.switched_off() == OFF
 
 

@@ -1,12 +1,17 @@
-"""The container image as far as it can be looked at without building it."""
+"""The container image and the shell scripts, as far as they can be looked at and not run."""
 
 import re
+import sys
 from pathlib import Path
 
+import pytest
+import yaml
 from programs import complaints
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-DOCKERFILE = (PROJECT / "deploy" / "Dockerfile").read_text("utf-8")
+DEPLOY = PROJECT / "deploy"
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text("utf-8")
+SCRIPTS = [*DEPLOY.glob("*.sh"), PROJECT / ".ci" / "run"]
 
 
 def instructions(name):
@@ -19,21 +24,16 @@ def test_hadolint_is_content_and_would_find_something():
     assert "DL3007" in complaints("hadolint", "--no-color", text="FROM python:latest\n")
 
 
-def test_the_base_is_pinned_to_a_patch_version():
+def test_the_image_is_pinned_installs_what_set_up_installs_and_measures_as_nobody_in_particular():
     [base] = instructions("FROM")
     assert re.fullmatch(r"python:3\.\d+\.\d+-slim-[a-z]+", base)
-
-
-def test_it_measures_as_nobody_in_particular():
     assert instructions("USER") == ["1000"]
     assert instructions("ENTRYPOINT") == ['["mlproject"]']
-
-
-def test_it_installs_what_set_up_installs():
     [packages, project] = [line for line in instructions("RUN") if "pip install" in line]
     assert "--requirement requirements.txt" in packages
     for option in ("--no-deps", "--no-build-isolation", "--editable ."):
         assert option in project
+    assert not re.search(r"(?i)password|token|secret|://", DOCKERFILE)
 
 
 def dockers_form(pattern):
@@ -44,10 +44,26 @@ def dockers_form(pattern):
 
 def test_what_git_ignores_stays_out_and_everything_else_goes_in():
     """Else every record of the image would say that the project was changed."""
-    lines = (PROJECT / "deploy" / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
+    lines = (DEPLOY / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
     ignored = {line for line in lines if not line.startswith("#")}
     assert ignored == {dockers_form(line) for line in (PROJECT / ".gitignore").read_text().split()}
 
 
-def test_no_secret_and_no_address_is_in_it():
-    assert not re.search(r"(?i)password|token|secret|://", DOCKERFILE)
+def opinion(text):
+    # the variables of a SkyPilot task come from its `envs`, which shellcheck cannot see
+    return complaints("shellcheck", "--shell=bash", "--exclude=SC2154", text=text)
+
+
+def test_every_script_is_clean_where_shellcheck_would_find_something():
+    assert "SC2086" in opinion("#!/bin/bash\nrm $1\n")
+    task = yaml.safe_load((DEPLOY / "skypilot.yaml").read_text("utf-8"))
+    inside = [f"#!/bin/bash\n{task[part]}" for part in ("setup", "run")]
+    for text in [*inside, *(path.read_text("utf-8") for path in SCRIPTS)]:
+        assert opinion(text) == "", text
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps no such permission")
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_every_script_can_be_started(path):
+    assert path.stat().st_mode & 0o111
+    assert path.read_text("utf-8").startswith("#!/usr/bin/env bash\n")
