@@ -161,6 +161,11 @@ CHARTS = {
     "ratios": {
         "nothing": lambda: comparison_chart([], 0.02),
         "one": lambda: comparison_chart(rated([observation("a")], [observation("b", 101)]), 0.02),
+        "every verdict": lambda: comparison_chart(rated(*(
+            [run for batch, rate in enumerate(rates)
+             for run in repeated(f"{side}{batch}", np.array([0.999, 1, 1.001]) * rate,
+                                 batch_size=batch)]
+            for side, rates in (("a", [100] * 4), ("b", [120, 90, 100, 102])))), 0.02),
         "published": lambda: comparison_chart(uplift_of_the_laptop(), 0.02),
         "machines": lambda: against("rtx4080", published())[0],
     },
