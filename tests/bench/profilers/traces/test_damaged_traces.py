@@ -133,6 +133,12 @@ def test_a_file_that_unpacks_to_more_than_the_limit(tmp_path, monkeypatch):
     assert "over 0.0001 GB unpacked: record fewer steps" in refusal_of(tmp_path, packed)
 
 
+def test_more_objects_than_memory_has_room_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(kineto, "MOST_OBJECTS", 1000)
+    text = '{"traceEvents": [' + ",".join(["{}"] * 1000) + "]}"
+    assert "over 0.001 million objects: record fewer steps" in refusal_of(tmp_path, text)
+
+
 def test_no_memory(tmp_path, monkeypatch):
     def full(*_):
         raise MemoryError
