@@ -398,6 +398,8 @@ class RayExecutor:
         name = self._nodes.get(self._fetching.pop(task), {}).get("NodeManagerAddress")
         try:
             parcels = ray.get(task)
+        except exceptions.TaskUnschedulableError:
+            return  # the node is gone, which is noted when Ray counts it out
         except exceptions.RayError as error:
             if name is not None:  # else it is gone
                 line = str(getattr(error, "cause", None) or error).strip().partition("\n")[0]

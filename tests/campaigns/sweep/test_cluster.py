@@ -184,7 +184,8 @@ def test_a_node_and_the_server_die_and_nothing_is_lost_or_measured_twice(nodes, 
 def test_ctrl_c_ends_what_runs_on_a_node_that_joined_late_and_brings_it_home(nodes, place, sweep):
     nodes.alive()
     process = sweep("--no-track", "--set", "max_seconds=600")
-    assert "no node has cpu and the resource benchmark: waiting" in process.stderr.readline()
+    waiting = "no node has cpu and the resource benchmark: waiting"
+    assert any(waiting in line for line in process.stderr)  # Ray may still know an earlier node
     nodes.alive("b")
     until(lambda: nodes.measuring("b"), process)
     process.send_signal(signal.SIGINT)
