@@ -134,7 +134,7 @@ def _section(
 def _run(
     tool: Tool, attempt: Attempt, config: RunConfig, folder: RecordFolder, on_event: OnEvent
 ) -> tuple[Account, Telemetry | Unknown]:
-    """Run one worker under the tool; return its account, and what was sampled meanwhile."""
+    """Run one worker under the tool; return its account, and what was sampled beside it."""
     inside = RecordFolder.create(folder.path, attempt.name)
     job = Job(kind="profile", config=config, tool=tool.name, task=attempt.task)
     inside.write(inside.config, job)

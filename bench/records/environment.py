@@ -118,7 +118,7 @@ def environment_id(environment: Environment) -> str:
     """Return twelve hex digits, equal for runs of one machine, device, driver and torch.
 
     A processor that was kept from some of its instructions is another one. Machines without a
-    serial number that are alike in all of this are told apart by their labels alone.
+    serial number that are alike in all of this differ by their labels alone.
     """
     device = environment.device
     defining = [

@@ -59,7 +59,7 @@ def test_a_model_may_rely_on_the_collector(tmp_path):
     assert record.outcome == "ok", record.reason
 
 
-def test_the_warm_up_waits_for_what_the_launcher_does_meanwhile(tmp_path):
+def test_the_warm_up_waits_for_what_the_launcher_does_while_it_prepares(tmp_path):
     opened, warming = threading.Event(), threading.Event()
     early = []
 
