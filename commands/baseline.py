@@ -6,10 +6,10 @@ from dataclasses import asdict
 
 from bench.errors import UserError
 from commands.console.options import Command, argument, say_unreadable, server_needed
-from commands.console.output import Result, Shown, table_of
+from commands.console.output import Answering, Result, Shown, table_of
 
 
-class Set(Shown):
+class Set(Shown, Answering):
     """Let NAME mean the runs of SIDE as they are now; a side is what mlproject compare takes."""
 
     name: str = argument()
@@ -37,7 +37,7 @@ class Set(Shown):
         return Result([f"baseline {self.name}: {of} {where}"], asdict(found))
 
 
-class List(Shown):
+class List(Shown, Answering):
     """List the baselines of all experiments."""
 
     def _result(self) -> Result:
@@ -57,7 +57,7 @@ class List(Shown):
         return Result([table_of("baselines", rows, columns)], found)
 
 
-class Remove(Shown):
+class Remove(Shown, Answering):
     """Forget NAME; its runs stay."""
 
     name: str = argument()

@@ -11,11 +11,11 @@ from bench.launcher.measurement import launch_ceilings
 from bench.records import CeilingsRecord
 from bench.records.folders import RecordFolder
 from commands.console.options import option
-from commands.console.output import Result
+from commands.console.output import Answering, Result
 from commands.console.recorded import Measuring, verdict_fact
 
 
-class Ceilings(Measuring):
+class Ceilings(Measuring, Answering):
     """Measure this machine's roofs.
 
     They are the matrix product per precision, and the bandwidth of memory and caches.

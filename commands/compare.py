@@ -11,7 +11,7 @@ import click
 from bench.config import rate_column, rate_unit
 from bench.errors import UserError
 from commands.console.options import OfMetric, Share, WithPrices, argument, option
-from commands.console.output import Result, Shown
+from commands.console.output import Answering, Result, Shown
 
 if TYPE_CHECKING:
     from analysis.comparison import Comparison, Pairing
@@ -44,7 +44,7 @@ def _reasons(
     return frozenset(found)
 
 
-class Compare(OfMetric, WithPrices, Shown):
+class Compare(OfMetric, WithPrices, Shown, Answering):
     """Compare two sets of runs, and fail where the second is slower.
 
     A and B are each short forms with commas between them, such as env=gcp-l4,arch=resnet18 (env,

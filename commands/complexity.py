@@ -12,7 +12,7 @@ from bench.config import RunConfig, common_sample, parse_config
 from bench.errors import UserError
 from bench.records.complexity import NO_WORK, WORK, Work
 from commands.console.options import field_option, option
-from commands.console.output import Result, Shown, table_of
+from commands.console.output import Answering, Result, Shown, table_of
 from commands.console.progress import watched
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _OF_MODULES = (
 )
 
 
-class Complexity(Shown):
+class Complexity(Shown, Answering):
     """Print FLOP, bytes and memory of a model's training step.
 
     Its phases are forward, backward and optimizer. Nothing is run or allocated, so any batch size

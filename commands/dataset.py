@@ -9,11 +9,11 @@ from typing import Literal
 from rich.progress import DownloadColumn, MofNCompleteColumn, TimeRemainingColumn
 
 from commands.console.options import Command, argument, option
-from commands.console.output import Formatted, Result
+from commands.console.output import Answering, Result
 from commands.console.progress import Bar
 
 
-class Generate(Formatted):
+class Generate(Answering):
     """Make photograph-like JPEGs without a network.
 
     About 500x375 pixels and 105 KB each, which decode like photographs. Running it again
@@ -40,7 +40,7 @@ class Generate(Formatted):
         return _summary(self.out)
 
 
-class Subset(Formatted):
+class Subset(Answering):
     """Take the same number of images from every class of SOURCE, by link or copy."""
 
     source: str = argument()
@@ -62,7 +62,7 @@ class Subset(Formatted):
         return _summary(self.out)
 
 
-class Fetch(Formatted):
+class Fetch(Answering):
     """Download Imagenette: ten classes of ImageNet, 13,394 photographs.
 
     An interrupted download continues where it stopped. The last line is about the training split;
@@ -88,7 +88,7 @@ class Fetch(Formatted):
         return _summary(folder / "train")
 
 
-class Check(Formatted):
+class Check(Answering):
     """Check the image folder PATH and the files in it."""
 
     path: str = argument()

@@ -11,13 +11,13 @@ from rich.console import Console
 
 from bench.errors import UserError
 from commands.console.options import WithRecords, mlflow_is_here, option
-from commands.console.output import Result, Shown, table_of
+from commands.console.output import Answering, Result, Shown, table_of
 
 if TYPE_CHECKING:
     from bench.doctor import Check
 
 
-class Doctor(WithRecords, Shown):
+class Doctor(WithRecords, Shown, Answering):
     """Say what works on this machine, and the remedy for what does not.
 
     It ends with 0 if at least a CPU can be measured here, else with 1. With --measure it takes

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from bench.config import a_sample, rate_unit
 from commands.console.options import Count, WantedRecords, option
-from commands.console.output import Result, Shown
+from commands.console.output import Answering, Result, Shown
 
 if TYPE_CHECKING:
     from analysis.prediction import Prediction
 
 
-class Predict(WantedRecords, Shown):
+class Predict(WantedRecords, Shown, Answering):
     """Predict the throughput at a batch size that was not measured.
 
     It has an interval. Also prints the model's error at each measured batch size when it is fitted

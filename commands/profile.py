@@ -12,11 +12,11 @@ from bench.records import ProfileRecord, RunRecord, ToolName
 from bench.records.folders import RecordFolder
 from bench.records.journal import OnEvent
 from commands.console.options import Configured, option
-from commands.console.output import Result
+from commands.console.output import Answering, Result
 from commands.console.recorded import Measuring, profile_facts, timed_record
 
 
-class Profile(Configured, Measuring):
+class Profile(Configured, Measuring, Answering):
     """Look inside one step: time per op, and the device's counters.
 
     The profile of a configuration is a tracked run linked to the timed one.

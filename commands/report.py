@@ -20,7 +20,7 @@ from commands.console.options import (
     note,
     option,
 )
-from commands.console.output import Formatted, Result, table_of, writing
+from commands.console.output import Answering, Result, table_of, writing
 from commands.console.progress import watched
 from commands.console.recorded import log_folder
 from tracking import schema
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _REFRESH = "read all runs again, so that names and tags changed by hand appear"
 
 
-class Report(WantedRecords, WithPeaks, WithPrices, Formatted):
+class Report(WantedRecords, WithPeaks, WithPrices, Answering):
     """Write tables, rooflines and a report of tracked runs.
 
     It ends with 1 where it is written, but a run's or a profile's numbers are impossible, and with

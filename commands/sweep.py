@@ -45,7 +45,7 @@ from campaigns.sweep.matrix import Matrix, read_matrix
 from campaigns.sweep.plan import Plan, PlannedBlock, plan_runs
 from commands import INTERRUPTED, NOT_TRACKED
 from commands.console.options import Count, Seconds, Tracked, argument, note, option, set_values
-from commands.console.output import Result, Shown, duration_text, table_of
+from commands.console.output import Answering, Result, Shown, duration_text, table_of
 from commands.console.progress import Bar, WorkerProgress
 from commands.console.recorded import (
     AnyDelivery,
@@ -71,7 +71,7 @@ _IN_LABEL = {"arch", "precision", "batch_size", "backend"}
 _CLOSING_S = 25.0
 
 
-class Sweep(Tracked, Shown):
+class Sweep(Tracked, Shown, Answering):
     """Measure every configuration of a matrix, each repeat as one tracked run.
 
     MATRIX is a YAML file, or the name of one that the project contains. Runs that the campaign has

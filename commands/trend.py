@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from commands.console.options import OfMetric, Share, argument, option
-from commands.console.output import Result, Shown, table_of
+from commands.console.output import Answering, Result, Shown, table_of
 
 if TYPE_CHECKING:
     from analysis.comparison.history import History, Moment
     from analysis.figures import Chart
 
 
-class Trend(OfMetric, Shown):
+class Trend(OfMetric, Shown, Answering):
     """Show configurations over their history, and when they changed.
 
     SIDE is as in mlproject compare: short forms with commas between them, such as

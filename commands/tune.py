@@ -24,7 +24,7 @@ from campaigns.tune.search import tune
 from campaigns.tune.trials import Limits, LocalMeasure, StartFailedError, campaign_records
 from commands import INTERRUPTED, NOT_TRACKED, OUTCOME_CODES
 from commands.console.options import Configured, Count, Folder, Tracked, Truth, note, option
-from commands.console.output import Formatted, Result
+from commands.console.output import Answering, Result
 from commands.console.progress import Bar
 from commands.console.recorded import (
     AnyDelivery,
@@ -45,7 +45,7 @@ _LABEL_LETTERS = 64
 _MANY_ITERATIONS = 10_000
 
 
-class Tune(Configured, Tracked, Formatted):
+class Tune(Configured, Tracked, Answering):
     """Find the fastest setting of a model's knobs and batch size on this device.
 
     The options of `mlproject run` say where to start. Every trial is a tracked run of one campaign

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -92,19 +93,23 @@ class Formatted(Command):
 
     form: Form = option("text for people; csv has the tables with all digits", "text", "--format")
 
-    def _result(self) -> Result:
-        """Find what is to be shown."""
-        raise NotImplementedError
-
-    def run(self) -> int:
-        """Show the result and return its exit code."""
-        return self.show(self._result())
-
     def show(self, result: Result) -> int:
         """Print the result and return its exit code."""
         width = Console().width if sys.stdout.isatty() else WIDTH
         click.echo(result.text(self.form, width), nl=False)
         return result.exit_code
+
+
+class Answering(Formatted):
+    """A command that finds one result and shows it."""
+
+    @abstractmethod
+    def _result(self) -> Result:
+        """Find what is to be shown."""
+
+    def run(self) -> int:
+        """Show the result and return its exit code."""
+        return self.show(self._result())
 
 
 class Shown(Formatted):
