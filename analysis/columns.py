@@ -121,8 +121,10 @@ def _each(make: Callable[[str], Declared], names: str) -> Iterator[Declared]:
     return map(make, names.split())
 
 
-def _done_of(asked: int, done: int | None) -> str:
-    return f"{asked}" if done is None or done >= asked else f"{done} of {asked}"
+def _done_of(asked: int | str, done: int | None) -> str:
+    if done is None or isinstance(asked, str):
+        return f"{asked if done is None else done}"
+    return f"{asked}" if done >= asked else f"{done} of {asked}"
 
 
 def _mean_sd_count(mean: float, deviation: float | None, count: int) -> str:
@@ -165,6 +167,9 @@ _DECLARED = (
     _whole("window: iters iterations", "iterations", _done_of),
     _text("warmup_ended_early", "warm-up ended early", wraps_em=8),
     _text("ended_early", "window ended early", wraps_em=8),
+    _text("window_class", "class"),
+    _whole("first_steady_iteration", "steady from iteration"),
+    _number("pace_half_width", "known to", percent),
     _text("started", "measured"),
     _text("because", wraps_em=20),
     _text("source_file", "source"),
@@ -172,6 +177,7 @@ _DECLARED = (
     _metric("throughput_images_per_s", "images/s", "images/s", "faster"),
     _metric("throughput_samples_per_s", "{sample}s/s", "samples/s", "faster"),
     _metric("throughput_tokens_per_s", "tokens/s", "tokens/s", "faster"),
+    _metric("pace_samples_per_s", "pace", "samples/s", "faster"),
     _metric("attained_gflops", "attained GFLOP/s", "GFLOP/s", "faster"),
     _metric("iteration_time_ms_mean", "ms mean", "ms", "slower"),
     _metric("iteration_time_ms_p50", "ms p50", "ms", "slower"),

@@ -29,6 +29,7 @@ class Trend(OfMetric, Shown, Answering):
 
     def _result(self) -> Result:
         from analysis.comparison.history import histories
+        from analysis.comparison.judgement import BY_PACE, PACE
 
         metric, (runs,) = self.read(self.side)
         found = histories(runs, metric)
@@ -40,7 +41,10 @@ class Trend(OfMetric, Shown, Answering):
             return {"trend": trend_chart([one for one in found if one.judged])}
 
         return Result(
-            [line for history in found for line in _lines(history, self.threshold)],
+            [
+                *([BY_PACE] if metric.name == PACE else []),
+                *(line for history in found for line in _lines(history, self.threshold)),
+            ],
             [_facts(history, self.threshold) for history in found],
             [table_of("trend", rows)],
             charts,

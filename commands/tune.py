@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import click
 from rich.progress import TextColumn
 
-from bench.config import WINDOW_FIELDS, RunConfig, arch_label, parse_config, rate_unit
+from bench.config import RunConfig, arch_label, parse_config, rate_unit
 from bench.errors import UserError
 from bench.records import CeilingsRecord, Environment, RunRecord
 from bench.records.environment import environment_id
 from bench.records.folders import readable_records
 from bench.records.journal import Event
 from campaigns.sweep.local_devices import environment_of, identify_machine
-from campaigns.tune.knobs import WINDOWS, changes
+from campaigns.tune.knobs import WINDOW_S, changes
 from campaigns.tune.result import PairedComparison, Trial, TuneResult, TuneWatch
 from campaigns.tune.search import tune
 from campaigns.tune.trials import Limits, LocalMeasure, StartFailedError, campaign_records
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 Record = TypeVar("Record", RunRecord, CeilingsRecord)
 
 _LABEL_LETTERS = 64
-#: A window ends by its time; this is more than fits into it.
-_MANY_ITERATIONS = 10_000
 
 
 class Tune(Configured, Tracked, Answering):
@@ -129,11 +127,9 @@ class Tune(Configured, Tracked, Answering):
 
     def _with_short_window(self, config: RunConfig, environment: Environment) -> RunConfig:
         """Where no window is asked for by name, that of the device's backend is used."""
-        short = {"iters": _MANY_ITERATIONS, **WINDOWS[environment.device.backend]}
-        asked = WINDOW_FIELDS & self.given
-        if "iters" in asked:  # a window of so many iterations, however long they take
-            asked |= {"max_seconds"}
-        return config.model_copy(update={n: v for n, v in short.items() if n not in asked})
+        if {"iters", "max_seconds"} & self.given:  # so many iterations, however long they take
+            return config
+        return config.model_copy(update={"max_seconds": WINDOW_S[environment.device.backend]})
 
     def _with_servers(self, kind: type[Record], here: list[Record], wanted: str) -> list[Record]:
         """Records of this folder, and others on the server if it answers."""

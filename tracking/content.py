@@ -22,6 +22,7 @@ from bench.records import (
 from bench.records.environment import environment_id
 from bench.records.folders import AnyRecord, MeasuredRecord
 from bench.records.metrics import imported_summary, profile_summary, summary, trace_summary
+from bench.records.steady_state import window_class
 from bench.records.step_settings import step_id
 from tracking import schema
 
@@ -164,6 +165,7 @@ def _tags(record: MeasuredRecord, name: str, note: str) -> dict[str, str]:
     if isinstance(record, RunRecord) and record.measurement is not None:
         found[schema.ENDED_EARLY] = record.measurement.ended_early
         found[schema.WARMUP_ENDED_EARLY] = record.measurement.warmup_ended_early
+        found[schema.WINDOW_CLASS] = window_class(record.measurement.iteration_times_s).kind
     return _known_tags(found)
 
 

@@ -45,6 +45,8 @@ MACHINE_FACTS = (
 #: Why the window, and the warm-up, closed before all their iterations.
 ENDED_EARLY = "mlproject.ended_early"
 WARMUP_ENDED_EARLY = "mlproject.warmup_ended_early"
+#: What the times of the window do: flat, settles, slows down, never steady, unproven.
+WINDOW_CLASS = "mlproject.window_class"
 VERDICT = "mlproject.verdict"
 #: What the verdict rests on, as `level: message; level: message`.
 FINDINGS = "mlproject.findings"

@@ -47,16 +47,25 @@ METRICS = {
     )
     for name, column in metric_columns().items()
 }
+PACE = "pace_samples_per_s"
+#: What a reader must know of a comparison by it.
+BY_PACE = "compared is the pace, samples per median iteration, as where a run was disturbed"
 #: Metrics from which a cost follows.
-RATES = (rate_metric("image"), THROUGHPUT)
+RATES = (rate_metric("image"), THROUGHPUT, PACE)
 
 
 def compared_metric(name: str | None, runs: Iterable[Run] = ()) -> ComparedMetric:
     """Return the metric of that name; without one the rate of `runs`, in images/s or samples/s.
 
-    Raises `UserError` for one that cannot be compared.
+    Where one of them is disturbed and all have a pace, that is the rate. Raises `UserError` for one
+    that cannot be compared.
     """
-    metric = METRICS.get(rate_metric(sample_of(runs)) if name is None else name)
+    if name is None:
+        found = list(runs)
+        paced = all(run.usable(PACE) for run in found if run.outcome == "ok")
+        disturbed = any(run.is_disturbed for run in found)
+        name = PACE if paced and disturbed else rate_metric(sample_of(found))
+    metric = METRICS.get(name)
     if metric is None:
         raise UserError(f"metric={name!r}: compare one of {', '.join(METRICS)}")
     return metric

@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from analysis.columns import both_sides, columns
-from analysis.comparison.judgement import METRICS, Comparison, Gate, compare_pairs, compared_metric
+from analysis.comparison.judgement import (
+    BY_PACE,
+    METRICS,
+    PACE,
+    Comparison,
+    Gate,
+    compare_pairs,
+    compared_metric,
+)
 from analysis.comparison.kinds import odd_machines
 from analysis.comparison.pairs import Pairing, pair_runs
 from analysis.comparison.sides import read_side, read_sides
@@ -157,6 +165,8 @@ def _mean(value: float, count: int) -> str:
 def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
     """Return what a reader of the table must know beside it, a line each."""
     lines = [f"also differs: {line}" for line in pairing.software]
+    if pairing.metric == PACE:
+        lines.append(BY_PACE)
     for verdict in ("only in A", "only in B"):
         found = (one for one in pairing.alone if one.verdict == verdict)
         lines += [f"{verdict}: {one.group.label} ({one.because})" for one in found]

@@ -123,9 +123,9 @@ def trace_panel(run: Run, colour: str = "#0072B2") -> Panel:
     title = run.label
     if (drift := run.drift) is not None:
         word = "slower" if drift.change > 0 else "faster"
-        change = f"{100 * abs(drift.change):.1f} % {word}, from iteration {drift.changed_at}"
+        change = f"{100 * abs(drift.change):.1f} % {word}, after iteration {drift.after}"
         title = f"{run.label}: {change}"
-        at = drift.changed_at + 0.5
+        at = drift.after + 0.5
         series.append(rule((at, at), y.limits, _ORANGE, change, dashed=True))
     return Panel(x=x, y=y, series=tuple(series), title=title)
 

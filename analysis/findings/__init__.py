@@ -16,7 +16,6 @@ from analysis.findings.batches import knee_rows
 from analysis.findings.bottlenecks import input_rows, launch_rows, next_knob_rows
 from analysis.findings.differences import odd_rows, speed_up_rows, uplift_rows, variability_rows
 from analysis.findings.faults import (
-    drift_rows,
     roof_rows,
     shrinking_rows,
     spill_rows,
@@ -120,11 +119,9 @@ _RULES = (
     Rule("throttled", partial(stated, codes=("throttled",)), "{label}: {message}.",
          "{machine}: the device throttled itself in {found} of {measured} runs.",
          "Mend cooling or power, or fix the clock: these rates are the limit's."),
-    Rule("drifting", drift_rows,
-         "{label}: the last third is {change} than the first, most of it after iteration "
-         "{changed_at}.",
+    Rule("drifting", partial(stated, codes=("drift",)), "{label}: {message}.",
          "{machine}: {found} of {measured} runs were not in steady state.",
-         "A window that becomes {why}: its interval means little."),
+         "A window that slows down was heated or disturbed, one that settles needs more warm-up."),
     Rule("foreign process",
          partial(stated, codes=("foreign-process", "busy-host", "stolen-time")),
          "{label}: {message}.",

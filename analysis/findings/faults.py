@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 
 from analysis.findings.batches import FULL, curve_row, memory_share
@@ -82,19 +82,6 @@ def shrinking_rows(runs: Configurations) -> Iterator[Row]:
         if (large.batch_size or 0) / (small.batch_size or 1) / surely < _MIN_SHRINK:
             pair = {"small": small, "large": large}
             yield {"machine": large.env, "runs": names_of((small, large)), **pair}
-
-
-def drift_rows(runs: Sequence[Run]) -> Iterator[Row]:
-    """Yield the windows whose verdicts say that they drifted."""
-    for run in runs:
-        drift = run.drift
-        if drift is not None:
-            slower = drift.change > 0
-            yield _of_run(run) | {
-                "change": f"{percent(abs(drift.change))} {'slower' if slower else 'faster'}",
-                "changed_at": f"{drift.changed_at} of {len(run.iteration_times_s)}",
-                "why": "slower was heated or disturbed" if slower else "faster needs more warm-up",
-            }
 
 
 def spill_rows(runs: Configurations) -> Iterator[Row]:

@@ -42,7 +42,7 @@ _TABLES = {
     "runs": (
         "What was measured",
         f"number run {_WHICH} precision_asked math_mode user_code data warmup window "
-        "warmup_ended_early ended_early repeat started outcome",
+        "warmup_ended_early ended_early window_class repeat started outcome",
     ),
     "imported": (
         "Imported measurements",
@@ -53,7 +53,8 @@ _TABLES = {
     "measurements": (
         "Throughput and iteration times of each run; its whole process, and peak memory",
         f"numbered {_WHICH} throughput_images_per_s throughput_samples_per_s "
-        "throughput_tokens_per_s loader_images_per_s iteration_time_ms_mean iteration_time_ms_std "
+        "throughput_tokens_per_s loader_images_per_s pace_samples_per_s pace_half_width "
+        "first_steady_iteration iteration_time_ms_mean iteration_time_ms_std "
         "iteration_time_ms_p50 iteration_time_ms_p95 iteration_time_ms_p99 data_wait_share "
         "compile_time_s real_s user_s system_s cores_busy max_rss_mb peak_memory_mb verdict",
     ),

@@ -107,7 +107,6 @@ class UsedCeiling:
     instead_of_measured: str | None
     doubts: tuple[Finding, ...] = ()  # why the roof itself may be too low
     cache_roofs: tuple[CacheRoof, ...] = ()  # of the same record
-    other_clock: str | None = None  # how its clock and the run's differ, where no load explains it
 
 
 def choose_ceiling(
@@ -117,9 +116,9 @@ def choose_ceiling(
 ) -> UsedCeiling | Unknown:
     """Return the roof for `record`, or why there is none.
 
-    The newest complete measured ceiling of the same device, driver, power limit and math mode,
-    one without a doubt before any other; else the datasheet of exactly that device; else nothing:
-    a peak is never assumed, and emulated arithmetic has none.
+    The newest complete measured ceiling of the same device, driver, power limit, clock and math
+    mode, one without a doubt before any other; else the datasheet of exactly that device; else
+    nothing: a peak is never assumed, and emulated arithmetic has none.
     """
     if record.environment is None or record.resolved is None:
         return Unknown("the record does not say on which device or in which math mode it ran")
@@ -134,11 +133,8 @@ def choose_ceiling(
     )
     why = ""
     for one in sorted(of_device, key=lambda one: (not _doubts(one), one.created), reverse=True):
-        if found := _matching(one, environment, math_mode):
-            other_clock = _other_clock(one.telemetry, record)
-            return UsedCeiling(
-                *found, one.record_id, None, _doubts(one), one.cache_roofs, other_clock
-            )
+        if found := _matching(one, record, environment, math_mode):
+            return UsedCeiling(*found, one.record_id, None, _doubts(one), one.cache_roofs)
         why = why or f"no measured ceiling fits ({found.reason})"
     why = why or "no ceilings were measured on this device"
     datasheet = datasheet_ceiling(environment.device, math_mode, peaks)
@@ -168,14 +164,14 @@ def _other_clock(roofs: Telemetry | None, record: RunRecord | ProfileRecord) -> 
     apart_mhz = abs(theirs_mhz - ours_mhz)
     if apart_mhz <= _CLOCK_TOLERANCE * theirs_mhz or limited_share > _POWER_LIMITED_SHARE:
         return None
-    return (
-        f"its SM clock was {theirs_mhz:.0f} MHz on average and the run's {ours_mhz:.0f} MHz: "
-        "locked or application clocks may differ"
-    )
+    return f"a mean SM clock of {theirs_mhz:.0f} MHz, the run of {ours_mhz:.0f} MHz"
 
 
 def _matching(
-    candidate: CeilingsRecord, ours: Environment, mode: MathMode
+    candidate: CeilingsRecord,
+    record: RunRecord | ProfileRecord,
+    ours: Environment,
+    mode: MathMode,
 ) -> tuple[Ceiling, Roof] | Unknown:
     """The ceiling in `mode` of a record of this very device, or what it lacks."""
     name, theirs = candidate.record_id, candidate.environment
@@ -190,6 +186,13 @@ def _matching(
     if not same_power_limit(a.power_limit_w, b.power_limit_w):
         watts = f"{a.power_limit_w} W, the run at {b.power_limit_w} W"
         return Unknown(f"{name} is at a power limit of {watts}")
+    clocks = a.application_clock_mhz, b.application_clock_mhz
+    if None not in clocks and clocks[0] != clocks[1]:
+        return Unknown(
+            "{} is at application clocks of {:g} MHz, the run of {:g} MHz".format(name, *clocks)
+        )
+    if other_clock := _other_clock(candidate.telemetry, record):
+        return Unknown(f"{name} had {other_clock}: locked clocks may differ")
     return _measured(candidate, mode)
 
 

@@ -19,6 +19,7 @@ from analysis.table import RunList
 from bench.config import THROUGHPUT
 from bench.records import CLOCK_SETTING, POWER_LIMIT, RunRecord
 from bench.records.metrics import PHASES
+from bench.records.steady_state import window_class
 
 Row = dict[str, Any]
 
@@ -144,6 +145,7 @@ def _of_record(record: RunRecord) -> Row:
         row |= {name: getattr(measured, name) for name in _ENDED}
         row["warmup_iterations_done"] = len(measured.warmup_times_s)
         row["iterations"] = len(measured.iteration_times_s)
+        row["window_class"] = window_class(measured.iteration_times_s).kind
     return row
 
 

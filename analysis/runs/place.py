@@ -337,7 +337,7 @@ class PlacedProfile(Configured):
         if used and record.counters is not None:
             timed = self.runs[0].record if self.runs else None
             window = timed.measurement if timed else None
-            step_s = window.window_s / len(window.iteration_times_s) if window else None
+            step_s = window.step_s if window else None
             found += check_counters(record.counters, used.roof, used.cache_roofs, step_s)
         if used and self.ops is not None:
             found += check_ops(self.ops, used.roof)

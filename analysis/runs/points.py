@@ -20,6 +20,8 @@ from bench.records.metrics import StepCost, data_wait_share, step_cost
 
 #: The finding of a run whose roof was measured while something disturbed it.
 DOUBTFUL_ROOF = "doubtful-roof"
+#: Of a disturbed run.
+BY_PACE = ("by-pace", "its place is that of its pace, the median iteration")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +79,8 @@ def roofline_point(
     """Place one measured run under its roof, or say why it has no place.
 
     `profiles` are searched for those that explain the run. `peaks` are datasheet figures of a
-    user's own. The step's time is the window's wall time over its iterations: nothing between them
-    is lost.
+    user's own. The step's time is the window's wall time over its iterations, so that nothing
+    between them is lost; of a disturbed run it is the median iteration.
     """
     if record.outcome != "ok":
         return Unknown(f"outcome {record.outcome}: {record.reason or 'no reason recorded'}")
@@ -98,7 +100,7 @@ def roofline_point(
     used = choose_ceiling(record, ceilings, peaks)
     if isinstance(used, Unknown):
         return Unknown(f"no ceiling: {used.reason}")
-    step_s = measurement.window_s / len(measurement.iteration_times_s)
+    step_s = measurement.step_s
     # The processes of one CPU share that machine's roof.
     on_cpu = record.resolved is not None and record.resolved.backend == "cpu"
     return point_under(
@@ -108,7 +110,7 @@ def roofline_point(
         step_s,
         min(data_wait_share(measurement), 1.0) * step_s,
         profiled_step(record, step_s, used, profiles),
-        notes=_of_roof(used),
+        notes=[*_of_roof(used), *([BY_PACE] if measurement.is_disturbed else [])],
     )
 
 
@@ -177,5 +179,3 @@ def _of_roof(used: UsedCeiling) -> Iterator[tuple[str, str]]:
         yield "datasheet-roof", f"datasheet roof: {used.instead_of_measured}"
     for doubt in used.doubts:
         yield DOUBTFUL_ROOF, f"its roof: {doubt.message}"
-    if used.other_clock:
-        yield "other-clock", f"its roof: {used.other_clock}"

@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 #: Columns of the tags `mlproject.<column>`.
 _TAGS = (
     *("kind", "record_id", "config_id", "code", "code_commit", "campaign", "env", "device"),
-    *("verdict", "findings", "outcome", "reason", "ended_early", "warmup_ended_early", "price"),
+    *("verdict", "findings", "outcome", "reason", "ended_early", "warmup_ended_early"),
+    *("window_class", "price"),
     *schema.MACHINE_FACTS,
 )
-_WHOLE_METRICS = ("iterations", "parameters")
+_WHOLE_METRICS = ("iterations", "parameters", "first_steady_iteration")
 #: Columns of metrics, by their names: those that can be compared, and these.
 _METRICS = (
     *(*metric_columns(), *_WHOLE_METRICS, "loader_images_per_s", "window_s"),
+    "pace_half_width",
     *(f"{phase}_time_s" for phase in PHASES),
     *("throughput_images_per_s_std", "throughput_images_per_s_max", "claimed_gflops"),  # imported
     *("step_gflop", "step_gb_compulsory", "step_gb_fused", "step_gb_eager", "forward_gmac"),
@@ -220,6 +222,8 @@ def _kind(model: type[BaseModel], field: str) -> str:
     kinds = tuple(k for k in typing.get_args(annotation) or (annotation,) if k is not type(None))
     if float in kinds:
         return "float64"
+    if any(typing.get_args(kind)[:1] == (int,) for kind in kinds):  # a number or `auto`
+        return "Int64"
     return {(int,): "Int64", (bool,): "boolean"}.get(kinds, "string")
 
 

@@ -47,6 +47,9 @@ FILING_FIELDS = frozenset({"repeat", "env", "campaign"})
 #: Fields that say how long is measured, not what; they do enter `config_id`.
 WINDOW_FIELDS = frozenset({"warmup_iters", "iters", "max_seconds"})
 
+#: What `auto` is of these at least, and in `config_id`: the number that it stands for.
+LEAST = {"warmup_iters": 10, "iters": 100}
+
 
 def _plain_label(label: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", label):
@@ -120,8 +123,16 @@ class RunConfig(BaseModel):
         "auto",
         description="tokens of a sequence; auto: 128, or the most that the model takes",
     )
-    warmup_iters: PositiveInt = Field(10, description="iterations before the measured window")
-    iters: PositiveInt = Field(100, description="iterations of the measured window")
+    warmup_iters: AutoCount = Field(
+        "auto",
+        description="iterations before the measured window; auto: until the device is warm, "
+        "at least 10",
+    )
+    iters: AutoCount = Field(
+        "auto",
+        description="iterations of the measured window; auto: until the pace is known to 1.5 %, "
+        "at least 100",
+    )
     max_seconds: (
         Literal["auto", "none"]
         | Annotated[float, BeforeValidator(_no_switch), Field(gt=0, allow_inf_nan=False)]
@@ -129,7 +140,7 @@ class RunConfig(BaseModel):
         "auto",
         description="end the window after this time, but not before 4 iterations, and the "
         "warm-up after a third of it, but not before 2; none: no limit; "
-        "auto: 45 on a CPU, 600 elsewhere",
+        "auto: 30 on a CPU, 600 elsewhere",
     )
     workers: Auto | Annotated[Whole, Field(lt=4096)] = Field(
         "auto",
@@ -236,6 +247,7 @@ class RunConfig(BaseModel):
         legacy = legacy_defaults(RunConfig).items()
         unchanged = {name for name, value in legacy if getattr(self, name) == value}
         defining = self.model_dump(mode="json", exclude=set(FILING_FIELDS | unchanged))
+        defining |= {name: least for name, least in LEAST.items() if defining[name] == "auto"}
         canonical = json.dumps(defining, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 

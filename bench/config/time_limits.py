@@ -8,12 +8,12 @@ from types import MappingProxyType
 from typing import Literal
 
 from bench.config.resolved import Backend
-from bench.config.run_config import RunConfig
+from bench.config.run_config import LEAST, RunConfig
 
 #: What `max_seconds=auto` is, by backend: with the start and the end of a run, a CPU of two cores
 #: is done with vgg16 in three minutes.
 _AUTO_MAX_SECONDS: Mapping[Backend, float] = MappingProxyType(
-    {"cpu": 45.0, "cuda": 600.0, "mps": 600.0}
+    {"cpu": 30.0, "cuda": 600.0, "mps": 600.0}
 )
 #: A window that a time limit may end holds at least this many: fewer do not show a steady state.
 MIN_ITERATIONS = 4
@@ -46,12 +46,13 @@ def rounded_s(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class TimeLimits:
-    """The most iterations of warm-up and window, and the seconds that may end each earlier.
+    """The iterations of warm-up and window, and the seconds that may end each earlier.
 
     `max_seconds` bounds the window and a third of it the warm-up after its first iteration; None
     bounds neither. Whatever the time, the warm-up holds `min_warmup` iterations and the window
-    `MIN_ITERATIONS`, or all if they are fewer. A warm-up goes on until its iterations after the
-    first, in which the device may wait for a compiler, have taken `settle_s` seconds.
+    `MIN_ITERATIONS`, or all if they are fewer. Where numbers were not given, the warm-up goes on
+    `until_steady` and the window `until_known`, as far as `max_seconds` allows. A warm-up goes on
+    until the iterations that show the device's pace have taken `settle_s` seconds.
     """
 
     warmup_iters: int
@@ -59,17 +60,22 @@ class TimeLimits:
     max_seconds: float | None = None
     min_warmup: int = _MIN_WARMUP
     settle_s: float = 0.0
+    until_steady: bool = False
+    until_known: bool = False
 
     @classmethod
     def of(cls, config: RunConfig, backend: Backend) -> TimeLimits:
         """Return the limits of `config` on a device of `backend`."""
         max_seconds = max_seconds_on(backend, config)
+        bounded = max_seconds != "none"
         return cls(
-            config.warmup_iters,
-            config.iters,
-            None if max_seconds == "none" else max_seconds,
+            LEAST["warmup_iters"] if config.warmup_iters == "auto" else config.warmup_iters,
+            LEAST["iters"] if config.iters == "auto" else config.iters,
+            max_seconds if max_seconds != "none" else None,
             _MIN_WARMUP_CUDA if captures_graphs(config) or backend == "cuda" else _MIN_WARMUP,
             0.0 if config.data_only else _SETTLE_S[backend],
+            until_steady=bounded and config.warmup_iters == "auto",
+            until_known=bounded and config.iters == "auto",
         )
 
     @property
@@ -91,14 +97,18 @@ class TimeLimits:
 
     def __str__(self) -> str:
         """Return the limits as the line that a person reads before the start."""
-        warmup = f"{self.warmup_iters}"
-        if self.settle_s:
+        warmup, window = f"{self.warmup_iters}", f"{self.iters}"
+        if self.until_steady:
+            warmup += " (more until the device is warm)"
+        elif self.settle_s:
             warmup += f" (or more, for {self.settle_s:g} s)"
         if (warmup_s := self.warmup_s) is None:
-            return f"{warmup} + {self.iters} iterations, however long they take (max_seconds=none)"
+            return f"{warmup} + {window} iterations, however long they take (max_seconds=none)"
+        if self.until_known:
+            window += " (more until the pace is known)"
         least = (min(self.warmup_iters, self.min_warmup), min(self.iters, MIN_ITERATIONS))
         return (
-            f"at most {warmup} + {self.iters} iterations; warm-up ends "
+            f"{warmup} + {window} iterations; warm-up ends at the latest "
             f"{rounded_s(warmup_s)} after its first one, the window after {self.max_seconds:g} s "
             f"(at least {least[0]} + {least[1]} iterations)"
         )

@@ -265,6 +265,7 @@ def mps_device_info() -> DeviceInfo:
         compute_capability=Unknown("not an NVIDIA device"),
         driver=Unknown("part of macOS"),
         pcie=Unknown("not asked of this device"),
+        application_clock_mhz=Unknown("not asked of this device"),
         power_limit_w=Unknown("Apple does not publish a limit"),
         max_clock_mhz=Unknown("only root can read it, by powermetrics"),
     )

@@ -47,13 +47,13 @@ def device_uuid(opener: Callable[[], Any] = open_driver, number: int = 0) -> str
 
 
 #: What a management library knows of a device beside its UUID.
-_FACTS = ("driver", "power_limit_w", "max_clock_mhz", "pcie")
+_FACTS = ("driver", "power_limit_w", "max_clock_mhz", "application_clock_mhz", "pcie")
 
 
 def management_facts(
     uuid: str, nvml_opener: Callable[[], Any] = open_nvml, *, name: str = ""
 ) -> dict[str, Any]:
-    """Return `uuid`, `driver`, `power_limit_w`, `max_clock_mhz` and `pcie` of the device, by NVML.
+    """Return `uuid`, `driver`, power limit, clocks and `pcie` of the device, by NVML.
 
     Without NVML the UUID is still CUDA's, which then means a whole GPU. Nothing is said of a slice
     of a GPU, by its `name`, for which CUDA gives the UUID of the whole: that has other power.
@@ -77,6 +77,9 @@ def management_facts(
         "driver": probe(nvml.nvmlSystemGetDriverVersion),
         "power_limit_w": probe(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3),  # mW
         "max_clock_mhz": probe(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM),
+        "application_clock_mhz": probe(
+            lambda: nvml.nvmlDeviceGetApplicationsClock(handle, nvml.NVML_CLOCK_SM)
+        ),
         "pcie": probe(pcie),
     }
 
@@ -164,5 +167,5 @@ def amd_management_facts(
         "driver": probe(lambda: str(smi.amdsmi_get_gpu_driver_info(handle)["driver_version"])),
         "power_limit_w": probe(power_limit_w),
         "max_clock_mhz": probe(amd_clock_mhz, smi, handle, "max_clk"),
-        "pcie": Unknown("not asked of this device"),
+        **dict.fromkeys(("application_clock_mhz", "pcie"), Unknown("not asked of this device")),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -45,6 +46,15 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+#: The default of a fact that earlier versions did not record.
+NEWER: Any = Unknown("the version that measured it did not record this")
+
+
+@cache
+def _newer(facts: type[BaseModel]) -> tuple[str, ...]:
+    return tuple(name for name, field in facts.model_fields.items() if field.default is NEWER)
+
+
 class Facts(Record):
     """A record whose facts may be unknown: every None has its reason in `missing`.
 
@@ -71,13 +81,15 @@ class Facts(Record):
         A new fact takes the place of the reason for its absence; `missing` adds reasons.
         """
         reasons = {name: why for name, why in self.missing.items() if name not in facts}
-        return type(self)(**{**dict(self), **facts, "missing": {**reasons, **(missing or {})}})
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self)(**{**fields, **facts, "missing": {**reasons, **(missing or {})}})
 
     @model_validator(mode="before")
     @classmethod
     def _unknown_is_none(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
+        if not isinstance(data, dict) or not isinstance(data.get("missing", {}), dict):
             return data
+        data = {name: NEWER for name in _newer(cls) if name not in data} | data
         reasons = {name: fact.reason for name, fact in data.items() if isinstance(fact, Unknown)}
         if not reasons:
             return data

@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Mapping
 from operator import attrgetter
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from bench.config.resolved import Backend
-from bench.records.base import Count, Facts, PositiveRate, Record, Seconds
+from bench.records.base import NEWER, Count, Facts, PositiveRate, Record, Seconds
 
 #: Variables with which a processor computes as one without its widest instructions: oneDNN's, by
 #: both of its names, and that of torch's own kernels.
@@ -48,6 +48,7 @@ class DeviceInfo(Facts):
     max_clock_mhz: PositiveRate | None
     cores: Count | None  # CPU: physical cores usable here; CUDA: multiprocessors
     pcie: str | None  # of an NVIDIA GPU, at most: "gen 5 x16"
+    application_clock_mhz: PositiveRate | None = Field(NEWER)  # of an NVIDIA GPU: SM, as set
 
 
 class ModelCode(Facts):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from datetime import datetime
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -13,6 +14,7 @@ from typing_extensions import Self
 from bench.config import ResolvedConfig, RunConfig
 from bench.config.resolved import Backend, MathMode
 from bench.records.base import (
+    NEWER,
     Count,
     Facts,
     KeptRecord,
@@ -24,6 +26,7 @@ from bench.records.base import (
 )
 from bench.records.complexity import Complexity
 from bench.records.environment import Environment, ProcessFigures, Telemetry
+from bench.records.steady_state import transient
 
 
 class WorkSet(Record):
@@ -42,6 +45,10 @@ class WorkSet(Record):
         return tuple(
             f"{name}: {ours} against {theirs}" for name, ours, theirs in pairs if ours != theirs
         )
+
+
+#: Mean and median of a window that nothing disturbs differ by less, and waits for data are rarer.
+MOST_APART = 0.05
 
 
 class RankFigures(Facts):
@@ -118,6 +125,7 @@ class Measurement(Facts):
     other_cpu_cores: float | None  # what others used of the CPU, on average, by the worker itself
     work: WorkSet | None  # what one step launched, counted outside the window
     ranks: DistributedFigures | None  # None on one device
+    garbage_collections_s: Seconds | None = Field(NEWER)  # Python's own, of the window
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -141,10 +149,48 @@ class Measurement(Facts):
         """Images, or sequences, of the measured window."""
         return self.samples_per_iteration * len(self.iteration_times_s)
 
+    @cached_property
+    def settled_after(self) -> int:
+        """Iterations at the window's beginning that are of another level: no rate holds them."""
+        return transient(self.iteration_times_s)
+
+    @property
+    def steady_times_s(self) -> tuple[float, ...]:
+        """The iterations that rates are of."""
+        return self.iteration_times_s[self.settled_after :]
+
+    @property
+    def mean_step_s(self) -> float:
+        """Wall time of an iteration, on average, with every disturbance."""
+        cut_s = sum(self.iteration_times_s[: self.settled_after])
+        return (self.window_s - cut_s) / len(self.steady_times_s)
+
+    @cached_property
+    def pace_s(self) -> float:
+        """The median iteration: what the device takes where nothing disturbs it."""
+        return statistics.median(self.steady_times_s)
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether iterations take over 5 % more on average than the median, and not for data."""
+        waits = sum(self.data_wait_s) > MOST_APART * self.window_s
+        mean_s = statistics.fmean(self.steady_times_s)
+        return mean_s > (1 + MOST_APART) * self.pace_s and not waits
+
+    @property
+    def step_s(self) -> float:
+        """What stands under a roof and beside other runs: the mean, of a disturbed run its pace."""
+        return self.pace_s if self.is_disturbed else self.mean_step_s
+
     @property
     def throughput_samples_per_s(self) -> float:
-        """Samples of the window over the wall time of the window."""
-        return self.samples / self.window_s
+        """Samples over the wall time of the window, its transient left out."""
+        return self.samples_per_iteration / self.mean_step_s
+
+    @property
+    def pace_samples_per_s(self) -> float:
+        """Samples of an iteration over the median iteration."""
+        return self.samples_per_iteration / self.pace_s
 
 
 class RunRecord(KeptRecord):

@@ -19,6 +19,7 @@ from bench.records import (
     TraceRecord,
 )
 from bench.records.base import ratio
+from bench.records.steady_state import pace_half_width
 
 #: Series of the telemetry whose mean over the window is a metric, `<series>_mean`.
 MEAN_SERIES = (
@@ -105,14 +106,14 @@ def _of_complexity(
 
 
 def attained_flops_per_s(record: RunRecord) -> float | None:
-    """Return algorithmic FLOP per second of the window, of all devices; None without a cost model.
+    """Return algorithmic FLOP per second of a step, of all devices; None without a cost model.
 
     The model counts one batch; an iteration holds `grad_accum_steps` of them on each device.
     """
     if record.measurement is None or record.complexity is None:
         return None
-    batches = steps(record) * record.config.grad_accum_steps * record.config.world_size
-    return record.complexity.step_flops * batches / record.measurement.window_s
+    batches = record.config.grad_accum_steps * record.config.world_size
+    return record.complexity.step_flops * batches / record.measurement.step_s
 
 
 def rate_name(config: RunConfig, resolved: ResolvedConfig) -> str:
@@ -135,6 +136,9 @@ def summary(record: RunRecord) -> dict[str, float]:
         found |= {
             "window_s": measured.window_s,
             "iterations": steps(record),
+            "pace_samples_per_s": measured.pace_samples_per_s,
+            "pace_half_width": pace_half_width(measured.steady_times_s),
+            "first_steady_iteration": measured.settled_after + 1,
             "data_wait_share": data_wait_share(measured),
             **iteration_statistics_ms(measured.iteration_times_s),
             **{f"{name}_time_s": statistics.fmean(timed[name]) for name in PHASES if name in timed},

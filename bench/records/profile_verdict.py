@@ -205,8 +205,7 @@ def _of_ops(ops: OpProfile, timed: RunRecord | None, *, on_host: bool) -> Iterat
         message = f"ops without a counterpart in the cost model take {share} of the time"
         yield "unmatched-ops", "note", message
     if timed is not None and timed.measurement is not None:
-        step_s = timed.measurement.window_s / len(timed.measurement.iteration_times_s)
-        times = ops.step_time_s / step_s
+        times = ops.step_time_s / timed.measurement.step_s
         if times > _SLOWED:
             message = f"the profiled step took {times:.1f} times the timed one"
             level: Weight = "suspect" if on_host and times > _DISTURBED else "note"

@@ -5,11 +5,8 @@ What needs a roof (numbers above it, the bound) is judged in the analysis.
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from collections.abc import Iterator
 
 from bench.config import MIN_ITERATIONS
 from bench.records import (
@@ -24,14 +21,14 @@ from bench.records import (
 )
 from bench.records.base import Found, Weight
 from bench.records.metrics import data_wait_share
+from bench.records.steady_state import is_warm, window_class
 
 #: Sum of event times against the wall clock: a larger difference means that the window had gaps.
 _EVENT_GAP = 0.02
 _THROTTLED_SHARE = 0.05
 _INPUT_BOUND_SHARE = 0.05
 _OUTLIER_RATIO = 2.0
-#: Of the window's median: more than neighbouring iterations of a busy machine differ.
-_NOT_WARM = 1.25
+_NOT_WARM = 1.2
 #: Of the usable cores; the launcher's own sampling stays under 1 %.
 _BUSY_HOST_SHARE = 0.05
 
@@ -50,7 +47,7 @@ def _findings(record: RunRecord | CeilingsRecord) -> Iterator[Found]:
     run = record if isinstance(record, RunRecord) else None
     if run is not None and run.measurement is not None:
         yield from _of_warm_up(run.measurement)
-        yield from _of_window(run.measurement)
+        yield from _of_window(run.measurement, run.telemetry)
         if not run.config.data_only:
             yield from _of_training(run.measurement, run)
     if record.telemetry is not None:
@@ -80,41 +77,111 @@ def _of_environment(environment: Environment) -> Iterator[Found]:
 
 
 def _of_warm_up(measurement: Measurement) -> Iterator[Found]:
-    """A warm-up that was cut is a note, unless its last iteration was still slower than the rest.
-
-    The first iteration is slower in any case: it reserves memory.
-    """
-    times = measurement.warmup_times_s
-    if measurement.warmup_ended_early is None or not times:
+    """A warm-up that was cut is a note, unless the window's first third is slower than the rest."""
+    if measurement.warmup_ended_early is None:
         return
     message = f"warm-up ended after {measurement.warmup_ended_early}"
-    times_slower = times[-1] / statistics.median(measurement.iteration_times_s)
-    if times_slower > _NOT_WARM:
-        message += (
-            f"; its last iteration still took {times_slower:.1f} times the window's median: "
-            "give a larger max_seconds"
-        )
-        yield "not-warm", "suspect", message
-    else:
-        yield "short-warm-up", "note", message
+    times = measurement.steady_times_s
+    size = max(3, len(times) // 3)
+    if len(times) > size and not is_warm(measurement.warmup_times_s[1:]):
+        slower = min(times[:size]) / statistics.median(times[size:])
+        if slower > _NOT_WARM:
+            message += (
+                f"; the first {size} iterations of the window still took {slower:.1f} times as "
+                "long as the rest: give a larger max_seconds"
+            )
+            yield "not-warm", "suspect", message
+            return
+    yield "short-warm-up", "note", message
 
 
-def _of_window(measurement: Measurement) -> Iterator[Found]:
+def _of_window(measurement: Measurement, telemetry: Telemetry | None) -> Iterator[Found]:
     times = measurement.iteration_times_s
     if len(times) < MIN_ITERATIONS:
         message = f"only {len(times)} iterations: no statement about steady state"
         yield "few-iterations", "suspect", message
-    drift = window_drift(times)
-    if drift is not None and drift.is_drifting:
-        change = f"{100 * abs(drift.change):.0f} % {'slower' if drift.change > 0 else 'faster'}"
-        yield "drift", "suspect", f"the last third of the window ran {change} than the first"
-    slow_s = _OUTLIER_RATIO * statistics.median(times)
+    yield from _of_steadiness(measurement, telemetry)
+    slow_s = _OUTLIER_RATIO * measurement.pace_s
     if slow := sum(time > slow_s for time in times):
         yield "outliers", "note", f"{slow} of {len(times)} iterations took over twice the median"
     gap = 1 - sum(times) / measurement.window_s
     if abs(gap) > _EVENT_GAP:
         message = f"iteration times leave {100 * gap:.1f} % of the window unexplained"
         yield "window-gap", "suspect", message
+
+
+def _of_steadiness(measurement: Measurement, telemetry: Telemetry | None) -> Iterator[Found]:
+    """The class of the window in words, a drift or a note, and its two rates where they differ."""
+    times, found = measurement.iteration_times_s, window_class(measurement.iteration_times_s)
+    percent = f"{100 * abs(found.change):.0f} %"
+    levels = f"{found.before_s:.3g} s -> {found.after_s:.3g} s"
+    moved = _moved(telemetry, sum(times[: found.after]))
+    words = {
+        "unproven": f"{len(times)} iterations are too few to show a drift",
+        "settles": f"settles only after iteration {found.after}: {levels}{moved}",
+        "slows down": f"slows down after iteration {found.after} by {percent}{moved}",
+        "never steady": f"never steady: levels {percent} apart, the first until iteration "
+        f"{found.after}{moved}",
+    }
+    if measurement.settled_after:
+        words["settles"] = f"settled after {found.after} iterations: {levels}; no rate holds these"
+    if found.drift is not None:
+        yield "drift", "suspect", words[found.kind]
+    elif found.kind != "flat" and len(times) >= MIN_ITERATIONS:
+        yield found.kind.replace(" ", "-"), "note", words[found.kind]
+    if measurement.is_disturbed:
+        both = measurement.throughput_samples_per_s, measurement.pace_samples_per_s
+        rates = "{:.4g} samples/s, undisturbed {:.4g}".format(*both)
+        yield "disturbed", "suspect", f"{rates}{_disturbance(measurement, telemetry)}"
+
+
+#: What may move with a window's level: words and unit by the telemetry's names.
+_MOVES = {
+    "gpu_sm_clock_mhz": ("the clock", "MHz"),
+    "cpu_frequency_mhz": ("the clock", "MHz"),
+    "gpu_temperature_c": ("the temperature", "°C"),
+    "cpu_temperature_c": ("the temperature", "°C"),
+    "other_cpu_percent": ("other programs' use of the CPU", "%"),
+    "stolen_cpu_percent": ("other guests' use of the CPU", "%"),
+}
+_MOVED, _USED_PERCENT = 0.03, 5.0
+
+
+def _moved(telemetry: Telemetry | None, at_s: float) -> str:
+    """`: the clock fell from 1980 to 1845 MHz`: what was otherwise before `at_s` of the window."""
+    found = []
+    for one in telemetry.series if telemetry else ():
+        pairs = list(zip(one.times_s, one.values, strict=True))
+        sides = [[value for time_s, value in pairs if (time_s < at_s) is e] for e in (True, False)]
+        if one.name not in _MOVES or not all(sides):
+            continue
+        (words, unit), (before, after) = _MOVES[one.name], map(statistics.median, sides)
+        if abs(after - before) > (_USED_PERCENT if unit == "%" else _MOVED * before):
+            verb = "fell" if after < before else "rose"
+            found.append(f"{words} {verb} from {before:.0f} to {after:.0f} {unit}")
+    return f": {', '.join(found)}" if found else ""
+
+
+def _disturbance(measurement: Measurement, telemetry: Telemetry | None) -> str:
+    """`: by other processes (1.2 cores), SwThermal`, as far as causes are known."""
+    found = []
+    for one in telemetry.series if telemetry else ():
+        lowest, mean = min(one.values, default=0.0), statistics.fmean(one.values or [0.0])
+        if one.name.startswith(("other_cpu", "stolen_cpu")) and mean > _USED_PERCENT:
+            who = "other processes" if one.name.startswith("other") else "other guests of its host"
+            found.append(f"{who} ({mean / 100:.2g} cores)")
+        elif one.name.endswith("_mhz") and lowest < (1 - _THROTTLED_SHARE) * mean:
+            found.append(f"a clock of {lowest:.0f} MHz at times, {mean:.0f} MHz on average")
+    if telemetry and telemetry.foreign_processes:
+        found.append("other processes on the device")
+    throttled = (telemetry.throttle_share or {}) if telemetry else {}
+    chosen = (POWER_LIMIT, CLOCK_SETTING)
+    found += [name for name in throttled if name not in chosen and throttled[name] > 0]
+    lost_s = (measurement.mean_step_s - measurement.pace_s) * len(measurement.steady_times_s)
+    collected_s = measurement.garbage_collections_s or 0.0
+    if collected_s > lost_s / 2:
+        found.append(f"Python's garbage collection ({collected_s:.2g} s)")
+    return f": by {', '.join(found)}" if found else "; by what is not known"
 
 
 def _of_training(measurement: Measurement, run: RunRecord) -> Iterator[Found]:
@@ -189,89 +256,3 @@ def _sm_clock(telemetry: Telemetry, environment: Environment | None) -> str:
     most_mhz = environment.device.max_clock_mhz if environment is not None else None
     most = "" if most_mhz is None else f" of {most_mhz:.0f} at most"
     return f", SM clock {clock_mhz:.0f} MHz on average{most}"
-
-
-#: Of the mean. A drift of 5 % between the thirds moves the window's mean by about 2.5 %, which is
-#: more than the 2 % that a comparison takes for no change.
-DRIFT = 0.05
-#: One window in a hundred may be called drifting by chance.
-_LEVEL = 0.01
-_MIN_ITERATIONS = 15
-#: A correlation above this leaves so few independent values that no interval means anything.
-_MAX_CORRELATION = 0.95
-
-
-@dataclass(frozen=True)
-class Drift:
-    """The relative change of the mean from the first to the last third.
-
-    `p_value` is two-sided, of no change. `changed_at` is the iteration after which the times
-    changed most: that of the largest cumulative sum of deviations.
-    """
-
-    change: float
-    p_value: float
-    changed_at: int
-
-    @property
-    def is_drifting(self) -> bool:
-        """Whether the change is over 5 % and not by chance (p < 0.01)."""
-        return abs(self.change) > DRIFT and self.p_value < _LEVEL
-
-
-def window_drift(times_s: Sequence[float]) -> Drift | None:
-    """Compare the first third of a window with the last; None for fewer than 15 iterations.
-
-    A t-test that allows for correlated iterations: each third counts as n (1 - r) / (1 + r) of
-    them, with the correlation r of neighbours. A single slow iteration widens the test instead of
-    failing it.
-    """
-    if len(times_s) < _MIN_ITERATIONS:
-        return None
-    size = len(times_s) // 3
-    thirds = (times_s[:size], times_s[size:-size], times_s[-size:])
-    first, _, last = (statistics.fmean(third) for third in thirds)
-    # Taken after the thirds' own means, so that a drift does not pass for correlation.
-    residuals = [_deviations(third) for third in thirds]
-    correlation = lag_one_correlation([one for third in residuals for one in third])
-    independent = max(size * (1 - correlation) / (1 + correlation), 2.0)
-    squares = math.fsum(one**2 for third in (residuals[0], residuals[-1]) for one in third)
-    variance = squares / (2 * (size - 1))
-    # A third's own mean follows its iterations, so its variance comes out too small by this.
-    variance /= max(1 - 1 / independent, 0.5)
-    p_value = 1.0 if first == last else 0.0
-    if variance > 0:
-        distance = abs(last - first) / math.sqrt(2 * variance / independent)
-        p_value = _two_sided_p(distance, 2 * (independent - 1))
-    sums = list(accumulate(_deviations(times_s)))[:-1]
-    changed_at = max(range(len(sums)), key=lambda place: abs(sums[place])) + 1
-    return Drift(last / first - 1, p_value, changed_at)
-
-
-def lag_one_correlation(values: Sequence[float]) -> float:
-    """Return the correlation of each value with the next, 0 to 0.95.
-
-    The estimate is biased low by about (1 + 3 r) / n (Marriott and Pope, Biometrika 41, 1954),
-    which is put back. A negative one counts as none, since it would make intervals narrower.
-    """
-    deviations = _deviations(values)
-    spread = math.fsum(one**2 for one in deviations)
-    if len(deviations) < 3 or spread == 0:
-        return 0.0
-    raw = math.fsum(one * following for one, following in pairwise(deviations)) / spread
-    return min(max(raw + (1 + 3 * raw) / len(deviations), 0.0), _MAX_CORRELATION)
-
-
-def _deviations(values: Sequence[float]) -> list[float]:
-    mean = statistics.fmean(values)
-    return [value - mean for value in values]
-
-
-def _two_sided_p(distance: float, degrees: float) -> float:
-    """Return Student's two-sided p-value; at p = 0.01 and 4 degrees or more good to 5 %.
-
-    Wallace, Annals of Mathematical Statistics 30, 1959: the normal deviate of the same tail.
-    """
-    deviate = math.sqrt(degrees * math.log1p(distance**2 / degrees))
-    deviate *= (8 * degrees + 1) / (8 * degrees + 3)
-    return 2 * statistics.NormalDist().cdf(-deviate)

@@ -10,7 +10,7 @@ import os
 import re
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -18,6 +18,8 @@ import torch
 
 from bench.errors import Problem, UnsupportedError
 from bench.machine import cpu_device_info, cuda_device_info, mps_device_info
+from bench.machine.limits import peak_memory_bytes
+from bench.machine.probes import value_or_none
 from bench.records import DeviceInfo, MathMode
 from bench.records.journal import Clock
 
@@ -41,6 +43,14 @@ class IterationTimer:
     def times_s(self) -> list[float]:
         """Seconds of each iteration; the device has been synchronised."""
         return [end - begin for begin, end in pairwise(self._marks)]
+
+    def ended_times_s(self) -> list[float]:
+        """Seconds of the iterations that have ended for certain, without a wait for the device."""
+        return self.times_s()
+
+
+#: Less is no memory for a step's tensors.
+_GROWTH_BYTES = 2**24
 
 
 class Device(ABC):
@@ -93,6 +103,10 @@ class Device(ABC):
 
     def release_cached_memory(self) -> None:
         """Give back what the allocator holds and nothing uses."""
+
+    def memory_obtained(self) -> int:
+        """Return a count that rises when the step obtains memory from the system: its peak."""
+        return (value_or_none(peak_memory_bytes) or 0) // _GROWTH_BYTES
 
     def hidden_syncs(self, step: Callable[[], object]) -> int | None:
         """Run `step` once and count the host's waits for the device in it, or None untried."""
@@ -194,7 +208,14 @@ class CudaEventTimer(IterationTimer):
 
     def times_s(self) -> list[float]:
         """Seconds between neighbouring events (resolution about 0.5 us)."""
-        return [begin.elapsed_time(end) / 1e3 for begin, end in pairwise(self._events)]
+        return self._times_s(self._events)
+
+    def ended_times_s(self) -> list[float]:
+        """Those whose events were waited for."""
+        return self._times_s(self._events[:-_MOST_AHEAD])
+
+    def _times_s(self, events: Sequence[torch.cuda.Event]) -> list[float]:
+        return [begin.elapsed_time(end) / 1e3 for begin, end in pairwise(events)]
 
 
 def missing_kernels(index: int) -> Problem | None:
@@ -264,6 +285,10 @@ class CudaDevice(Device):
     def release_cached_memory(self) -> None:
         """Empty the caching allocator's free blocks."""
         torch.cuda.empty_cache()
+
+    def memory_obtained(self) -> int:
+        """Count the allocator's calls of cudaMalloc."""
+        return int(torch.cuda.memory_stats(self.torch_device)["num_device_alloc"])
 
     def hidden_syncs(self, step: Callable[[], object]) -> int | None:
         """Count torch's own warnings of synchronising calls."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
@@ -14,7 +15,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.config import MIN_ITERATIONS, RunConfig
+from bench.config import MIN_ITERATIONS, RunConfig, TimeLimits
 from bench.errors import UnsupportedError, UserError
 from bench.training.devices import Device, open_device
 from bench.training.inputs import Shard
@@ -46,15 +47,14 @@ class Team:
         """Context of a forward and backward pass whose gradients stay in this process."""
         return nullcontext()
 
-    def plan(
-        self, iterations: int, max_seconds: float | None, warmup_times_s: Sequence[float]
-    ) -> WindowPlan:
+    def plan(self, limits: TimeLimits, warmup_times_s: Sequence[float]) -> WindowPlan:
         """Agree on the window before it begins."""
-        return WindowPlan(iterations, max_seconds)
+        most = sys.maxsize if limits.until_known else 0
+        return WindowPlan(limits.iters, limits.max_seconds, most=most)
 
-    def agree(self, passed: bool) -> bool:
-        """Return whether `passed` is true in any process; all call this at the same place."""
-        return passed
+    def most(self, value: int) -> int:
+        """Return the largest `value` of any process; all call this at the same place."""
+        return value
 
     def barrier(self) -> None:
         """Return when every process has reached this call."""
@@ -134,27 +134,26 @@ class DdpTeam(Team):
         assert self._ddp is not None  # wrapped before any step  # noqa: S101
         return self._ddp.no_sync()
 
-    def plan(
-        self, iterations: int, max_seconds: float | None, warmup_times_s: Sequence[float]
-    ) -> WindowPlan:
+    def plan(self, limits: TimeLimits, warmup_times_s: Sequence[float]) -> WindowPlan:
         """Turn a time limit into a number of iterations, from the slowest rank's warm-up.
 
         All ranks must stop at the same iteration. Asking whether it is time after each one would
         make the hosts wait for each other in every iteration of the window.
         """
+        iterations, max_seconds = limits.iters, limits.max_seconds
         if max_seconds is None:
             return WindowPlan(iterations)
         # The first lap holds what happens once: allocation, tuning, compilation.
         pace_s = max(self.gather(statistics.median(warmup_times_s[1:] or warmup_times_s)))
         fit = max(MIN_ITERATIONS, int(max_seconds / pace_s))
         if fit >= iterations:
-            return WindowPlan(iterations)
+            return WindowPlan(iterations, most=fit if limits.until_known else 0)
         why = f"max_seconds={max_seconds:g} at the warm-up's pace: {fit} of {iterations}"
         return WindowPlan(fit, ended_early=why)
 
-    def agree(self, passed: bool) -> bool:
-        """Return whether it is true on any rank: all end the warm-up before the same step."""
-        return any(self.gather(passed))
+    def most(self, value: int) -> int:
+        """Return the largest of all ranks: all end warm-up and window before the same step."""
+        return int(max(self.gather(value)))
 
     def barrier(self) -> None:
         """Return when every rank has reached this call."""

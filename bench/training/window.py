@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import torch
 from bench.config import MIN_ITERATIONS, TimeLimits, rounded_s
 from bench.records import Measurement
 from bench.records.journal import Clock
+from bench.records.steady_state import is_warm, iterations_needed
 from bench.training.devices import Device, IterationTimer
 from bench.training.inputs import NextBatch
 from bench.training.step import Phases
@@ -35,6 +37,7 @@ class WindowPlan:
     iterations: int
     max_seconds: float | None = None
     ended_early: str | None = None
+    most: int = 0  # as far as it goes on until its pace is known
 
 
 @dataclass
@@ -44,7 +47,7 @@ class Window:
     clock: Clock
     device: Device
     barrier: Callable[[], None] = lambda: None  # returns when all ranks have reached it
-    agree: Callable[[bool], bool] = bool  # whether it is true on any rank
+    most: Callable[[int], int] = int  # the largest of all ranks
     phases: Phases = field(default_factory=Phases)
     warmup_times_s: list[float] = field(default_factory=list)
     data_wait_s: list[float] = field(default_factory=list)
@@ -60,7 +63,9 @@ class Window:
     peak_memory_bytes: tuple[int, int] | None = None  # of the window alone, likewise
     other_cpu_cores: float | None = None  # set by who watches the machine around `measure`
     replays_graphs: bool = False
+    garbage_collections_s: float = 0.0
     _waited_s: float = 0.0
+    _collection_began_s: float = 0.0
 
     def waiting(self, next_batch: NextBatch) -> NextBatch:
         """Wrap `next_batch` so that the host's time inside it is added to the iteration's."""
@@ -80,19 +85,20 @@ class Window:
         limits: TimeLimits,
         on_lap: Callable[[float], None],
         *,
-        last: Callable[[Step], object] | None = None,
+        second: Callable[[Step], object] | None = None,
     ) -> None:
         """Run the warm-up's steps, each synchronised; none of them enters the window.
 
-        On a device that takes time to settle there are more of them, until those after the first
-        have taken `limits.settle_s` seconds. With a time limit the warm-up ends before an iteration
-        that would, if it took as long as the one before it, pass the limit, but not before
-        `limits.min_warmup` iterations. The first iteration, in which libraries and compilers start,
-        is outside the limit. `last` calls the step of the last iteration once, with something
-        around it that is not timed.
+        The first iteration, in which libraries and compilers start, shows no pace, nor does any up
+        to the last that compiled or obtained memory. The others must have taken `limits.settle_s`
+        seconds and, with `limits.until_steady`, be of one pace. With a time limit, which the first
+        iteration is outside of, the warm-up ends before an iteration that would pass it if it took
+        as long as the one before, but not before `limits.min_warmup` iterations. `second` calls the
+        step of the second iteration once, with something around it that is not timed.
         """
         begin_s, times_s, limit_s = self.clock(), self.warmup_times_s, limits.warmup_s
-        closing = 0 if last is None else 1
+        settling = limits.settle_s > 0 or limits.until_steady
+        made, unpaced = (0, 0), 0
 
         def lap() -> torch.Tensor:
             lap_begin_s = self.clock()
@@ -101,29 +107,36 @@ class Window:
             times_s.append(self.clock() - lap_begin_s)
             return loss
 
-        def is_unsettled() -> bool:
-            return limits.settle_s > 0 and self.agree(sum(times_s[1:]) < limits.settle_s)
+        def is_steady() -> bool:
+            return not limits.until_steady or is_warm(times_s[unpaced:])
 
-        while (done := len(times_s)) + closing < limits.warmup_iters or is_unsettled():
-            if limit_s is not None and done + closing >= limits.min_warmup:
-                needed_s = self.clock() - begin_s + (1 + closing) * times_s[-1]
-                if self.agree(needed_s > limit_s):
-                    if done + closing < limits.warmup_iters:
-                        self.warmup_ended_early = (
-                            f"{done + closing} of {limits.warmup_iters} iterations "
-                            f"(max_seconds={limits.max_seconds:g} gives it {rounded_s(limit_s)})"
-                        )
-                    break
-            loss = lap()
+        def is_cold() -> bool:
+            return sum(times_s[unpaced:]) < limits.settle_s or not is_steady()
+
+        while (done := len(times_s)) < limits.warmup_iters or (settling and self.most(is_cold())):
+            if (
+                limit_s is not None
+                and done >= limits.min_warmup
+                and self.most(self.clock() - begin_s + times_s[-1] > limit_s)
+            ):
+                if done < limits.warmup_iters or not is_steady():
+                    asked = f"{limits.warmup_iters}{' or more' * limits.until_steady}"
+                    limit = f"max_seconds={limits.max_seconds:g} gives it {rounded_s(limit_s)}"
+                    self.warmup_ended_early = f"{done} of {asked} iterations ({limit})"
+                break
+            if second is not None and done == 1:
+                second(lap)
+            else:
+                loss = lap()
             on_lap(times_s[-1])
-            if self.first_loss is None:
+            before, made = made, (compiled_graphs(), self.device.memory_obtained())
+            if made != before or done == 0 or (second is not None and done == 1):
+                unpaced = done + 1
+            if done == 0:
                 self.first_loss = float(loss)
                 # Of what the search for algorithms took the step itself needs a part.
                 self.device.release_cached_memory()
                 begin_s = self.clock()
-        if last is not None:
-            last(lap)
-            on_lap(times_s[-1])
         # Collected now, so that no collection of what the start-up left falls into the window.
         gc.collect()
 
@@ -131,9 +144,10 @@ class Window:
         """Time the planned steps; synchronise, all ranks, only at the window's two ends.
 
         With `plan.max_seconds` the window ends after the first iteration that the host closes past
-        the limit, but not before `MIN_ITERATIONS`.
+        the limit, but not before `MIN_ITERATIONS`. Without one it goes on after `plan.iterations`
+        until its pace is known well enough, at most to `plan.most`.
         """
-        iterations, max_seconds = plan.iterations, plan.max_seconds
+        iterations, max_seconds, done = plan.iterations, plan.max_seconds, 0
         self.phases.clear()
         self.device.synchronize()
         self.warmup_peak_memory_bytes = self.device.peak_memory_bytes()
@@ -142,16 +156,20 @@ class Window:
         self._waited_s = 0.0
         # What the start-up made stays: a collection in the window need not look through it.
         gc.freeze()
+        gc.callbacks.append(self._on_collection)
         self.barrier()
         self.start_unix_s = time.time()
         self.start_clock_s = self.clock()
         self.timer.mark()
-        for done in range(1, iterations + 1):
-            loss = step()
+        while done < iterations:
+            loss, done = step(), done + 1
             self.timer.mark()
             self.phases.lap()
             self.data_wait_s.append(self._waited_s)
             self._waited_s = 0.0
+            if done == iterations < plan.most:
+                needed = self.most(iterations_needed(self.timer.ended_times_s()))
+                iterations = max(done, min(needed, plan.most))
             if (
                 max_seconds is not None
                 and MIN_ITERATIONS <= done < iterations
@@ -164,6 +182,7 @@ class Window:
         self.peak_memory_bytes = self.device.peak_memory_bytes()
         self.barrier()
         self.end_clock_s = self.clock()
+        gc.callbacks.remove(self._on_collection)
         gc.unfreeze()
         self.last_loss = float(loss)
         self.ended_early = self.ended_early or plan.ended_early
@@ -212,8 +231,16 @@ class Window:
             first_loss=_finite(self.first_loss),
             last_loss=_finite(self.last_loss),
             other_cpu_cores=self.other_cpu_cores,
+            garbage_collections_s=self.garbage_collections_s,
             **known,
         )
+
+    def _on_collection(self, phase: str, _: object) -> None:
+        """Python's garbage collector calls this at both ends of a collection."""
+        if phase == "start":
+            self._collection_began_s = self.clock()
+        else:
+            self.garbage_collections_s += self.clock() - self._collection_began_s
 
     def _compile_time_s(self) -> float:
         """Time of the first iterations beyond the warm-up's fastest one.
@@ -223,6 +250,12 @@ class Window:
         """
         fastest = min(self.warmup_times_s)
         return sum(seconds - fastest for seconds in self.warmup_times_s[:_COMPILING])
+
+
+def compiled_graphs() -> int:
+    """Return how many graphs torch.compile has made in this process."""
+    dynamo: Any = sys.modules.get("torch._dynamo")
+    return dynamo.utils.counters["stats"]["unique_graphs"] if dynamo else 0
 
 
 def _finite(value: float | None) -> float | None:

@@ -50,9 +50,9 @@ class MeasurementAttempt(Attempt):
         """Prepare, warm up, measure; count outside the window what a step launches and waits for.
 
         What a profiler leaves in the process must not enter the window: where it leaves nothing,
-        the last warm-up iteration is profiled, else one more after the window. The first iteration
-        is like no other: it makes gradients and momentum. Nor is the second of several ranks, in
-        which DistributedDataParallel orders its buckets, and which may be the last.
+        the warm-up's second iteration is profiled, else one more after the window. The first is
+        like no other: it makes gradients and momentum. Nor is the second of several ranks, in
+        which DistributedDataParallel orders its buckets.
 
         A probe that fails leaves its fact missing: it does not decide how the run ended.
         """
@@ -60,14 +60,14 @@ class MeasurementAttempt(Attempt):
             has_model = not ready.config.data_only
             in_warm_up = (
                 has_model
-                and ready.config.warmup_iters > 1
+                and ready.limits.warmup_iters > 1
                 and ready.config.world_size == 1
                 and not ready.device.profiler_stays
             )
             ready.journal.note("notice", text=str(ready.limits))
             self._before_warm_up()
             profile = partial(self._profile, ready.device)
-            ready.warm_up(last=profile if in_warm_up else None)
+            ready.warm_up(profile if in_warm_up else None)
             ready.measure()
             self._whole = self.measurement()
             if has_model:

@@ -169,8 +169,10 @@ class ReadyStep:
         """How long warm-up and window may take."""
         return TimeLimits.of(self.config, self.device.backend)
 
-    def warm_up(self, last: Callable[[Step], object] | None = None, *, window: bool = True) -> None:
-        """Run the warm-up; `last`, where it is given, is called with the step of its last one.
+    def warm_up(
+        self, second: Callable[[Step], object] | None = None, *, window: bool = True
+    ) -> None:
+        """Run the warm-up; `second`, if given, is called with the step of its second iteration.
 
         `window`: whether a window follows.
         """
@@ -178,13 +180,13 @@ class ReadyStep:
         self.journal.note("warmup_started", **asdict(replace(self.limits, iters=follow)))
 
         self.window.warm_up(
-            self.step, self.limits, lambda s: self.journal.note("warmup", seconds=s), last=last
+            self.step, self.limits, lambda s: self.journal.note("warmup", seconds=s), second=second
         )
 
     def measure(self) -> None:
         """Run the measured window."""
         limits = self.limits
-        plan = self.team.plan(limits.iters, limits.max_seconds, self.window.warmup_times_s)
+        plan = self.team.plan(limits, self.window.warmup_times_s)
         self.journal.note("window_started", **asdict(replace(limits, iters=plan.iterations)))
         watched = self.device.backend == "cpu" and self.config.world_size == 1
         began_s, before_s = time.perf_counter(), value_or_none(others_cpu_s) if watched else None
@@ -247,7 +249,7 @@ class StepSetup:
                 time.perf_counter,
                 device,
                 team.barrier,
-                team.agree,
+                team.most,
                 phases,
                 replays_graphs=captures_graphs(config) and device.supports_cuda_graphs,
             )

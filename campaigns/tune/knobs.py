@@ -74,14 +74,10 @@ KNOBS: Mapping[Backend, tuple[Knob, ...]] = {
     ),
 }
 
-#: How a trial is measured: short, because a search makes many. Iterations are tens of milliseconds
-#: on a GPU and may be seconds on a CPU, where the window then holds the least that a window may,
-#: four.
-WINDOWS: Mapping[Backend, Mapping[str, float]] = {
-    "cpu": {"warmup_iters": 3, "max_seconds": 4.0},
-    "cuda": {"warmup_iters": 10, "max_seconds": 2.0},
-    "mps": {"warmup_iters": 5, "max_seconds": 3.0},
-}
+#: How long a trial is measured, `max_seconds`: short, because a search makes many. Iterations are
+#: tens of milliseconds on a GPU, whose clock takes 2 s to rise, and may be seconds on a CPU, where
+#: the window then holds the least that a window may, four.
+WINDOW_S: Mapping[Backend, float] = {"cpu": 4.0, "cuda": 6.0, "mps": 6.0}
 
 
 def with_value(config: RunConfig, field: str, value: object) -> RunConfig | str:

@@ -37,15 +37,15 @@ class Trial:
 
     @property
     def samples_per_s(self) -> float | None:
-        """Throughput, or None where nothing whole was measured."""
+        """The pace, or None where nothing whole was measured."""
         measured = self.record.measurement
         if self.record.outcome != "ok" or measured is None:
             return None
-        return measured.throughput_samples_per_s
+        return measured.pace_samples_per_s
 
     @property
     def rate_words(self) -> str:
-        """The throughput with its unit, or why there is none."""
+        """The pace with its unit, or why there is none."""
         resolved = self.record.resolved
         if self.samples_per_s is None or resolved is None:
             return self.failure or "no result"

@@ -86,7 +86,8 @@ class TimeLeft:
     @property
     def warmup(self) -> str:
         """How much of the warm-up is done."""
-        most = "" if self._limits.settle_s else f" of {self._limits.warmup_iters} at most"
+        is_open = self._limits.settle_s or self._limits.until_steady
+        most = "" if is_open else f" of {self._limits.warmup_iters} at most"
         return f"{self.done}{most}"
 
     def warmed(self, seconds: float) -> None:

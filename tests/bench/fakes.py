@@ -31,6 +31,10 @@ class QueueingDevice(Device):
         self.clock = clock
         self.queued_s = 0.0
         self.synchronized_at_s = []
+        self.obtained = 0
+
+    def memory_obtained(self):
+        return self.obtained
 
     def queue(self, seconds):
         self.queued_s += seconds

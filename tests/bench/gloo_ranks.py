@@ -6,7 +6,7 @@ import torch
 from small_models import CLASSIFIER, batch_of_ten_classes, ten_classes
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from bench.config import RunConfig
+from bench.config import RunConfig, TimeLimits
 from bench.training.precision import Fp32
 from bench.training.step import TrainingStep, make_optimizer
 from bench.training.team import DdpTeam
@@ -52,8 +52,9 @@ def train(rank, port, folder):
     seen = {"exchanges": len(exchanges), "seed": torch.initial_seed()}
     with team.no_gradient_sync():
         step(lambda: batch(99, 0, rank))
-    paces = team.plan(10**6, 10.0, [9.0, 0.5 + rank])
-    few = team.plan(5, 10.0, [0.1])
+    paces = team.plan(TimeLimits(10, 10**6, 10.0), [9.0, 0.5 + rank])
+    few = team.plan(TimeLimits(10, 5, 10.0), [0.1])
+    known = team.plan(TimeLimits(10, 5, 10.0, until_known=True), [0.1, 0.5 + rank])
     torch.save(
         {
             **seen,
@@ -61,8 +62,9 @@ def train(rank, port, folder):
             "apart": [parameter.detach() for parameter in model.parameters()],
             "ranks": team.gather(rank),
             "plan": (paces.iterations, paces.max_seconds, paces.ended_early),
-            "few": (few.iterations, few.ended_early),
-            "agreed": (team.agree(rank == 1), team.agree(False)),
+            "few": (few.iterations, few.ended_early, few.most),
+            "known": (known.iterations, known.most),
+            "most": team.most(3 + rank),
         },
         f"{folder}/{rank}.pt",
     )

@@ -21,6 +21,7 @@ class ScriptedNvml:
         self.power_mw = 412_500
         self.limit_mw = 700_000
         self.sm_clock_mhz = 1755
+        self.application_clock_mhz = 1980
         self.temperature_c = 61
         self.energy_mj = 5_000_000
         self.reasons = 0
@@ -63,6 +64,10 @@ class ScriptedNvml:
     def nvmlDeviceGetMaxClockInfo(self, handle, clock):  # noqa: N802
         assert (handle, clock) == ("card", self.NVML_CLOCK_SM)
         return 1980
+
+    def nvmlDeviceGetApplicationsClock(self, handle, clock):  # noqa: N802
+        assert clock == self.NVML_CLOCK_SM
+        return self._value("application_clock_mhz", handle)
 
     def nvmlDeviceGetClockInfo(self, handle, clock):  # noqa: N802
         assert clock == self.NVML_CLOCK_SM

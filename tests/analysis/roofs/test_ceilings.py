@@ -66,7 +66,7 @@ def test_a_doubtful_roof_is_one_problem_of_all_runs_under_it():
 
 
 @pytest.mark.parametrize(
-    ("roofs_mhz", "run_mhz", "limited", "noted"),
+    ("roofs_mhz", "run_mhz", "limited", "refused"),
     [
         (1980.0, 1410.0, {}, True),
         (1410.0, 1980.0, {}, True),
@@ -77,16 +77,20 @@ def test_a_doubtful_roof_is_one_problem_of_all_runs_under_it():
         (None, 1410.0, {}, False),
     ],
 )
-def test_a_roof_at_another_clock_that_no_load_explains_is_noted(roofs_mhz, run_mhz, limited, noted):
+def test_a_roof_at_another_clock_that_no_load_explains_does_not_fit(
+    roofs_mhz, run_mhz, limited, refused
+):
     def sampled(mhz, who):
         clock = samples.Series(name="gpu_sm_clock_mhz", source="nvml", times_s=(0,), values=(mhz,))
         share = {"SwPowerCap": limited.get(who, 0.0)}
         return samples.telemetry(series=(clock,), throttle_share=share)
 
     roofs = make.ceilings_record(telemetry=roofs_mhz and sampled(roofs_mhz, "roofs"))
-    point = roofline_point(make.run_record(telemetry=sampled(run_mhz, "run")), [roofs])
-    assert [finding.code for finding in point.findings] == ["other-clock"] * noted
-    assert point.level == "clean"
+    found = choose_ceiling(make.run_record(telemetry=sampled(run_mhz, "run")), [roofs])
+    assert isinstance(found, Unknown) is refused
+    if refused:
+        clocks = f"a mean SM clock of {roofs_mhz:.0f} MHz, the run of {run_mhz:.0f} MHz"
+        assert clocks in found.reason
 
 
 def test_the_newest_of_this_device_is_used():

@@ -166,13 +166,14 @@ def test_warm_up_and_window_take_no_longer_than_their_limits_and_least_iteration
 
 def test_limits_are_said_before_the_start():
     assert str(TimeLimits.of(RunConfig(), "cpu")) == (
-        "at most 10 + 100 iterations; warm-up ends 15 s after its first one, the window after 45 s "
+        "10 (more until the device is warm) + 100 (more until the pace is known) iterations; "
+        "warm-up ends at the latest 10 s after its first one, the window after 30 s "
         "(at least 2 + 4 iterations)"
     )
     assert "(at least 1 + 3 iterations)" in str(TimeLimits(1, 3, 45.0))
     assert "however long they take" in str(TimeLimits.of(RunConfig(max_seconds="none"), "cpu"))
     limits = str(TimeLimits.of(RunConfig(max_seconds=3600), "cuda"))
-    assert "warm-up ends 1200 s after its first one, the window after 3600 s" in limits
+    assert "ends at the latest 1200 s after its first one, the window after 3600 s" in limits
 
 
 def test_a_gpus_warm_up_lasts_until_its_clock_has_settled_but_no_longer_than_its_limit():
@@ -184,7 +185,23 @@ def test_a_gpus_warm_up_lasts_until_its_clock_has_settled_but_no_longer_than_its
     assert limits(max_seconds="none").expected_warmup_s(0.01) == 2.01
     assert limits(max_seconds=3).expected_warmup_s(0.01) == 1.01
     assert limits(data_only=True, data="x").settle_s == 0
-    assert str(limits()).startswith("at most 10 (or more, for 2 s) + 100 iterations")
+    assert str(limits(warmup_iters=5, iters=50)).startswith("5 (or more, for 2 s) + 50 iterations")
+
+
+def test_numbers_that_are_given_are_obeyed_and_without_a_time_limit_nothing_goes_on():
+    found = TimeLimits.of(RunConfig(), "cpu")
+    assert (found.warmup_iters, found.iters) == (10, 100)
+    assert (found.until_steady, found.until_known) == (True, True)
+    given = TimeLimits.of(RunConfig(warmup_iters=3, iters=20), "cpu")
+    assert (given.warmup_iters, given.iters) == (3, 20)
+    assert (given.until_steady, given.until_known) == (False, False)
+    endless = TimeLimits.of(RunConfig(max_seconds="none"), "cpu")
+    assert (endless.iters, endless.until_steady, endless.until_known) == (100, False, False)
+
+
+def test_auto_has_the_identity_of_the_numbers_that_it_stands_for():
+    assert RunConfig().config_id == RunConfig(warmup_iters=10, iters=100).config_id
+    assert RunConfig().config_id != RunConfig(iters=101).config_id
 
 
 @pytest.mark.parametrize(

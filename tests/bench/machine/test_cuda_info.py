@@ -40,6 +40,7 @@ def test_the_card_is_found_by_uuid():
         uuid=WHOLE,
         power_limit_w=700.0,
         max_clock_mhz=1980.0,
+        application_clock_mhz=1980.0,
         driver="580.95.05",
         pcie="gen 5 x16",
         compute_capability="9.0",
@@ -102,7 +103,7 @@ def test_an_amd_card_is_found_by_its_serial_number(monkeypatch, properties):
         f"AMD-{SERIAL}",
     )
     assert (found.driver, found.power_limit_w, found.max_clock_mhz) == ("6.12.12", 750.0, 2100.0)
-    assert found.missing.keys() == {"pcie"}
+    assert found.missing.keys() == {"application_clock_mhz", "pcie"}
 
     def not_installed():
         raise UnknownFactError("the package amdsmi cannot be used: No module named 'amdsmi'")

@@ -321,7 +321,7 @@ def test_a_card_that_torch_has_no_kernels_for_is_refused(monkeypatch, built_for,
 def test_the_default_configuration_is_the_fast_one_on_a_cpu():
     device = open_device("cpu")
     found = resolved(RunConfig(), device, Fp32())
-    assert (found.batch_size, found.channels_last, found.max_seconds) == (16, True, 45.0)
+    assert (found.batch_size, found.channels_last, found.max_seconds) == (16, True, 30.0)
     assert found.workers == 0
     assert resolved(RunConfig(max_seconds="none"), device, Fp32()).max_seconds == "none"
     card = Card(ScriptedClock())

@@ -73,8 +73,9 @@ def test_a_time_limit_becomes_the_same_number_of_iterations_by_the_slowest_ranks
         iterations, max_seconds, why = rank["plan"]
         assert (iterations, max_seconds) == (6, None)
         assert why == "max_seconds=10 at the warm-up's pace: 6 of 1000000"
-        assert rank["few"] == (5, None)
-        assert rank["agreed"] == (True, False)  # true on one of them; on none
+        assert rank["few"] == (5, None, 0)
+        assert rank["known"] == (5, 6)  # more of them until the pace is known
+        assert rank["most"] == 4
 
 
 def test_one_process_alone_refuses_to_be_several():

@@ -1,13 +1,17 @@
 """Every statement about timing, on a device whose time is scripted."""
 
+import gc
 from itertools import repeat
+from random import Random
 
 import pytest
 import torch
 from fakes import QueueingDevice, ScriptedClock
+from torch._dynamo.utils import counters
 
 from bench.config import MIN_ITERATIONS, RunConfig, TimeLimits
 from bench.records.journal import ignore
+from bench.records.steady_state import iterations_needed
 from bench.training.devices import CudaDevice, MpsDevice
 from bench.training.step import TimedPhases
 from bench.training.window import Window, WindowPlan
@@ -82,6 +86,8 @@ def test_a_gpus_times_are_its_own(clock, monkeypatch):
     for _ in range(7):
         timer.mark()
     assert waited_for == [3000, 4000, 5000]  # the host is four iterations ahead, and no more
+    assert timer.ended_times_s() == [1.0, 1.0]  # between the events that it has waited for
+    assert timer.times_s() == [1.0] * 6
 
 
 @pytest.mark.slow
@@ -182,21 +188,19 @@ def test_a_third_of_max_seconds_ends_the_warm_up(
 ):
     around = []
 
-    def last(lap):
-        clock.pass_s(100.0)  # what a profiler takes around a step is not the step's
-        around.append(lap())
+    def second(lap):
+        around.append(len(laps))
+        lap()
 
     limits = TimeLimits(asked, 100, max_seconds=45.0, min_warmup=least)
     laps = []
-    window.warm_up(
-        step(*seconds), limits, laps.append, last=last if profiled and asked > 1 else None
-    )
+    window.warm_up(step(*seconds), limits, laps.append, second=second if profiled else None)
     window.measure(step(1.0), WindowPlan(5))
     found = measured(window)
     assert found.warmup_times_s == pytest.approx(laps)
     assert len(laps) == ran
     assert max(laps) == max(seconds)
-    assert len(around) == (profiled and asked > 1)
+    assert around == [1] * (profiled and asked > 1)
     if ran < asked:
         assert found.warmup_ended_early == (
             f"{ran} of {asked} iterations (max_seconds=45 gives it 15 s)"
@@ -212,12 +216,95 @@ def test_without_a_limit_the_warm_up_holds_all_its_iterations(step, window):
 
 
 def test_a_warm_up_goes_on_until_the_device_has_settled(step, window):
-    around = []
     limits = TimeLimits(3, 10, max_seconds=45.0, settle_s=2.0)
-    window.warm_up(step(0.5), limits, ignore, last=lambda lap: around.append(lap()))
-    assert window.warmup_times_s == pytest.approx([0.5] * 6)  # the last one is the profiled one
-    assert len(around) == 1
+    window.warm_up(step(0.5), limits, ignore, second=lambda lap: lap())
+    assert window.warmup_times_s == pytest.approx([0.5] * 6)  # the second is the profiled one
     assert window.warmup_ended_early is None
+
+
+def warmed(window, *seconds, obtains=(), compiles=(), **changes):
+    """Return how many iterations a warm-up took; some obtain memory, or compile, by number."""
+    limits = TimeLimits(
+        **{"warmup_iters": 3, "iters": 5, "max_seconds": 45.0, "until_steady": True, **changes}
+    )
+    times_s, number = iter(seconds), iter(range(1, 1000))
+
+    def step():
+        now = next(number)
+        window.device.obtained += now in obtains
+        counters["stats"]["unique_graphs"] += now in compiles
+        window.clock.pass_s(next(times_s))
+        return LOSS
+
+    window.warm_up(step, limits, ignore)
+    return len(window.warmup_times_s)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "made", "ran"),
+    [
+        ((9.0, *[1.0] * 9), {}, 4),  # the first shows no pace
+        ((9.0, 1.5, 1.2, *[1.0] * 9), {}, 6),  # until the fastest falls no more
+        ((9.0, 1.0, 1.0, 3.0, 1.0), {}, 4),
+        ((9.0, *[1.0] * 9), {"obtains": (3,)}, 6),  # three after the one that obtained memory
+        ((9.0, 1.0, 5.0, *[1.0] * 9), {"compiles": (3,)}, 6),
+        ((9.0, *[1.0] * 20), {"warmup_iters": 10}, 10),
+        ((9.0, 1.0, 2.0, *[1.0] * 9), {"until_steady": False}, 3),  # a number that was given
+    ],
+)
+def test_a_warm_up_ends_when_its_iterations_are_of_one_pace(window, seconds, made, ran):
+    assert warmed(window, *seconds, **made) == ran
+    assert window.warmup_ended_early is None
+
+
+def test_a_warm_up_that_finds_no_pace_ends_by_its_time_and_says_so(window):
+    assert warmed(window, 9.0, *[1.0, 2.0, 4.0] * 9) == 7  # after 14 s of 15
+    assert window.warmup_ended_early == "7 of 3 or more iterations (max_seconds=45 gives it 15 s)"
+
+
+def test_a_window_goes_on_until_its_pace_is_known(step, window):
+    rng = Random(1)
+    noisy = [rng.gauss(1, 0.05) for _ in range(400)]
+    window.measure(step(*noisy), WindowPlan(20, 300.0, most=10**6))
+    times_s = measured(window).iteration_times_s
+    assert 20 < len(times_s) < 400
+    assert iterations_needed(times_s) == len(times_s)
+    assert measured(window).ended_early is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "plan", "ran", "why"),
+    [
+        ([1.0] * 30, WindowPlan(20, 300.0, most=10**6), 20, None),  # known
+        ([1.0, 2.0] * 40, WindowPlan(20), 20, None),  # a number that was given
+        ([1.0, 2.0] * 40, WindowPlan(20, most=30), 30, None),
+        ([1.0, 2.0] * 40, WindowPlan(20, 45.0, most=10**6), 30, "max_seconds=45 after 30 of 40"),
+    ],
+)
+def test_a_window_goes_on_no_further_than_it_may(step, window, seconds, plan, ran, why):
+    window.measure(step(*seconds), plan)
+    found = measured(window)
+    assert (len(found.iteration_times_s), found.ended_early) == (ran, why)
+
+
+def test_ranks_go_on_to_the_largest_number_that_one_of_them_needs(step, clock, device):
+    window = Window(clock, device, most=lambda value: max(value, 25))
+    window.measure(step(1.0), WindowPlan(20, most=1000))
+    assert len(window.data_wait_s) == 25
+
+
+def test_a_collection_of_garbage_in_the_window_is_timed(clock, window):
+    def step():
+        gc.callbacks.insert(-1, lambda phase, _: phase == "stop" and clock.pass_s(0.25))
+        gc.collect()
+        del gc.callbacks[-2]
+        clock.pass_s(1.0)
+        return LOSS
+
+    before = list(gc.callbacks)
+    window.measure(step, WindowPlan(4))
+    assert measured(window).garbage_collections_s == pytest.approx(1.0)
+    assert gc.callbacks == before
 
 
 def test_a_first_iteration_that_compiles_settles_no_clock(window, clock):
@@ -282,11 +369,11 @@ def test_the_peak_is_the_windows_and_a_graphs_that_of_the_warm_up_which_captured
 def test_ranks_end_the_warm_up_together_when_one_of_them_says_so(step, clock, device):
     asked = []
 
-    def agree(passed):
+    def most(passed):
         asked.append(passed)
         return len(asked) == 4  # another rank is past its time
 
-    window = Window(clock, device, agree=agree)
+    window = Window(clock, device, most=most)
     window.warm_up(step(0.1), TimeLimits(10, 100, max_seconds=45.0), ignore)
     assert asked == [False] * 4  # from the second iteration on
     assert len(window.warmup_times_s) == 5

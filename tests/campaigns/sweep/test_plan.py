@@ -102,8 +102,8 @@ def test_what_was_measured_before_takes_what_it_took():
     ("warmup_iters", "iters", "max_seconds", "seconds"),
     [
         (2, 10, "auto", 2 * 1.0 + 10 * 1.0 + 6.0),
-        (1, 1000, "auto", 1.0 + 45.0 + 6.0),  # the window's own limit ends it
-        (100, 10, "auto", 1.0 + 15.0 + 10.0 + 6.0),  # a third of it the warm-up after its first
+        (1, 1000, "auto", 1.0 + 30.0 + 6.0),  # the window's own limit ends it
+        (100, 10, "auto", 1.0 + 10.0 + 10.0 + 6.0),  # a third of it the warm-up after its first
         (100, 10, 0.3, 2.0 + 4.0 + 6.0),  # neither ends before its least iterations
         (1, 1000, "none", 1.0 + 1000.0 + 6.0),
     ],

@@ -7,7 +7,7 @@ from simulated_device import START, Device, environment
 
 from bench.config import RunConfig
 from bench.records import Finding, Verdict
-from campaigns.tune.knobs import KNOBS, WINDOWS, differing
+from campaigns.tune.knobs import KNOBS, WINDOW_S, differing
 from campaigns.tune.result import TuneWatch
 from campaigns.tune.search import tune
 from campaigns.tune.trials import Budget, Limits, PastTrials, StartFailedError, Trials
@@ -45,7 +45,7 @@ def test_every_knob_of_the_table_is_a_field_with_valid_values():
         for knob in knobs:
             for value in knob.values(environment()):
                 RunConfig.model_validate({"precision": "amp", knob.field: value})
-    assert KNOBS.keys() == WINDOWS.keys()
+    assert KNOBS.keys() == WINDOW_S.keys()
 
 
 @pytest.fixture(scope="module")
