@@ -69,7 +69,7 @@ test-slow: setup-dev ## set up, then run the long tests, then those of Ray clust
 	@$(TESTS) $(AT_ONCE) -m "long and not cluster"
 	@$(TESTS) -m cluster tests/campaigns
 
-mutants: setup-dev ## how many faults, put into ten modules, the tests notice (by hand, half an hour)
+mutants: setup-dev ## how many faults, put into eleven modules, the tests notice (by hand, half an hour)
 	@$(BIN)/uv pip install --quiet --constraint requirements-dev.txt mutmut==3.8.1
 	@$(ACTIVATED) OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 mutmut run
 	@$(BIN)/mutmut results --all true | awk '/__mutmut_/ { sub(/\.x[^ ]*:/, ""); count[$$1 " " $$2]++ } \

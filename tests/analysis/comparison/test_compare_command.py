@@ -47,6 +47,15 @@ def test_the_files_hold_the_table_and_the_picture(tmp_path):
         invoke(commands.compare, *sides, "--out", tmp_path / "file" / "x")
 
 
+def test_a_disturbed_side_is_compared_by_its_pace_and_a_line_says_so(tmp_path):
+    bursts = make.measurement(times_s=(1.0, 1.0, 1.6) * 10)
+    sides = on_disk(tmp_path, measured("a"), [make.run_record("b", measurement=bursts)])
+    said = words_of(*sides)
+    assert "compared is the pace, samples per median iteration" in said
+    assert "by pace_samples_per_s" in said
+    assert "pace" not in words_of(*on_disk(tmp_path / "x", measured("a"), measured("b")))
+
+
 def test_one_machine_has_its_cost_where_a_price_is_given_and_only_by_images_per_s(tmp_path):
     sides = on_disk(tmp_path, measured("a"), measured("b", step_s=0.9))
     plain = words_of(*sides)

@@ -93,6 +93,16 @@ def test_a_roof_at_another_clock_that_no_load_explains_does_not_fit(
         assert clocks in found.reason
 
 
+def test_a_roof_at_other_application_clocks_does_not_fit():
+    run = make.run_record(
+        environment=make.environment(device=make.gpu(application_clock_mhz=1980.0))
+    )
+    assert chosen(run, [gpu_ceilings(application_clock_mhz=1980.0)]).record_id == "c"
+    assert chosen(run, [gpu_ceilings()]).record_id == "c"  # an earlier version did not record it
+    reason = "c is at application clocks of 1410 MHz, the run of 1980 MHz"
+    assert reason in refused(run, [gpu_ceilings(application_clock_mhz=1410.0)])
+
+
 def test_the_newest_of_this_device_is_used():
     ceilings = [gpu_ceilings("old", hours=-5), gpu_ceilings("new", hours=2), gpu_ceilings("mid")]
     assert chosen(GPU_RUN, ceilings).record_id == "new"

@@ -69,6 +69,8 @@ ROWS = {
         **{"record_id": "run-1", "env": "lab", "verdict": "clean", "arch": "resnet18"},
         **{"precision": "fp32", "math_mode": "fp32", "iterations": 10, "max_rss_mb": 1000},
         **{"throughput_images_per_s": 10, "iteration_time_ms_p50": 1000, "attained_gflops": 100},
+        **{"pace_samples_per_s": 10, "pace_half_width": 0, "first_steady_iteration": 1},
+        **{"window_class": "unproven", "warmup_iters": None, "iters": None},
         **{"intensity_min": 4, "step_gb_fused": 10, "persistent_workers": True, "augment": False},
         **{"cudnn": None, "zone": None, "code": None, "ipc": None},
     },

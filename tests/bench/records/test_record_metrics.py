@@ -24,6 +24,9 @@ def test_a_hand_worked_record():
     found = summary(samples.run_record(telemetry=samples.telemetry(energy_j=96.0)))
     exact = {
         "throughput_images_per_s": 16.0,
+        "pace_samples_per_s": 16.0,
+        "pace_half_width": 0.0,
+        "first_steady_iteration": 1,
         "iteration_time_ms_mean": 500.0,
         "iteration_time_ms_std": 0.0,
         "window_s": 3.0,
@@ -48,6 +51,21 @@ def test_a_hand_worked_record():
     # What is unknown is left out, and not zero.
     assert not {"peak_memory_mb", "communication_share", "compile_time_s"} & found.keys()
     assert summary(samples.failed_record()) == {}
+
+
+def test_no_rate_holds_a_transient_and_a_disturbed_run_has_two():
+    # 5 slow iterations are cut; of the others every third takes 0.8 s
+    times_s = [1.0] * 5 + [0.5, 0.5, 0.8] * 12
+    measured = samples.measurement(times_s, window_end_clock_s=1000.0 + sum(times_s) + 0.36)
+    found = summary(samples.run_record(measurement=measured))
+    assert found["first_steady_iteration"] == 6
+    assert found["throughput_images_per_s"] == pytest.approx(8 / (0.6 + 0.36 / 36))
+    assert found["pace_samples_per_s"] == pytest.approx(16.0)
+    assert measured.is_disturbed
+    assert found["attained_gflops"] == pytest.approx(2.0)  # by its pace
+    steady = samples.measurement([0.5] * 30, window_end_clock_s=1000.0 + 30 * 0.55)
+    assert not steady.is_disturbed  # what lies between the iterations is no disturbance
+    assert steady.step_s == pytest.approx(0.55)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,25 @@ def test_reasons_that_are_no_mapping_are_refused():
         RunRecord.model_validate(damaged)
 
 
+def test_a_fact_that_an_earlier_version_did_not_record_is_unknown():
+    earlier = samples.run_record().model_dump(mode="json")
+    for part in (earlier["measurement"], earlier["environment"]["device"]):
+        for newer in ("garbage_collections_s", "application_clock_mhz"):
+            part.pop(newer, None)
+            part["missing"].pop(newer, None)
+    record = RunRecord.model_validate(earlier)
+    assert record.measurement.garbage_collections_s is None
+    assert "did not record" in record.measurement.missing["garbage_collections_s"]
+    assert "did not record" in record.environment.device.missing["application_clock_mhz"]
+
+
+def test_a_changed_copy_derives_its_figures_anew():
+    one = samples.measurement([1.0] * 20)
+    assert (one.pace_s, one.settled_after) == (1.0, 0)
+    other = one.replaced(iteration_times_s=(3.0,) * 5 + (2.0,) * 15)
+    assert (other.pace_s, other.settled_after) == (2.0, 5)
+
+
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.parent.name)
 def test_a_kept_result_is_read_and_gives_figures_and_a_verdict(path):
     record = RecordFolder(path.parent).read_record()
