@@ -212,16 +212,18 @@ class Table:
         more = f"{self.hidden} more: csv and json have them all\n" if self.hidden else ""
         return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines()) + more
 
-    def markdown(self) -> str:
-        """Return all rows as people read them, below the title if there is one."""
-        title = f"**Table {self.number}. {markdown_text(self.title)}**"
-        lines = [
-            *([title, ""] if self.title else []),
+    def markdown_lines(self) -> list[str]:
+        """Return the heading and the rows that people see."""
+        return [
             _markdown_row(column.heading for column in self.visible),
             "|" + "".join(" ---: |" if column.numeric else " --- |" for column in self.visible),
-            *map(_markdown_row, replace(self, shown=None).cells),
+            *map(_markdown_row, self.cells),
         ]
-        return "\n".join(lines) + "\n"
+
+    def markdown(self) -> str:
+        """Return all rows as people read them, below the title if there is one."""
+        title = [f"**Table {self.number}. {markdown_text(self.title)}**", ""] if self.title else []
+        return "\n".join([*title, *replace(self, shown=None).markdown_lines(), ""])
 
     def latex(self) -> str:
         """Return all rows as a LaTeX table that needs the package booktabs, as people read them."""
@@ -277,7 +279,17 @@ def _latex_row(cells: Iterable[str]) -> str:
     return " & ".join(map(latex_text, cells)) + r" \\"
 
 
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 Parsed = TypeVar("Parsed")
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return the items of each key, in the order in which they come."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def read_rows(

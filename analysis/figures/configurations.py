@@ -161,9 +161,9 @@ def _rate_axis(groups: Collection[Group]) -> Axis:
     return _log_axis(unit.capitalize(), [group.samples_per_s for group in groups])
 
 
-def _log_axis(label: str, values: Collection[float]) -> Axis:
+def _log_axis(label: str, values: Collection[float], margin: float = 1.5) -> Axis:
     low, high = min(values, default=1.0), max(values, default=10.0)
-    return Axis(label=label, limits=(low / 1.5, high * 1.5), scale="log")
+    return Axis(label=label, limits=(low / margin, high * margin), scale="log")
 
 
 # Over batch size
@@ -267,9 +267,7 @@ def modelled_memory_gb(group: Group, _: Sequence[Group]) -> Value | None:
     complexity = group.first.record.complexity if group.first.record else None
     if complexity is None:
         return None
-    memory = complexity.memory
-    needed = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
-    needed_gb = (needed + memory.activations_bytes) / 1e9
+    needed_gb = complexity.memory.total_bytes / 1e9
     return Value(needed_gb, {"modelled_gb": needed_gb}, modelled=True)
 
 
@@ -354,9 +352,7 @@ def _height_axis(label: str, curves: Iterable[Curve], logarithmic: bool) -> Axis
     values = [height for curve in curves for height in curve.heights]
     if not logarithmic:
         return Axis(label=label, limits=(0.0, 1.12 * max([*values, 1e-9])))
-    positive = [value for value in values if value > 0]
-    limits = min(positive, default=1.0) / 1.4, max(positive, default=10.0) * 1.4
-    return Axis(label=label, limits=limits, scale="log")
+    return _log_axis(label, [value for value in values if value > 0], margin=1.4)
 
 
 def prediction_panel(curve: PredictedCurve, label: str, colour: str = "#0072B2") -> Panel:

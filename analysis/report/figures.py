@@ -22,7 +22,6 @@ from analysis.figures import (
 )
 from analysis.figures.chart import OTHER_MODELS, Chart, panel_chart
 from analysis.figures.configurations import (
-    Curve,
     Quantity,
     batch_chart,
     curves_of,
@@ -43,12 +42,12 @@ from analysis.figures.interactive import figure_html, interactive_chart
 from analysis.figures.ratios import speed_up_charts
 from analysis.figures.times import distributions_chart, trace_panel, traced_runs
 from analysis.findings.bottlenecks import synthetic_pairs
-from analysis.prediction import PredictedCurve
 from analysis.report.folder import file_names
 from analysis.report.run_tables import pooled_scatters, predicted_curves
-from analysis.runs.groups import Group, group_runs, names_of, sample_of
+from analysis.runs.groups import group_runs, names_of, sample_of
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import Run
+from analysis.table import grouped
 from analysis.traces.placed import PlacedTrace
 from bench.config import Sample, common_sample, rate_unit
 
@@ -114,39 +113,33 @@ _Shown = TypeVar("_Shown")
 
 
 class ReportFigure(NamedTuple):
-    """A chart, the name of its file, its words, and the names of the runs that it shows."""
+    """A chart, the name of its files, its words, and the names of the runs that it shows.
+
+    Once it is saved it has its number in the report. `interactive` is then trusted markup of the
+    same figure; the first one of a report has Plotly's script in it. `data_uri` is the picture, for
+    paper and for browsers that run no scripts.
+    """
 
     name: str
     title: str
     caption: str
     chart: Chart
     runs: Sequence[str] = ()
-
-
-class FigureFile(NamedTuple):
-    """A figure with its number in the report and the name of its files, without an ending.
-
-    `interactive` is trusted markup of the same figure; the first one of a report has Plotly's
-    script in it. `data_uri` is the picture, for paper and for browsers that run no scripts.
-    """
-
-    number: int
-    name: str
-    figure: ReportFigure
-    data_uri: str
-    interactive: str
+    number: int = 0
+    data_uri: str = ""
+    interactive: str = ""
 
 
 def save_figures(
     parts: Mapping[str, Iterable[ReportFigure]], folder: Path
-) -> dict[str, list[FigureFile]]:
+) -> dict[str, list[ReportFigure]]:
     """Save the figures of each part as PNG and SVG, numbered from 1.
 
     A name that another one has gets a number.
     """
     names: list[str] = []
 
-    def saved(one: ReportFigure) -> FigureFile:
+    def saved(one: ReportFigure) -> ReportFigure:
         names.append(one.name)
         name, number = file_names(names)[-1], len(names)
         png, svg = save_figure(draw_chart(one.chart), folder, name)
@@ -154,7 +147,8 @@ def save_figures(
         kind = "png" if shown is png else "svg+xml"
         encoded = base64.b64encode(shown.read_bytes()).decode("ascii")
         drawn = figure_html(interactive_chart(one.chart), name, with_script=number == 1)
-        return FigureFile(number, name, one, f"data:image/{kind};base64,{encoded}", drawn)
+        data_uri = f"data:image/{kind};base64,{encoded}"
+        return one._replace(name=name, number=number, data_uri=data_uri, interactive=drawn)
 
     return {part: [saved(one) for one in figures] for part, figures in parts.items()}
 
@@ -169,17 +163,15 @@ def report_figures(
     `inside` are profiles and traces by the names of their parts.
     """
     colours = model_colours([*(run.arch for run in runs), *map(_arch, inside.values())])
-    machines: dict[str, list[Run]] = {}
-    for run in runs:
-        if run.point:
-            machines.setdefault(run.env, []).append(run)
+    placed = [run for run in runs if run.point]
+    machines = grouped(placed, lambda run: run.env)
     several = len(machines) > 1
 
     def roofline(name: str, title: str, placed: Sequence[Run], caption: str = "") -> ReportFigure:
         chart = run_chart(placed, colours=colours)
         return ReportFigure(name, title, caption, chart, [run.name for run in placed])
 
-    title, placed = f"Roofline{', all machines' * several}", [run for run in runs if run.point]
+    title = f"Roofline{', all machines' * several}"
     return {
         "roofline": [roofline("roofline", title, placed, _ROOFLINE_CAPTION)] if placed else [],
         "across": _across(across, colours),
@@ -265,9 +257,7 @@ def _by_sample(
 
     Images/s and sequences/s share no axis.
     """
-    kinds: dict[Sample, list[_Shown]] = {}
-    for one in shown:
-        kinds.setdefault(sample_of(one), []).append(one)
+    kinds = grouped(shown, sample_of)
     for sample, part in kinds.items():
         several = len(kinds) > 1
         yield part, f"{name}{f'-{sample}s' * several}", f"{title}{f', {sample}s' * several}"
@@ -280,9 +270,7 @@ def _over_batches(
 
     All have one kind of axis, to be read beside each other.
     """
-    machines: dict[str, list[Curve]] = {}
-    for curve in curves_of(runs, *over.quantities):
-        machines.setdefault(curve.of.env, []).append(curve)
+    machines = grouped(curves_of(runs, *over.quantities), lambda curve: curve.of.env)
     log = spans_widely(chain.from_iterable(machines.values()))
     limits = device_memory_gb(runs) if name == "memory" else {}
     for env, shown in machines.items():
@@ -321,9 +309,7 @@ def _iterations(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[Rep
 def _predictions(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[ReportFigure]:
     """One figure per machine, and further ones for models that it has no room for."""
     caption = "Markers are measured; the line is the model, the band a new measurement's 95 %"
-    machines: dict[str, list[tuple[Group, PredictedCurve]]] = {}
-    for group, curve in predicted_curves(runs):
-        machines.setdefault(group.env, []).append((group, curve))
+    machines = grouped(predicted_curves(runs), lambda one: one[0].env)
     for env, found in sorted(machines.items()):
         title = f"Throughput predicted between batch sizes, {env}"
         for start in range(0, len(found), _PANELS):

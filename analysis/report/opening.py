@@ -9,7 +9,7 @@ from analysis.findings.differences import uplifts
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import TOKENS_PER_S, Run
-from analysis.table import utc
+from analysis.table import grouped, utc
 from analysis.traces.placed import PlacedTrace
 from analysis.words import (
     counted,
@@ -19,7 +19,6 @@ from analysis.words import (
     ratio_digits,
     three_digits,
 )
-from bench.config import Sample
 
 #: What limits the speed, as the end of a sentence.
 _BOUND = {
@@ -43,9 +42,7 @@ def opening(runs: Sequence[Run]) -> list[str]:
         return _nothing(runs)
     possible = [one for one in groups if all(run.verdict != "invalid" for run in one.runs)]
     measured = possible or groups
-    kinds: dict[Sample, list[Group]] = {}  # images/s and sequences/s have no order
-    for one in measured:
-        kinds.setdefault(one.sample, []).append(one)
+    kinds = grouped(measured, lambda one: one.sample)  # images/s and sequences/s have no order
     sentences = []
     for sample, of_kind in kinds.items():
         words = f" of {sample}s" if len(kinds) > 1 else ""

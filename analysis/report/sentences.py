@@ -10,9 +10,10 @@ from analysis.roofs.ceilings import UsedCeiling
 from analysis.runs.groups import group_runs
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import Run, recorded
+from analysis.table import grouped
 from analysis.traces.placed import PlacedTrace, compare_two
 from analysis.words import bytes_rate, counted, flops_rate, percent, three_digits
-from bench.config import RunConfig, run_options
+from bench.config import run_options
 from bench.errors import Unknown
 from bench.records import Counters, OpProfile
 
@@ -172,16 +173,9 @@ def caveats(runs: Sequence[Run]) -> dict[str, int]:
 
 
 def commands(runs: Sequence[Run]) -> dict[str, str]:
-    """Return the command that repeats runs, by words with the numbers of those runs."""
-    numbers: dict[str, list[str]] = {}
-    for run in runs:
-        numbers.setdefault(run_command(run.config), []).append(f"{run.number}")
+    """Return the command that repeats runs, for a POSIX shell, by words with their numbers."""
+    alike = grouped(runs, lambda run: shlex.join(["mlproject", "run", *run_options(run.config)]))
     return {
-        f"run{'s' if len(those) > 1 else ''} {', '.join(those)}": command
-        for command, those in numbers.items()
+        f"run{'s' if len(those) > 1 else ''} {', '.join(f'{run.number}' for run in those)}": command
+        for command, those in alike.items()
     }
-
-
-def run_command(config: RunConfig) -> str:
-    """Return the command line of `config`, quoted for a POSIX shell."""
-    return shlex.join(["mlproject", "run", *run_options(config)])

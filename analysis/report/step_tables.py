@@ -114,11 +114,12 @@ def _counters_row(profile: PlacedProfile, one: CpuCounters) -> Row:
     }
 
 
-def tables_of_profile(profile: PlacedProfile, name: str) -> list[Table]:
-    """Return the profile's ops and its kernels, the longest first; `name` is of their files."""
-    of = f"of profile {profile.number}, {profile.label}"
-    ops = [op.row for op in (profile.ops if profile.ops else ())]
-    kernels = [kernel.row for kernel in (profile.kernels if profile.kernels else ())]
+def tables_of(one: PlacedProfile | PlacedTrace, name: str) -> list[Table]:
+    """Return the ops of each and a profile's kernels, longest first; `name` is of their files."""
+    if isinstance(one, PlacedTrace):
+        return [trace_ops_table(one, f"ops-{name}")]
+    of = f"of profile {one.number}, {one.label}"
+    ops, kernels = ([place.row for place in places or ()] for places in (one.ops, one.kernels))
     return [
         table(f"ops-{name}", f"Ops {of}", ops, _OPS, shown=_SHOWN),
         table(f"kernels-{name}", f"Kernels {of}", kernels, _KERNELS, shown=_SHOWN),

@@ -29,7 +29,7 @@ from analysis.runs.groups import Configurations
 from analysis.runs.place import PlacedProfile
 from analysis.runs.points import DOUBTFUL_ROOF
 from analysis.runs.run import Run, recorded
-from analysis.table import RunNumbers, Table, markdown_text, utc
+from analysis.table import RunNumbers, Table, grouped, markdown_text, utc
 from analysis.traces.placed import PlacedTrace
 from bench.errors import UserError
 
@@ -184,25 +184,21 @@ def report_tables(
 
     `inside` are profiles and traces by the names of their parts.
     """
-    profiles = {name: one for name, one in inside.items() if isinstance(one, PlacedProfile)}
-    traces = {name: one for name, one in inside.items() if isinstance(one, PlacedTrace)}
+    profiles = [one for one in inside.values() if isinstance(one, PlacedProfile)]
+    traces = [one for one in inside.values() if isinstance(one, PlacedTrace)]
     named = {
         **of_runs.run_tables(runs, run_ids),
         **of_runs.configuration_tables(runs),
         **of_runs.machine_tables(across),
-        **of_steps.profile_tables(list(profiles.values())),
-        **of_steps.trace_tables(list(traces.values())),
+        **of_steps.profile_tables(profiles),
+        **of_steps.trace_tables(traces),
         "environments": of_runs.environments_table(runs),
     }
     parts: dict[str, list[Table]] = {}
     for part, names in _PARTS.items():
         parts[part] = [named[name] for name in names.split() if name in named]
-        if part == "profiles":
-            parts |= {name: of_steps.tables_of_profile(one, name) for name, one in profiles.items()}
-        if part == "traces":
-            parts |= {
-                name: [of_steps.trace_ops_table(one, f"ops-{name}")] for name, one in traces.items()
-            }
+        of_part = ((name, one) for name, one in inside.items() if f"{one.record.kind}s" == part)
+        parts |= {name: of_steps.tables_of(one, name) for name, one in of_part}
     order = count(1)
     return {
         part: [replace(numbers.put_in(one), number=next(order)) for one in tables if one.rows]
@@ -217,11 +213,8 @@ def problems(
     numbers: RunNumbers,
 ) -> list[tuple[str, Sequence[str]]]:
     """Return what must not be taken as it stands, each with the reasons; runs alike together."""
-    alike: dict[tuple[str, ...], list[Run]] = {}
-    for run in runs:
-        alike.setdefault(run.problems, []).append(run)
     found: list[tuple[str, Sequence[str]]] = [("record not read", [line]) for line in unreadable]
-    for reasons, those in alike.items():
+    for reasons, those in grouped(runs, lambda run: run.problems).items():
         words = [numbers.named([run.name for run in those]).capitalize()]
         words += [those[0].label] if len(those) == 1 else []
         words += ["imported"] if all(run.imported for run in those) else []
@@ -236,12 +229,8 @@ def problems(
 
 def doubtful_roofs(runs: Iterable[Run]) -> Iterator[tuple[list[Run], str]]:
     """Yield the runs under each roof whose measurement was disturbed, with what that means."""
-    found: dict[str | None, list[Run]] = {}
-    for run in runs:
-        if any(finding.code == DOUBTFUL_ROOF for finding in run.findings):
-            record_id = run.point.ceiling_record_id if run.point else None
-            found.setdefault(record_id, []).append(run)
-    for under in found.values():
+    doubted = (run for run in runs if any(one.code == DOUBTFUL_ROOF for one in run.findings))
+    for under in grouped(doubted, lambda run: run.point and run.point.ceiling_record_id).values():
         messages = (f.message for f in under[0].findings if f.code == DOUBTFUL_ROOF)
         doubts = [message.removeprefix("its roof: ") for message in messages]
         yield (

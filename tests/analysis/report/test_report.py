@@ -17,7 +17,7 @@ from analysis.findings import KINDS
 from analysis.findings.differences import uplifts
 from analysis.report.opening import opening
 from analysis.report.run_tables import configuration_tables
-from analysis.report.sentences import run_command
+from analysis.report.sentences import commands
 from analysis.report.write import write_report
 from analysis.runs.place import place_profiles
 from analysis.words import percent, three_digits
@@ -204,7 +204,8 @@ def test_what_cannot_be_written_is_one_line(tmp_path, files, out, records, messa
     ],
 )
 def test_the_command_repeats_the_run(config):
-    words = shlex.split(run_command(config))
+    [command] = commands(place_runs([samples.run_record(config=config)], [])).values()
+    words = shlex.split(command)
     assert words[:2] == ["mlproject", "run"]
     pairs = zip(words[2::2], words[3::2], strict=True)
     given = {name.removeprefix("--").replace("-", "_"): value for name, value in pairs}
