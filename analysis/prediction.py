@@ -126,7 +126,17 @@ def fit_curve(curve: BatchCurve) -> PredictedCurve:
             f"a prediction needs {FEWEST_SIZES} measured batch sizes, here {known}: measure more"
         )
     sizes, steps_s = _sizes_and_steps(measured)
-    least_s = _least_sample_s(measured)
+    # The least time of a sample by the roof, of arithmetic alone: the bytes of a step hold its
+    # parameters too, which are not of a sample.
+    least_s = min(
+        (
+            run.point.times.compute_s / run.record.measurement.samples_per_iteration
+            for group in measured
+            for run in group.runs
+            if run.point and run.record and run.record.measurement
+        ),
+        default=0.0,
+    )
     model = fit_step(sizes, steps_s, least_s)
     held_out, squares = [], []
     for size, step_s in zip(sizes, steps_s, strict=True):
@@ -138,22 +148,6 @@ def fit_curve(curve: BatchCurve) -> PredictedCurve:
     scattered = [one for one in own if one is not None]
     variance = max(sum(squares) / (len(sizes) - _TERMS), fmean(scattered or [0.0]))
     return PredictedCurve(measured, model, tuple(held_out), math.sqrt(variance))
-
-
-def _least_sample_s(curve: Sequence[Group]) -> float:
-    """The least time of a sample by the roof of the curve's runs, else 0.
-
-    Of arithmetic alone: the bytes of a step hold its parameters too, which are not of a sample.
-    """
-    return min(
-        (
-            run.point.times.compute_s / run.record.measurement.samples_per_iteration
-            for group in curve
-            for run in group.runs
-            if run.point and run.record and run.record.measurement
-        ),
-        default=0.0,
-    )
 
 
 def _sizes_and_steps(groups: Sequence[Group]) -> tuple[list[int], list[float]]:
@@ -334,7 +328,7 @@ def memory_of(curve: Sequence[Group]) -> MemoryModel | Unknown:
         each = a_sample(curve[0].sample)
         return Unknown(f"neither peaks of two batch sizes nor a cost model tell what {each} needs")
     memory, per_sample = known.memory, known.memory.activations_bytes / known.batch_size
-    fixed = memory.weights_bytes + memory.gradients_bytes + memory.optimizer_bytes
+    fixed = memory.total_bytes - memory.activations_bytes
     batch, peak = max(peaks.items(), default=(1, 0))
     raised = max(1.0, peak / (fixed + per_sample * batch))
     source = "the cost model" if raised == 1 else "the cost model, raised to the measured peak"
