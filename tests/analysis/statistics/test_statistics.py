@@ -7,13 +7,14 @@ import pytest
 from observed import LONG
 from scipy import signal, stats
 
-from analysis.statistics import estimate_ratio, find_outliers, mean_ratio, repeats_of
+from analysis.statistics import estimate_ratio, find_outliers, mean_ratio
 from analysis.statistics.ratios import deciding_repeats, smallest_change
 from analysis.statistics.repeats import (
     benjamini_hochberg,
     holm,
     joined,
     pooled_scatter,
+    repeats_of,
     summarised_repeats,
 )
 from bench.errors import Unknown
