@@ -81,7 +81,8 @@ def explained_trace(
     with Path(trace.path).open("rb") as file:
         while chunk := file.read(1 << 22):
             digest.update(chunk)
-    device, cores, mode = trace.device_name, trace.device_cores, _math_mode(rows)
+    device, cores = map(trace.of_the_device, ("name", "multiprocessors"))
+    mode = _math_mode(rows)
     if profile is not None and profile.environment is not None:
         device, cores = profile.environment.device.name, profile.environment.device.cores
     if profile is not None and profile.resolved is not None:
@@ -114,7 +115,7 @@ def explained_trace(
         device=device,
         device_cores=cores,
         rank=trace.rank,
-        world_size=trace.facts.get("world_size"),
+        world_size=trace.world_size,
         math_mode=mode,
         **{of: model and getattr(model, of) for of in ("arch", "batch_size", "precision")},
         sample=model.sample if model else "image",

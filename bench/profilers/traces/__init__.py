@@ -10,10 +10,9 @@ import msgspec
 from bench.errors import UserError, one_line
 from bench.profilers.traces.kineto import kineto_trace, read_counters, unpacked
 from bench.profilers.traces.nsys import MAGIC, nsys_trace
-from bench.profilers.traces.trace import CounterRange, DeviceSpan, HostSpan, Trace
+from bench.profilers.traces.trace import DeviceSpan, HostSpan, Trace
 
 __all__ = [
-    "CounterRange",
     "DeviceSpan",
     "HostSpan",
     "Trace",

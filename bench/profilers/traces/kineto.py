@@ -106,7 +106,6 @@ class _HostArgs(_Args, gc=False):
     """Arguments of an op, a mark or a call; lists stay text until they are asked for."""
 
     sequence: Scalar = msgspec.field(default=None, name="Sequence number")
-    forward_thread: Scalar = msgspec.field(default=None, name="Fwd thread id")
     dims: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input Dims")
     old_dims: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input dims")
     types: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input type")
@@ -126,10 +125,6 @@ class _File(msgspec.Struct):
     events: list[_Event] = msgspec.field(name="traceEvents")
     devices: msgspec.Raw = msgspec.field(default=_NOTHING, name="deviceProperties")
     distributed: msgspec.Raw = msgspec.field(default=_NOTHING, name="distributedInfo")
-    record_shapes: Scalar = None
-    schema_version: Scalar = msgspec.field(default=None, name="schemaVersion")
-    cuda_runtime_version: Scalar = None
-    hip_runtime_version: Scalar = None
 
 
 _FILE = msgspec.json.Decoder(_File)
@@ -200,35 +195,17 @@ def kineto_trace(path: str, contents: bytearray) -> Trace:
     Raises `ValueError`, `msgspec.DecodeError` or `RecursionError` for what is no such trace.
     """
     file = _parsed(contents)
-    facts, listed = _facts(file), _value_in(file.devices)
+    listed, distributed = _value_in(file.devices), _value_in(file.distributed)
+    facts = ("name", "computeMajor", "computeMinor", "numSms")
     devices = {
-        one["id"]: _device(one)
+        one["id"]: TracedDevice.of(*map(one.get, facts))
         for one in (listed if isinstance(listed, list) else ())
         if isinstance(one, dict) and isinstance(one.get("id"), int)
     }
-    return Trace(path, *_Spans().of(file.events), devices=devices, facts=facts)
-
-
-def _facts(file: _File) -> dict[str, Any]:
-    names = ("schema_version", "record_shapes", "cuda_runtime_version", "hip_runtime_version")
-    facts = {name: getattr(file, name) for name in names}
-    distributed = _value_in(file.distributed)
-    for name in ("rank", "world_size"):
-        facts[name] = _whole(distributed.get(name)) if isinstance(distributed, dict) else None
-    return {
-        name: value
-        for name, value in facts.items()
-        if isinstance(value, str) or (isinstance(value, int) and value >= 0)
-    }
-
-
-def _device(one: dict[str, Any]) -> TracedDevice:
-    major, minor, count = (one.get(key) for key in ("computeMajor", "computeMinor", "numSms"))
-    return TracedDevice(
-        str(one["name"])[:200] if one.get("name") else None,
-        (major, minor) if isinstance(major, int) and isinstance(minor, int) else None,
-        count if isinstance(count, int) and count > 0 else None,
-    )
+    job = distributed if isinstance(distributed, dict) else {}
+    ranks = (_whole(job.get(name)) for name in ("rank", "world_size"))
+    known = (None if rank is None or rank < 0 else rank for rank in ranks)
+    return Trace(path, *_Spans().of(file.events), devices, *known)
 
 
 class _Spans:
@@ -238,7 +215,7 @@ class _Spans:
         self._name = cache(printable)
         self._thread = cache(lambda process, thread: (_plain(process), _plain(thread)))
         self._list = cache(_list_in)
-        self._shapes = cache(_shapes_in)
+        self._shapes = cache(lambda written: _checked(_list_in(written)))
 
     def of(
         self, events: list[_Event]
@@ -284,7 +261,6 @@ class _Spans:
             _whole(args.external, args.old_external),
             _whole(args.correlation),
             _whole(args.sequence),
-            _whole(args.forward_thread),
             self._shapes(bytes(args.dims) or bytes(args.old_dims)),
             self._list(bytes(args.types)),
             self._list(bytes(args.concrete)),
@@ -363,12 +339,6 @@ def _list_in(written: bytes) -> tuple[Any, ...] | None:
     return _frozen(_value_in(written)) if written[:1] == b"[" else None
 
 
-def _shapes_in(written: bytes) -> tuple[Any, ...] | None:
-    shapes = _list_in(written)
-    _check_shapes(shapes)
-    return shapes
-
-
 def _frozen(value: Any) -> Any:
     """Lists as tuples; an object, which no profiler writes there, is nothing."""
     if isinstance(value, list):
@@ -376,16 +346,16 @@ def _frozen(value: Any) -> Any:
     return None if isinstance(value, dict) else value
 
 
-def _check_shapes(value: Any) -> None:
-    """Raise `ValueError` for a shape, anywhere in `value`, that no tensor can have."""
-    if not isinstance(value, tuple):
-        return
-    lengths = [one for one in value if isinstance(one, (int, float))]
+def _checked(value: Any) -> Any:
+    """Return `value`; raise `ValueError` for a shape, anywhere in it, that no tensor can have."""
+    parts = value if isinstance(value, tuple) else ()
+    lengths = [one for one in parts if isinstance(one, (int, float))]
     if any(one < 0 for one in lengths) or math.prod(lengths) > _MOST_ELEMENTS:
         shape = "x".join(str(one)[:20] for one in lengths[:8])
         raise ValueError(f"a tensor of shape {shape}")
-    for one in value:
-        _check_shapes(one)
+    for one in parts:
+        _checked(one)
+    return value
 
 
 # Counters within a trace

@@ -88,19 +88,13 @@ class _Database:
         host = [span for table, kind in _HOST.items() for span in self._host(table, kind)]
         device = [run for table, kind in _DEVICE.items() for run in self._device(table, kind)]
         in_order(host, device)
-        columns = ("id", "name", "smCount", "computeMajor", "computeMinor")
+        columns = ("id", "name", "computeMajor", "computeMinor", "smCount")
         devices = {
-            gpu: TracedDevice(
-                str(name)[:200] if name else None,
-                (major, minor) if isinstance(major, int) and isinstance(minor, int) else None,
-                count if isinstance(count, int) and count > 0 else None,
-            )
-            for gpu, name, count, major, minor in self._rows("TARGET_INFO_GPU", *columns)
+            gpu: TracedDevice.of(*facts)
+            for gpu, *facts in self._rows("TARGET_INFO_GPU", *columns)
             if isinstance(gpu, int)
         }
-        version = dict(self._rows("META_DATA_EXPORT", "name", "value")).get("EXPORT_SCHEMA_VERSION")
-        facts = {} if version is None else {"schema_version": str(version)[:40]}
-        return Trace(self._path, host, device, devices=devices, facts=facts)
+        return Trace(self._path, host, device, devices=devices)
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a table, none if it is not there; a column that it lacks is None."""

@@ -34,9 +34,7 @@ _COMMUNICATION = re.compile(
 )
 
 
-@cache
-def _communicates(name: str) -> bool:
-    return _COMMUNICATION.search(name) is not None
+_communicates = cache(_COMMUNICATION.search)
 
 
 class HostSpan(msgspec.Struct, gc=False):
@@ -50,7 +48,6 @@ class HostSpan(msgspec.Struct, gc=False):
     external_id: int | None = None
     correlation: int | None = None  # of a call: what it launched has the same
     sequence: int | None = None  # a backward op has its forward op's
-    forward_thread: int | None = None
     dims: tuple[Any, ...] | None = None  # of each argument: (), (2, 3), or a tuple of those
     types: tuple[str, ...] | None = None
     concrete: tuple[Any, ...] | None = None  # values of arguments that are no tensors, as text
@@ -78,7 +75,7 @@ class DeviceSpan(msgspec.Struct, gc=False):
     @property
     def communicates(self) -> bool:
         """Whether it exchanges data with other ranks, or waits for them."""
-        return self.kind == "kernel" and _communicates(self.name)
+        return self.kind == "kernel" and _communicates(self.name) is not None
 
     @property
     def short_name(self) -> str:
@@ -103,6 +100,15 @@ class TracedDevice(NamedTuple):
     capability: tuple[int, int] | None = None  # CUDA's
     multiprocessors: int | None = None
 
+    @classmethod
+    def of(cls, name: object, major: object, minor: object, count: object) -> TracedDevice:
+        """Return what of these facts can be true."""
+        return cls(
+            printable(str(name)[:200]) if name else None,
+            (major, minor) if isinstance(major, int) and isinstance(minor, int) else None,
+            count if isinstance(count, int) and count > 0 else None,
+        )
+
 
 @dataclass
 class Trace:
@@ -116,7 +122,8 @@ class Trace:
     device: Sequence[DeviceSpan]
     counters: Sequence[CounterRange] = ()
     devices: Mapping[int, TracedDevice] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)  # versions, rank, world size
+    rank: int | None = None  # which rank of a job recorded it
+    world_size: int | None = None
 
     @cached_property
     def launches(self) -> dict[int, HostSpan]:
@@ -131,26 +138,11 @@ class Trace:
         """The call that launched it; None where the trace does not have it."""
         return None if span.correlation is None else self.launches.get(span.correlation)
 
-    @property
-    def rank(self) -> int | None:
-        """Which rank of a job recorded it."""
-        rank = self.facts.get("rank")
-        return rank if isinstance(rank, int) else None
+    def of_the_device(self, fact: str) -> Any:
+        """The fact of the devices that ran something, if it is one; of all, if none is known.
 
-    @property
-    def device_name(self) -> str | None:
-        """The name of the device that ran something; None where none did, or it is not said."""
-        name = self._of_the_device("name")
-        return name and printable(name)
-
-    @property
-    def device_cores(self) -> int | None:
-        """The multiprocessors of that device."""
-        cores: int | None = self._of_the_device("multiprocessors")
-        return cores
-
-    def _of_the_device(self, fact: str) -> Any:
-        """The fact of the devices that ran something, if it is one; of all, if none is known."""
+        None where none ran anything, or the trace does not say it.
+        """
         known = {index: getattr(one, fact) for index, one in self.devices.items()}
         known = {index: value for index, value in known.items() if value is not None}
         used = {span.device for span in self.device}

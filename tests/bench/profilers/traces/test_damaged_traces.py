@@ -197,7 +197,7 @@ def check(content, path):
         hash((run.device, run.stream))
     for one in trace.counters:
         assert all(map(math.isfinite, one.values.values()))
-    str((trace.rank, trace.device_name, trace.launches.keys()))
+    str((trace.rank, trace.of_the_device("name"), trace.launches.keys()))
     return True
 
 

@@ -34,9 +34,9 @@ def test_published_traces_are_read_whole(name, ops, marks, calls, kernels, copie
 @pytest.mark.slow
 def test_a_published_trace_names_its_device_rank_and_launches():
     trace = published(MI300X)
-    assert (trace.device_name, trace.rank) == ("AMD Instinct MI300X", 0)
-    assert trace.facts["world_size"] == 8
-    assert published(V100).device_name == "Tesla V100-DGXS-32GB"
+    assert (trace.of_the_device("name"), trace.rank) == ("AMD Instinct MI300X", 0)
+    assert trace.world_size == 8
+    assert published(V100).of_the_device("name") == "Tesla V100-DGXS-32GB"
     launched = [run for run in trace.device if run.correlation in trace.launches]
     assert len(launched) > 2500
     assert all(trace.launches[run.correlation].begin_us <= run.begin_us for run in launched)
@@ -181,10 +181,10 @@ def test_several_ranks_in_one_file_are_not_confused(tmp_path):
 def test_the_name_of_a_device_that_the_file_numbers_otherwise(tmp_path):
     devices = [{"id": number, "name": "A100"} for number in range(2)]
     one = event(pid="rank 3", args={"device": 0})
-    assert read(tmp_path, one, deviceProperties=devices).device_name == "A100"
+    assert read(tmp_path, one, deviceProperties=devices).of_the_device("name") == "A100"
     devices[1]["name"] = "H100"
-    assert read(tmp_path, one, deviceProperties=devices).device_name is None
-    assert read(tmp_path, event(pid=1), deviceProperties=devices).device_name == "H100"
+    assert read(tmp_path, one, deviceProperties=devices).of_the_device("name") is None
+    assert read(tmp_path, event(pid=1), deviceProperties=devices).of_the_device("name") == "H100"
 
 
 def test_of_spans_that_begin_together_the_longest_is_first(tmp_path):
@@ -209,17 +209,17 @@ def test_names_cannot_steer_the_terminal_that_shows_them(tmp_path):
     trace = read(tmp_path, marked, event(name="k\x1b[31m"), deviceProperties=[device])
     assert [span.name for span in trace.host] == ["step [2J over"]
     assert [span.name for span in trace.device] == ["k [31m"]
-    assert trace.device_name == "Sample ]0;mine GPU"
+    assert trace.of_the_device("name") == "Sample ]0;mine GPU"
 
 
 @pytest.mark.parametrize(
     ("written", "known"),
     [
-        ({"rank": 1, "world_size": 8}, {"rank": 1, "world_size": 8}),
-        ({"rank": "x", "world_size": "many"}, {}),
-        ({"rank": -1, "world_size": [2]}, {}),
+        ({"rank": 1, "world_size": 8}, (1, 8)),
+        ({"rank": "x", "world_size": "many"}, (None, None)),
+        ({"rank": -1, "world_size": [2]}, (None, None)),
     ],
 )
 def test_ranks_are_counts_or_not_known(tmp_path, written, known):
-    facts = read(tmp_path, event(), distributedInfo=written).facts
-    assert {name: facts[name] for name in ("rank", "world_size") if name in facts} == known
+    trace = read(tmp_path, event(), distributedInfo=written)
+    assert (trace.rank, trace.world_size) == known
