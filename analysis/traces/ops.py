@@ -19,10 +19,9 @@ from bench.profilers.ops.op_join import CallsInOrder, Share, join
 from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest, SeenOp
 from bench.profilers.traces import HostSpan, Trace
 from bench.records import TracedOp
-from bench.records.complexity import CalledOp, CallWork, OpWork, plain_label
+from bench.records.complexity import WORK, CalledOp, CallWork, OpWork, plain_label
 from bench.records.profile import COMMUNICATION
 
-_WORK = ("flops", "elementwise_flops", "eager_bytes", "fused_bytes")
 _NOT_IN_MODEL = "no call of the model: a view, an allocation, or the backend's own way"
 _WHY_NOT = {
     Kind.REGION: "compiled: ops fused into the graph have no times of their own",
@@ -101,27 +100,25 @@ class OpTable:
         return op, plain_label(seen.name), why if isinstance(why, str) else _NOT_IN_MODEL
 
 
-class _Work:
+class _Work(CallsInOrder):
     """The work of a model's calls; of an op with none of them inside, its own."""
 
     def __init__(self, alone: Mapping[int, OpWork], calls: Sequence[CallWork]) -> None:
-        self._alone, self._calls = alone, CallsInOrder(calls) if calls else None
+        super().__init__(calls)
+        self._alone = alone
 
     def has(self, op: SeenOp) -> bool:
         """Return whether the work of `op` is known."""
-        calls = self._calls
-        if calls is not None and calls.has(op):
+        if super().has(op):
             return True
         # Autocast casts what an op is given, then calls the op itself.
         if id(op) not in self._alone or any(inner.name == op.name for inner in op.inner):
             return False
-        return calls is None or not any(map(calls.has, op.everything()))
+        return not any(map(super().has, op.everything()))
 
     def take(self, op: SeenOp) -> OpWork:
         """Return that work."""
-        if self._calls is not None and self._calls.has(op):
-            return self._calls.take(op)
-        return self._alone[id(op)]
+        return super().take(op) if super().has(op) else self._alone[id(op)]
 
 
 def _traced(key: _Key, shares: Sequence[Share], steps: int) -> TracedOp:
@@ -129,10 +126,10 @@ def _traced(key: _Key, shares: Sequence[Share], steps: int) -> TracedOp:
     kernels_s: defaultdict[str, float] = defaultdict(float)
     for run in (run for share in shares for run in share.runs):
         kernels_s[run.short_name] += run.duration_us / 1e6
-    names = (*_WORK, "causal_skipped_flops") if why_not is None else ()
+    names = (*WORK, "causal_skipped_flops") if why_not is None else ()
     return TracedOp.of(
         "not known",
-        dict.fromkeys(_WORK, why_not or ""),
+        dict.fromkeys(WORK, why_not or ""),
         label=label,
         op=op.name,
         phase=op.phase,

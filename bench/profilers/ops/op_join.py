@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from statistics import median, median_low
-from typing import Any, Protocol
+from typing import Any
 
 from bench.profilers.ops.op_nest import Kind, SeenOp
 from bench.profilers.traces import DeviceSpan
@@ -43,16 +43,6 @@ _WHY_NO_PHASE = "autograd's engine did not run in the step: a CUDA graph replays
 _Name = tuple[str, str, Phase | None, str | None]
 
 
-class Work(Protocol):
-    """Answers which op is a unit of work, and what that work is."""
-
-    def has(self, op: SeenOp) -> bool:
-        """Return whether the work of `op`, with all it calls, is known."""
-
-    def take(self, op: SeenOp) -> OpWork:
-        """Return that work; each call answers for another op."""
-
-
 @dataclass(frozen=True)
 class Share:
     """The time of one op, and what it was spent on: its work, None where that is not known.
@@ -80,8 +70,11 @@ class Share:
         return [run for part in self.parts for run in part.runs]
 
 
-def join(tops: Iterable[SeenOp], work: Work) -> list[Share]:
-    """Return what every op of a step took, no op twice, beside the work it did."""
+def join(tops: Iterable[SeenOp], work: CallsInOrder) -> list[Share]:
+    """Return what every op of a step took, no op twice, beside the work it did.
+
+    `work` says which op is a unit of work; each of its calls answers for another op.
+    """
     return [share for top in tops for share in _shares(top, work)]
 
 
@@ -99,7 +92,7 @@ class CallsInOrder:
         casts = any(inner.name == op.name for inner in op.inner)
         return op.kind is Kind.OP and not casts and bool(self._line(op))
 
-    def take(self, op: SeenOp) -> CallWork:
+    def take(self, op: SeenOp) -> OpWork:
         """Return the next call like `op`."""
         return self._line(op).popleft()
 
@@ -138,7 +131,7 @@ def _product_sizes(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, i
     return None
 
 
-def _shares(op: SeenOp, work: Work) -> Iterator[Share]:
+def _shares(op: SeenOp, work: CallsInOrder) -> Iterator[Share]:
     if work.has(op):
         call = work.take(op)
         # Autograd copies the input of an op in place that the backward pass needs: another call.

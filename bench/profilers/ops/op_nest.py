@@ -55,21 +55,14 @@ class SeenOp:
     exclusive_s: float = 0.0
     runs: list[DeviceSpan] = field(default_factory=list)
     span: HostSpan | None = None  # where it is from a trace
+    end_us: float = 0.0
+    around: SeenOp | None = field(default=None, compare=False, repr=False)
 
     def everything(self) -> Iterator[SeenOp]:
         """Yield the op and all inside, outer ones first."""
         yield self
         for op in self.inner:
             yield from op.everything()
-
-
-@dataclass(slots=True)
-class _Open:
-    """An op of a thread, and the one around it."""
-
-    end_us: float
-    op: SeenOp
-    around: _Open | None
 
 
 class Nest:
@@ -99,35 +92,34 @@ class Nest:
 
     def at(self, thread: Any, time_us: float) -> SeenOp | None:
         """Return the innermost op that `thread` was in."""
-        begins_us, entries = self._threads.get(thread, ([], []))
+        begins_us, ops = self._threads.get(thread, ([], []))
         position = bisect_right(begins_us, time_us) - 1
-        entry = entries[position] if position >= 0 else None
-        while entry is not None and time_us >= entry.end_us:
-            entry = entry.around
-        return None if entry is None else entry.op
+        op = ops[position] if position >= 0 else None
+        while op is not None and time_us >= op.end_us:
+            op = op.around
+        return op
 
-    def _add(self, spans: Sequence[HostSpan]) -> tuple[list[float], list[_Open]]:
-        around: _Open | None = None
-        entries = []
+    def _add(self, spans: Sequence[HostSpan]) -> tuple[list[float], list[SeenOp]]:
+        around: SeenOp | None = None
+        ops = []
         for span in spans:
             while around is not None and span.begin_us >= around.end_us:
                 around = around.around
-            op = self._op(span, None if around is None else around.op)
+            op = self._op(span, around)
             if around is None:
                 self.tops.append(op)
             else:
-                outer = around.op
-                outer.inner.append(op)
-                outer.own_s = outer.exclusive_s = max(0.0, outer.own_s - op.own_s)
-            around = _Open(span.end_us, op, around)
-            entries.append(around)
-        return [span.begin_us for span in spans], entries
+                around.inner.append(op)
+                around.own_s = around.exclusive_s = max(0.0, around.own_s - op.own_s)
+            around = op
+            ops.append(op)
+        return [span.begin_us for span in spans], ops
 
     def _op(self, span: HostSpan, around: SeenOp | None) -> SeenOp:
         name, kind = _name_and_kind(span.name, span.kind)
         own_s = (span.end_us - span.begin_us) / 1e6 if self._timed else 0.0
         phase, shapes = self._phase(span, around), _shapes(span.dims or ())
-        op = SeenOp(name, kind, phase, shapes, own_s, exclusive_s=own_s, span=span)
+        op = SeenOp(name, kind, phase, shapes, own_s, [], own_s, [], span, span.end_us, around)
         if span.external_id is not None:
             self.by_id[span.external_id] = op
         return op
@@ -156,12 +148,10 @@ def op_names(spans: Iterable[HostSpan]) -> list[str]:
 
 
 def _is_backward(span: HostSpan) -> bool:
-    return span.kind == "op" and _autograd_ran(span.name)
+    return span.kind == "op" and _autograd_ran(span.name) is not None
 
 
-@cache
-def _autograd_ran(name: str) -> bool:
-    return _BACKWARD.match(name) is not None
+_autograd_ran = cache(_BACKWARD.match)
 
 
 @cache
