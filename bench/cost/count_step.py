@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from typing_extensions import Self
 
 from bench.cost.estimate import counts_of
 from bench.cost.op_calls import OpCall, bind
-from bench.cost.step_tracer import StepTracer, TensorPass, split
+from bench.cost.step_tracer import StepTracer, TensorPass
 from bench.cost.traffic import Role
 from bench.errors import UserError, one_line
 from bench.records import OpCost, Phase
@@ -165,10 +166,10 @@ class LiveStepTracer(StepTracer):  # type: ignore[no-untyped-call]
         }
         return frozenset(self.values.living(made=False) | self.values.living(made=True) & updated)
 
-    def _split(self, call: OpCall, writes: list[torch.Tensor]) -> list[TensorPass]:
+    def split(self, call: OpCall, writes: list[torch.Tensor]) -> list[TensorPass]:
         """Bytes alone where the FLOP of `call` cannot be counted."""
         try:
-            return split(call, writes)
+            return super().split(call, writes)
         except UserError:
             self.uncounted[call.name] = "there is no formula for its FLOP"
         except Exception as error:  # a formula met arguments that it was not written for
@@ -181,7 +182,8 @@ class LiveStepTracer(StepTracer):  # type: ignore[no-untyped-call]
         # The ones that are the loss's gradient are made just before autograd's engine starts.
         last = self.calls[-1] if count else None
         if phase == "backward" and last and (last.op, last.phase) == ("ones_like", "forward"):
-            self.calls[-1] = last.in_phase("backward")
+            passes = tuple(replace(item, phase=phase) for item in last.passes)
+            self.calls[-1] = replace(last, phase=phase, passes=passes)
         self.record(call, phase)
         if phase == "backward" or (phase == "optimizer" and not self._updates):
             made = (item for each in self.calls[count:] for item in each.passes)
@@ -193,13 +195,10 @@ class LiveStepTracer(StepTracer):  # type: ignore[no-untyped-call]
         in_closure = any(self._updates) and torch.is_grad_enabled()
         if self._updates and not in_closure:
             return "optimizer"
-        if not torch.is_grad_enabled() and any(map(self._is_gradient, call.tensors())):
+        read = filter(None, map(self.values.read, call.tensors()))
+        if not torch.is_grad_enabled() and any(one.value in self._gradients for one in read):
             return "optimizer"
         return "forward"
-
-    def _is_gradient(self, tensor: torch.Tensor) -> bool:
-        access = self.values.read(tensor)
-        return access is not None and access.value in self._gradients
 
     def _begin_update(
         self, optimizer: object, args: Sequence[Any], kwargs: Mapping[str, Any]

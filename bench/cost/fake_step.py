@@ -156,7 +156,7 @@ class ModulePaths:
         self._owners = {
             id(parameter): name.rpartition(".")[0] for name, parameter in model.named_parameters()
         }
-        self._running: list[str | None] = []
+        self._running: list[str | None] = [None]
         self._first_nodes: list[int] = []
         self._makers: list[str | None] = []
 
@@ -173,7 +173,7 @@ class ModulePaths:
 
     def current(self) -> str | None:
         """Return the path of the module that the op belongs to; None outside of the model."""
-        if self._running:
+        if len(self._running) > 1:
             return self._running[-1]
         node: Any = torch._C._current_autograd_node()
         if node is None:
@@ -185,8 +185,7 @@ class ModulePaths:
         return self._makers[index] if index >= 0 else None
 
     def _begin(self, module: torch.nn.Module, args: object) -> None:
-        enclosing = self._running[-1] if self._running else None
-        self._running.append(self._paths.get(id(module), enclosing))
+        self._running.append(self._paths.get(id(module), self._running[-1]))
         self._note()
 
     def _end(self, module: torch.nn.Module, args: object, output: object) -> None:
@@ -196,7 +195,7 @@ class ModulePaths:
     def _note(self) -> None:
         """The nodes that come now are made by the module that runs now."""
         self._first_nodes.append(torch._C._autograd._get_sequence_nr())
-        self._makers.append(self._running[-1] if self._running else None)
+        self._makers.append(self._running[-1])
 
 
 class SavedTensors:
@@ -209,9 +208,8 @@ class SavedTensors:
 
     def __init__(self, tracer: StepTracer, weights: Sequence[torch.Tensor]) -> None:
         self._tracer = tracer
-        for tensor in weights:
-            tracer.declare_weight(tensor)
-        self._given = {tracer.values.key(tensor) for tensor in weights}
+        self._given = set(map(tracer.values.key, weights))
+        tracer.weights |= self._given
         self.copies_bytes: dict[int, int] = {}
         self.elements: dict[int, int] = {}
         self.sizes_bytes: dict[int, int] = {}

@@ -55,11 +55,6 @@ class RecordedCall:
             "causal_skipped_flops": 2 * sum(item.causal_skipped_macs for item in self.passes),
         }
 
-    def in_phase(self, phase: Phase) -> RecordedCall:
-        """Return the call as one of another phase."""
-        passes = tuple(replace(item, phase=phase) for item in self.passes)
-        return replace(self, phase=phase, passes=passes)
-
 
 @dataclass(frozen=True)
 class RecordedCalls:
@@ -123,15 +118,9 @@ class Values:
         return {
             value
             for key, value in self._current.items()
-            if value is not None and (key in self._made) is made and self._is_in_use(key)
+            if value is not None and (key in self._made) is made
+            if not self._seen[key].expired()  # type: ignore[no-untyped-call]
         }
-
-    def covers(self, tensor: torch.Tensor) -> bool:
-        """Return whether `tensor` is all of its storage."""
-        return _distinct_bytes(tensor) >= tensor.untyped_storage().nbytes()
-
-    def _is_in_use(self, key: int) -> bool:
-        return not self._seen[key].expired()  # type: ignore[no-untyped-call]
 
     def _number(self, storage: torch.UntypedStorage) -> int:
         self.sizes_bytes.append(storage.nbytes())
@@ -153,7 +142,8 @@ def _distinct_bytes(tensor: torch.Tensor) -> int:
 class StepTracer(OpMode):
     """While active, records what is dispatched in `phase`; None records nothing.
 
-    `module_now` says to which module of a model a call belongs.
+    `module_now` says to which module of a model a call belongs. `weights` are the storages that
+    hold weights: what is computed from weights alone is one too.
     """
 
     def __init__(self, module_now: Callable[[], str | None] = lambda: None) -> None:
@@ -162,19 +152,15 @@ class StepTracer(OpMode):
         self.phase: Phase | None = None
         self.calls: list[RecordedCall] = []
         self.values = Values()
-        self._weights: set[int] = set()  # storages that hold weights, or copies of them alone
+        self.weights: set[int] = set()
 
     def recorded(self, lasting: frozenset[int]) -> RecordedCalls:
         """Return what was recorded so far; `lasting` are the values that outlive it."""
         return RecordedCalls(tuple(self.calls), tuple(self.values.sizes_bytes), lasting)
 
-    def declare_weight(self, tensor: torch.Tensor) -> None:
-        """Note that `tensor` is a weight: what is computed from weights alone is one too."""
-        self._weights.add(self.values.key(tensor))
-
     def is_weight(self, tensor: torch.Tensor) -> bool:
         """Return whether `tensor` holds a weight or something computed from weights alone."""
-        return self.values.key(tensor) in self._weights
+        return self.values.key(tensor) in self.weights
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the op and record it."""
@@ -192,7 +178,8 @@ class StepTracer(OpMode):
         result: Any = None if updates_only else func(*args, **kwargs)
         if func is _BATCH_NORM:
             # Under autocast devices keep a batch's statistics in fp32, fake tensors in 16 bits.
-            result = (result[0], *map(_in_32_bits, result[1:]))
+            wide = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in result[1:])
+            result = (result[0], *wide)
         if self.phase is not None:
             self.record(bind(func, args, kwargs, result), self.phase, module)
         return result
@@ -206,7 +193,7 @@ class StepTracer(OpMode):
         writes = [*call.mutated(), *fresh]
         if call.known.allocates or not writes:
             return  # a view, or a query about a tensor
-        passes = [self._pass(call.name, phase, item) for item in self._split(call, writes)]
+        passes = [self._pass(call.name, phase, item) for item in self.split(call, writes)]
         label = call.label(phase)
         if torch.is_grad_enabled() and in_recomputation():
             passes = [
@@ -217,19 +204,31 @@ class StepTracer(OpMode):
             label = f"recomputed {label}"
         self.calls.append(RecordedCall(call.name, phase, call.shapes, label, module, tuple(passes)))
 
-    def _split(self, call: OpCall, writes: list[torch.Tensor]) -> list[TensorPass]:
-        return split(call, writes)
+    def split(self, call: OpCall, writes: list[torch.Tensor]) -> list[TensorPass]:
+        """Return the passes of `call`, which writes `writes`.
+
+        Raises `UserError` where its FLOP cannot be counted.
+        """
+        known = call.known
+        if known.formula in _SPLITTERS:
+            return _SPLITTERS[known.formula](call)
+        role = known.role or (Role.POINTWISE if call.pointwise else Role.OPAQUE)
+        if role is Role.OPAQUE:
+            refuse_uncounted(call.op)
+        macs = contraction_macs(call.op, call.arguments, writes) if role is Role.CONTRACTION else 0
+        skipped = causal_skipped_macs(call.op, call.arguments)
+        flops = elementwise_flops(call, role, writes)
+        return [TensorPass(role, call.reads(), writes, macs, flops, skipped)]
 
     def _pass(self, op: str, phase: Phase, item: TensorPass) -> Pass:
         reads, writes = list(item.reads), list(item.writes)
         accesses = [access for tensor in reads if (access := self.values.read(tensor))]
         # The rest of a storage of which a part is written is neither read nor written, but it must
         # be there: an access of no bytes. Such a pass stays a kernel of its own.
-        parts = [tensor for tensor in writes if not self.values.covers(tensor)]
-        rests = [self.values.read(tensor) for tensor in parts]
-        kept = [Access(rest.value, "rest", 0) for rest in rests if rest is not None]
+        parts = (each for each in writes if _distinct_bytes(each) < each.untyped_storage().nbytes())
+        kept = [Access(rest.value, "rest", 0) for part in parts if (rest := self.values.read(part))]
         if reads and all(map(self.is_weight, reads)):
-            self._weights.update(map(self.values.key, writes))
+            self.weights.update(map(self.values.key, writes))
         return Pass(
             op,
             phase,
@@ -260,10 +259,6 @@ def in_recomputation() -> bool:
     return False
 
 
-def _in_32_bits(statistic: torch.Tensor) -> torch.Tensor:
-    return statistic.to(torch.promote_types(statistic.dtype, torch.float32))
-
-
 @dataclass(frozen=True)
 class TensorPass:
     """One pass of a call, in tensors."""
@@ -274,23 +269,6 @@ class TensorPass:
     macs: int = 0
     elementwise_flops: int = 0
     causal_skipped_macs: int = 0
-
-
-def split(call: OpCall, writes: list[torch.Tensor]) -> list[TensorPass]:
-    """Return the passes of `call`, which writes `writes`.
-
-    Raises `UserError` where its FLOP cannot be counted.
-    """
-    known = call.known
-    if known.formula in _SPLITTERS:
-        return _SPLITTERS[known.formula](call)
-    role = known.role or (Role.POINTWISE if call.pointwise else Role.OPAQUE)
-    if role is Role.OPAQUE:
-        refuse_uncounted(call.op)
-    macs = contraction_macs(call.op, call.arguments, writes) if role is Role.CONTRACTION else 0
-    skipped = causal_skipped_macs(call.op, call.arguments)
-    flops = elementwise_flops(call, role, writes)
-    return [TensorPass(role, call.reads(), writes, macs, flops, skipped)]
 
 
 def _convolution_backward(call: OpCall) -> list[TensorPass]:
@@ -310,15 +288,13 @@ def _gradients(
 ) -> list[TensorPass]:
     """Those of input, weight and bias that are asked for; `macs` are of each product."""
     to_input, to_weight, to_bias = call.arguments["output_mask"]
-    outputs = iter(call.outputs)
-    passes = []
-    if to_input:
-        passes.append(TensorPass(Role.CONTRACTION, [grad, weight], [next(outputs)], macs))
-    if to_weight:
-        passes.append(TensorPass(Role.CONTRACTION, [grad, inputs], [next(outputs)], macs))
-    if to_bias:
-        passes.append(TensorPass(Role.REDUCTION, [grad], [next(outputs)], 0, grad.numel()))
-    return passes
+    asked = [(Role.CONTRACTION, [grad, weight], macs, 0)] * to_input
+    asked += [(Role.CONTRACTION, [grad, inputs], macs, 0)] * to_weight
+    asked += [(Role.REDUCTION, [grad], 0, grad.numel())] * to_bias
+    return [
+        TensorPass(role, reads, [output], *work)
+        for (role, reads, *work), output in zip(asked, call.outputs, strict=False)
+    ]
 
 
 def _channel_norm(call: OpCall) -> list[TensorPass]:

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from bench.cost.flops import contraction_macs
 from bench.cost.op_calls import OpCall
 from bench.cost.op_table import known_op, refuse_uncounted
-from bench.cost.step_tracer import split
+from bench.cost.step_tracer import StepTracer
 from bench.cost.traffic import Role
 from bench.errors import UserError
 
@@ -104,4 +104,4 @@ def test_a_linear_layers_gradients_on_apples_devices():
     given = {"self": inputs, "grad_output": grad, "weight": weight, "output_mask": [True] * 3}
     name = "linear_backward"
     call = OpCall(name, name, False, given, frozenset(), (inputs, weight, torch.ones(3)))
-    assert [item.macs for item in split(call, [])] == [630, 630, 0]
+    assert [item.macs for item in StepTracer().split(call, [])] == [630, 630, 0]
