@@ -59,7 +59,7 @@ class Counters(Recording):
             return self.show(self._attached(self.attach))
         if not self.files:
             return 0
-        from bench.profilers.ncu.read import read_counters_of
+        from bench.profilers.ncu.read import read_counters
 
         rows: list[dict[str, Any]] = []
         refusals: list[UserError] = []
@@ -69,7 +69,7 @@ class Counters(Recording):
             except UserError as error:
                 refusals.append(error)
         if self.merge:
-            rows.append(_counted(read_counters_of(self.files)))
+            rows.append(_counted(read_counters(*self.files)))
         self.show(self._of(rows))
         for refusal in refusals[:-1]:
             note(str(refusal))

@@ -16,7 +16,7 @@ from bench.launcher.measurement import failure_cause, finish_roofs, finish_run, 
 from bench.launcher.watch import WorkerWatch
 from bench.profilers.base import Attempt, Section, Tool
 from bench.profilers.ncu import NcuTool
-from bench.profilers.ncu.read import read_counters, read_counters_of
+from bench.profilers.ncu.read import read_counters
 from bench.profilers.ops import TorchTool
 from bench.profilers.perf import PerfTool
 from bench.records import (
@@ -219,10 +219,8 @@ def _finish(
     )
     if timed is None and record.resolved is not None:
         twin = find_timed(folder.path.parent, record)
-        if isinstance(twin, Unknown):
-            record = record.replaced(timed_record_id=twin)
-        else:
-            timed, record = twin, record.replaced(timed_record_id=twin.record_id)
+        timed = twin or None
+        record = record.replaced(timed_record_id=timed.record_id if timed else twin)
     return _closed(folder, record, timed)
 
 
@@ -260,7 +258,7 @@ def attach_counters(files: Sequence[Path], timed: RunRecord, records: Path) -> R
             f"attach={timed.record_id!r}: ncu counts on NVIDIA GPUs, and this step ran on "
             f"{backend or 'no device'}"
         )
-    counters = read_counters(files[0]) if len(files) == 1 else read_counters_of(files)
+    counters = read_counters(*files)
     folder = RecordFolder.create(records)
     (folder.path / "ncu").mkdir()
     names = [f"{n}-{file.name}" if len(files) > 1 else file.name for n, file in enumerate(files, 1)]

@@ -23,7 +23,6 @@ DURATION_LABEL = "Duration"
 DRAM = "dram__bytes.sum"
 L2 = "lts__t_bytes.sum"
 L1 = "l1tex__t_bytes.sum"
-PCIE = ("pcie__read_bytes.sum", "pcie__write_bytes.sum")
 WAYS: Mapping[str, Ways] = {
     "duration_s": ((DURATION,), (DURATION_LABEL,)),
     "dram_bytes": (
@@ -33,7 +32,7 @@ WAYS: Mapping[str, Ways] = {
     ),
     "l2_bytes": ((L2,),),
     "l1_bytes": ((L1,),),
-    "pcie_bytes": (PCIE,),
+    "pcie_bytes": (("pcie__read_bytes.sum", "pcie__write_bytes.sum"),),
 }
 
 #: FLOP per count. Whether a packed half instruction (`hadd2`, `hfma2`) counts once or twice per

@@ -75,21 +75,15 @@ class ProfileTotals:
 # Files
 
 
-def read_counters(path: Path) -> Counters:
-    """Add up one file of Nsight Compute: its CSV in any form.
+def read_counters(*paths: Path) -> Counters:
+    """Add up the files of one profile, CSV of Nsight Compute in any form.
+
+    Several are the same launches, collected in several passes. A metric that one file lacks comes
+    from another; one that several have is taken from the first that has it for every launch.
 
     Raises `UserError`, naming the line where there is one, for a file that holds no table, that is
-    damaged, or that holds a number of two readings.
-    """
-    return counters_of(_read_totals(path))
-
-
-def read_counters_of(paths: Sequence[Path]) -> Counters:
-    """Add up the files of one profile: the same launches, collected in several passes.
-
-    A metric that one file lacks comes from another; one that several have is taken from the first
-    that has it for every launch. Raises `UserError` as `read_counters` does, and where the files
-    differ in their kernels' names or how often each was launched, or in the chip.
+    damaged, or that holds a number of two readings, and where the files differ in their kernels'
+    names or how often each was launched, or in the chip.
     """
     return counters_of(_merged([_read_totals(path) for path in paths]))
 
@@ -187,14 +181,14 @@ def counters_of(totals: ProfileTotals) -> Counters:
     for (kernel, metric), total in totals.metrics.items():
         by_metric[metric] = by_metric[metric].plus(*total)
         by_kernel[kernel][metric] = total
-    whole = _Figures(by_metric, totals.launches.total(), chip, totals.names)
+    whole = _Figures(by_metric, totals.launches.total(), chip, totals.names, by_metric)
     fields, others = whole.fields()
     seen = ", ".join(sorted(totals.chips))
     no_chip = Unknown(f"not one chip that is known: {seen}" if seen else "not in the file")
     kernels = []
     for kernel, launches in totals.launches.items():
         if launches:
-            of_kernel = _Figures(by_kernel[kernel], launches, chip, totals.names, whole)
+            of_kernel = _Figures(by_kernel[kernel], launches, chip, totals.names, by_metric)
             own, _ = of_kernel.fields()
             for name, value in own.items():
                 if isinstance(value, Unknown) and value == fields[name]:
@@ -215,22 +209,15 @@ def counters_of(totals: ProfileTotals) -> Counters:
     return Counters.model_validate(fields | facts)
 
 
+@dataclass(frozen=True)
 class _Figures:
-    """The figures of one kernel, or of all together in `whole`."""
+    """The figures of one kernel, or of all; `of_all` are the metrics of all together."""
 
-    def __init__(
-        self,
-        metrics: Mapping[str, MetricTotal],
-        launches: int,
-        chip: str | None,
-        names: Iterable[str],
-        whole: _Figures | None = None,
-    ) -> None:
-        self.metrics = metrics
-        self.launches = launches
-        self._chip = chip
-        self._names = names
-        self._whole = whole or self
+    metrics: Mapping[str, MetricTotal]
+    launches: int
+    chip: str | None
+    names: Iterable[str]
+    of_all: Mapping[str, MetricTotal]
 
     def fields(self) -> tuple[dict[str, object], str]:
         """The figures by field; and which kinds of tensor work were not counted beside a total."""
@@ -259,25 +246,25 @@ class _Figures:
         A total of 0 proves nothing while a kind of input is uncounted: fp32 that silently runs as
         TF32 counts 0 fp16.
         """
-        sees_all = self._chip not in SECOND_TENSOR_PIPE and self._complete(TENSOR_INSTRUCTIONS)
+        sees_all = self.chip not in SECOND_TENSOR_PIPE and self._complete(TENSOR_INSTRUCTIONS)
         if sees_all and not self.metrics[TENSOR_INSTRUCTIONS].total:
             return Decimal(), ""
-        counted = {metric for metric in TENSOR if metric in self._whole.metrics}
+        counted = {metric for metric in TENSOR if metric in self.of_all}
         uncounted = self._uncounted(counted)
         if not counted:
             return Unknown(self._why(uncounted)), ""
-        of_chip = tensor_metrics(self._chip) if self._chip else ()
-        asked = sorted(counted | ({*of_chip} & {*self._names}))
+        of_chip = tensor_metrics(self.chip) if self.chip else ()
+        asked = sorted(counted | ({*of_chip} & {*self.names}))
         if not all(map(self._complete, asked)):
             return Unknown(self._why(asked)), ""
         others = self._why(uncounted)
-        if others and not any(self._whole.metrics[metric].total for metric in counted):
+        if others and not any(self.of_all[metric].total for metric in counted):
             return Unknown(f"0 in the kinds counted, but {others}"), ""
         return sum((self.metrics[metric].total for metric in counted), Decimal()), others
 
     def _uncounted(self, counted: set[str]) -> tuple[str, ...]:
         """The tensor metrics that the chip has besides; an unknown one is the likeliest."""
-        chips = [self._chip] if self._chip else CHIPS if counted else [_USUAL]
+        chips = [self.chip] if self.chip else CHIPS if counted else [_USUAL]
         kinds = [set(tensor_metrics(chip)) for chip in chips]
         likeliest = max(kinds, key=lambda kind: (len(kind & counted), -len(kind - counted)))
         return tuple(metric for metric in TENSOR if metric in likeliest - counted)
@@ -295,11 +282,11 @@ class _Figures:
             known = [m for m in metrics if m in self.metrics]
             count = max((self.metrics[m].total for m in known), default=Decimal())
             total = EXACT.add(total, EXACT.multiply(count, Decimal(flops)))
-            asked = op in sass_ops(self._chip) or any(m in self._whole.metrics for m in metrics)
+            asked = op in sass_ops(self.chip) or any(m in self.of_all for m in metrics)
             if asked and not any(map(self._complete, known)):
                 absent.append(next(iter(known), metrics[0]))
         reasons = [self._why(absent)] if absent else []
-        if absent and (olds := sorted(n for n in self._names if n.startswith("flop_count"))):
+        if absent and (olds := sorted(n for n in self.names if n.startswith("flop_count"))):
             reasons[0] += f" ({', '.join(olds)}: {NO_SUCH_METRIC})"
         if isinstance(tensor, Unknown):
             reasons.append(tensor.reason)
@@ -320,8 +307,8 @@ class _Figures:
         if metric in self.metrics:
             lacking = self.launches - self.metrics[metric].launches
             return f"no number (n/a, nan) in {lacking} of {self.launches} launches"
-        if metric in self._names:
+        if metric in self.names:
             return "no number (n/a, nan) in any launch"
         base = metric.removesuffix("sum")
-        others = sorted(name for name in self._names if name.startswith(base))
+        others = sorted(name for name in self.names if name.startswith(base))
         return f"not in the file, and {others[0]} is no sum" if others else "not in the file"

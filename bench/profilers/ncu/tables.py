@@ -82,6 +82,7 @@ class Sum:
     total: Decimal = Decimal()
 
 
+@lru_cache(maxsize=4096)
 def metric_in(text: str) -> str | None:
     """Return the wanted metric that `text` names, by itself or as `Label (name)`, else None."""
     if text.endswith(")"):
@@ -135,7 +136,6 @@ class Table:
         self._launch: tuple[object, ...] = ()
         self._kernel = ""
         self._figures: dict[str, tuple[str, str]] = {}  # of this launch: text and unit
-        self._wanted: dict[str, str | None] = {}
 
     # Which lines are rows
 
@@ -221,10 +221,8 @@ class Table:
         if self.form == "raw":
             return
         name = cells[self._at["Metric Name"]]
-        if name not in self._wanted:
-            self._note_names([name])
-            self._wanted[name] = metric_in(name)
-        wanted = self._wanted[name]
+        self._note_names([name])
+        wanted = metric_in(name)
         section = cells[self._at["Section Name"]] if "Section Name" in self._at else _SECTION
         if wanted is None or (wanted == DURATION_LABEL and _SECTION not in section):
             return

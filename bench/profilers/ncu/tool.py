@@ -48,6 +48,8 @@ _METRIC_LINE = re.compile(r"^([\w.]*\w__\w+)\s", re.MULTILINE)
 _ANSWERS_WITHIN_S = 60.0
 _EXPORTS_WITHIN_S = 600.0
 _ATTEMPT = "ncu-step"
+#: Where ncu leaves what it collected, in the profile's folder.
+_REPORT = Path("ncu", "step.ncu-rep")
 
 
 class RefusalError(UserError):
@@ -218,6 +220,7 @@ def _has(known: frozenset[str], metric: str) -> bool:
     return metric.rpartition(".")[0] in known
 
 
+@dataclass
 class NcuTool(Tool):
     """Counts one step: hardware counters and executed instructions (SASS).
 
@@ -226,14 +229,8 @@ class NcuTool(Tool):
     """
 
     name: ClassVar[ToolName] = "ncu"
-
-    def __init__(
-        self,
-        root: Path = ROOT,
-        capability: Callable[[], tuple[int, int]] = compute_capability,
-    ) -> None:
-        self._root = root
-        self._capability = capability
+    root: Path = ROOT
+    capability: Callable[[], tuple[int, int]] = compute_capability
 
     def obstacle(self, backend: Backend) -> str | None:
         """Look for the device, ncu, the permission to count, and the chip's metrics."""
@@ -250,14 +247,14 @@ class NcuTool(Tool):
     def attempts(self, folder: Path) -> Sequence[Attempt]:
         """Return the one worker. Raises `RefusalError` where there is an obstacle."""
         ncu, metrics, _ = self._setup
-        report = _report(folder)
+        report = folder / _REPORT
         report.parent.mkdir(exist_ok=True)
         prefix = ncu.command(report.with_suffix(""), metrics)
         return [Attempt(name=_ATTEMPT, prefix=prefix, environment={"LC_ALL": "C"})]
 
     def explain(self, console: str) -> str | None:
         """Return what ncu complained of, with the remedy for this machine."""
-        return explain(console, self._root)
+        return explain(console, self.root)
 
     def read(self, folder: Path, steps: Sequence[Account]) -> Counters:
         """Make a CSV of the report and add it up.
@@ -271,7 +268,7 @@ class NcuTool(Tool):
         console = folder / _ATTEMPT / "console.log"
         if complaint := self.explain(console.read_text(encoding="utf-8", errors="replace")):
             raise UserError(complaint)
-        report = _report(folder)
+        report = folder / _REPORT
         if not report.exists():
             raise UserError(f"ncu left no {report}: see {console}")
         table = report.with_suffix(".csv")
@@ -289,17 +286,12 @@ class NcuTool(Tool):
 
     @cached_property
     def _setup(self) -> tuple[Ncu, tuple[str, ...], dict[str, str]]:
-        ncu = find_ncu(self._root)
-        is_allowed, why = counter_permission(self._root)
+        ncu = find_ncu(self.root)
+        is_allowed, why = counter_permission(self.root)
         if is_allowed is False:
-            raise RefusalError(why, permission_remedy(self._root))
+            raise RefusalError(why, permission_remedy(self.root))
         try:
-            capability = self._capability()
+            capability = self.capability()
         except UnknownFactError as error:
             raise RefusalError(str(error), "see that nvidia-smi lists the GPU") from None
         return ncu, *choose_metrics(ncu, capability)
-
-
-def _report(folder: Path) -> Path:
-    """Where ncu leaves what it collected, in the profile's folder."""
-    return folder / "ncu" / "step.ncu-rep"

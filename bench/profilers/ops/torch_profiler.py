@@ -84,6 +84,7 @@ class TimedStep:
     missing: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass
 class Profiled:
     """The base: ops run on the host, and an op's time is its wall time there."""
 
@@ -91,26 +92,23 @@ class Profiled:
         f"torch.profiler of torch {torch.__version__}: wall time of each op on the host"
     )
 
-    def __init__(
-        self, step: Callable[[], object], device: Device, keep: Path | None = None
-    ) -> None:
-        self._step = step
-        self._device = device
-        self._keep = keep
+    step: Callable[[], object]
+    device: Device
+    keep: Path | None = None
 
     def record(self) -> TimedStep:
         """Run the step once under the profiler, the device synchronised at both ends."""
         walls_s = []
 
         def timed() -> None:
-            self._device.synchronize()
+            self.device.synchronize()
             begin = time.perf_counter()
             with record_function(STEP_MARK):
-                self._step()
-                self._device.synchronize()
+                self.step()
+                self.device.synchronize()
             walls_s.append(time.perf_counter() - begin)
 
-        trace = traced(timed, self._device, keep=self._keep)
+        trace = traced(timed, self.device, keep=self.keep)
         return self._read(trace, *walls_s)
 
     def _read(self, trace: Trace, wall_s: float) -> TimedStep:
@@ -186,11 +184,11 @@ class Synchronized(Profiled):
 
     def record(self) -> TimedStep:
         """Run the step once, op by op."""
-        self._device.synchronize()
+        self.device.synchronize()
         begin = time.perf_counter()
-        with _Stopwatch(self._device) as watch:
-            self._step()
-        self._device.synchronize()
+        with _Stopwatch(self.device) as watch:
+            self.step()
+        self.device.synchronize()
         wall_s = time.perf_counter() - begin
         why_not = "each op was waited for, so the device ran differently from a step"
         return TimedStep(wall_s, watch.ops(), missing=dict.fromkeys(DEVICE_FIGURES, why_not))

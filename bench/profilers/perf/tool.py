@@ -28,6 +28,7 @@ from bench.records import Account, Backend, CpuCounters, ResolvedConfig, ToolNam
 _MAKERS = {"x86_64": ("Intel", "AMD"), "aarch64": ("Arm",)}
 _ATTEMPT = "perf"
 _COUNTS = "perf_stat.csv"
+_ON_ANOTHER = "perf counts the processor, and the step runs on {}; profile with backend=cpu"
 
 
 class PerfTool(Tool):
@@ -41,7 +42,7 @@ class PerfTool(Tool):
     def obstacle(self, backend: Backend) -> str | None:
         """Return why the processor's events cannot be counted, or would not be the step's."""
         if backend != "cpu":
-            return _elsewhere(backend)
+            return _ON_ANOTHER.format(backend)
         found = find_obstacle()
         return str(found) if found else None
 
@@ -68,7 +69,7 @@ class PerfTool(Tool):
         """
         (step,) = steps
         if step.resolved is not None and step.resolved.backend != "cpu":
-            raise UserError(_elsewhere(step.resolved.backend))
+            raise UserError(_ON_ANOTHER.format(step.resolved.backend))
         if step.iterations is None or step.window_s is None:
             raise UserError(f"{folder / _ATTEMPT}: the window did not end; its counts mean nothing")
         version = value_or_none(lambda: output_of("perf", "--version")) or "perf"
@@ -80,10 +81,6 @@ class PerfTool(Tool):
             _uncounted(self._events, step.resolved),
         )
         return read_perf_stat(folder / _ATTEMPT / _COUNTS, collection)
-
-
-def _elsewhere(backend: Backend) -> str:
-    return f"perf counts the processor, and the step runs on {backend}; profile with backend=cpu"
 
 
 def choose_events() -> tuple[str, ...]:

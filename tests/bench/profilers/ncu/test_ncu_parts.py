@@ -26,7 +26,7 @@ from bench.profilers.ncu.metrics import (
     metrics_listed_in,
     translate,
 )
-from bench.profilers.ncu.read import read_counters, read_counters_of
+from bench.profilers.ncu.read import read_counters
 
 TABLE = launches(6)
 
@@ -55,10 +55,10 @@ def test_two_passes_give_what_one_would(tmp_path, forms):
     hardware = part_of(TABLE, [DURATION, *BYTES, *TENSOR])
     sass = part_of(TABLE, SASS, process=42)
     paths = passes(tmp_path, written(hardware, forms[0]), written(sass, forms[1]))
-    record = read_counters_of(paths)
+    record = read_counters(*paths)
     assert found(record) == truth(TABLE)
     assert record.files == tuple(map(str, paths))
-    assert found(read_counters_of(paths[::-1])) == truth(TABLE)
+    assert found(read_counters(*paths[::-1])) == truth(TABLE)
 
 
 def test_a_metric_of_both_passes_counts_once_from_the_first_that_has_it_whole(tmp_path):
@@ -67,7 +67,7 @@ def test_a_metric_of_both_passes_counts_once_from_the_first_that_has_it_whole(tm
     again = part_of(TABLE, [DURATION, DRAM], process=42)
     for one in again:
         one.values[DURATION] += 7
-    record = read_counters_of(passes(tmp_path, written(lacking), written(again)))
+    record = read_counters(*passes(tmp_path, written(lacking), written(again)))
     assert record.duration_s == truth(TABLE)["duration_s"]
     assert record.dram_bytes == truth(TABLE)["dram_bytes"]
     assert record.kernels == 6
@@ -78,13 +78,13 @@ def test_a_metric_of_both_passes_counts_once_from_the_first_that_has_it_whole(tm
 )
 def test_passes_over_other_work_are_refused(tmp_path, other):
     with pytest.raises(UserError, match=r"not the same work: .*launched \d times and \d"):
-        read_counters_of(passes(tmp_path, written(TABLE), written(other)))
+        read_counters(*passes(tmp_path, written(TABLE), written(other)))
 
 
 def test_passes_on_other_chips_are_refused(tmp_path):
     other = [Launch(one.id, one.kernel, one.values, 1, capability="9.0") for one in TABLE]
     with pytest.raises(UserError, match="different chips: ga100, gh100"):
-        read_counters_of(passes(tmp_path, written(TABLE), written(other)))
+        read_counters(*passes(tmp_path, written(TABLE), written(other)))
 
 
 def test_a_chip_that_is_not_known_is_none_with_its_capability(tmp_path):

@@ -63,7 +63,7 @@ def test_what_is_in_the_way_here(tool, ncu, monkeypatch):
     assert "runs on cpu" in tool.obstacle("cpu")
     assert ncu.asked == []
     assert tool.obstacle("cuda") is None
-    without_device = NcuTool(tool._root, no_device)
+    without_device = NcuTool(tool.root, no_device)
     assert "no CUDA driver here; see that nvidia-smi" in without_device.obstacle("cuda")
     monkeypatch.setattr("importlib.metadata.version", lambda name: "2.15.0+rocm7")
     assert "this torch is for AMD's (ROCm)" in tool.obstacle("cuda")
@@ -102,7 +102,7 @@ def test_the_report_becomes_a_record(tool, tmp_path):
 
 def test_metrics_that_the_device_lacks_are_named(tool, ncu, tmp_path):
     ncu.script(kernels=KERNELS, device="tu116")
-    turing = NcuTool(tool._root, capability=lambda: (7, 5))
+    turing = NcuTool(tool.root, capability=lambda: (7, 5))
     run(turing, tmp_path)
     missing = turing.read(tmp_path, ()).missing
     assert missing["sm__ops_path_tensor_src_fp16_dst_fp16.sum"] == "ncu 2024.1.1 has none here"
