@@ -13,7 +13,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -78,8 +78,7 @@ def exclusive(
     no lock can be made the devices are not held either, and the error output says so.
     """
     folder = cache_folder() / "locks" / (platform.node() or "host")  # hosts may share a home
-    mine: list[int] = []
-    try:
+    with ExitStack() as mine:
         for name in sorted(set(devices)):  # in one order, so that no two wait for each other
             path = folder / f"{''.join(c if c.isalnum() else '-' for c in name)}.lock"
             try:
@@ -89,14 +88,10 @@ def exclusive(
                 print(f"mlproject: no lock on {name}: {one_line(error)}", file=sys.stderr)
                 continue
             if file is not None:
-                mine.append(file)
                 _held.append(file)
+                for release in (os.close, _unlock, _held.remove):  # the last one first
+                    mine.callback(release, file)
         yield
-    finally:
-        for file in mine:
-            _held.remove(file)
-            _unlock(file)
-            os.close(file)
 
 
 def _taken(path: Path, waiting: Callable[[str], None], *, wait: bool) -> int | None:

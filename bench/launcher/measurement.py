@@ -126,18 +126,14 @@ def finish_roofs(
     folder: RecordFolder, created: datetime, account: Account, telemetry: Telemetry | Unknown
 ) -> CeilingsRecord:
     """Write the record of measured roofs and return it."""
+    parts = ("outcome", "reason", "environment", "ceilings", "samples", "cache_roofs")
     record = CeilingsRecord.of(
         account.reason or "the outcome is ok",
         account.missing,
         record_id=folder.record_id,
         created=created,
-        outcome=account.outcome,
-        reason=account.reason,
-        environment=account.environment,
-        ceilings=account.ceilings,
-        samples=account.samples,
-        cache_roofs=account.cache_roofs,
         telemetry=telemetry,
+        **{name: getattr(account, name) for name in parts},
     )
     return _closed(folder, record)
 
@@ -212,11 +208,11 @@ def _of_run(record: RunRecord) -> Iterator[Table]:
 
 def _of_profile(record: ProfileRecord) -> Iterator[Table]:
     """One row per op or kernel, a column per field; what is missing is an empty cell."""
-    tables: list[tuple[str, type[Facts], Sequence[Facts]]] = []
-    if record.ops is not None:
-        tables.append(("ops.csv", OpTime, record.ops.ops))
-    if record.counters is not None:
-        tables.append(("kernels.csv", KernelTotals, record.counters.per_kernel))
+    tables: tuple[tuple[str, type[Facts], Sequence[Facts] | None], ...] = (
+        ("ops.csv", OpTime, record.ops.ops if record.ops else None),
+        ("kernels.csv", KernelTotals, record.counters.per_kernel if record.counters else None),
+    )
     for name, kind, facts in tables:
         header = [field for field in kind.model_fields if field != "missing"]
-        yield name, header, [[getattr(each, field) for field in header] for each in facts]
+        if facts is not None:
+            yield name, header, [[getattr(each, field) for field in header] for each in facts]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import psutil
 
 from bench.errors import Unknown
+from bench.machine.probes import value_or_none
 from bench.records import ProcessFigures
 from bench.records.folders import is_running
 from bench.records.journal import Clock
@@ -24,6 +24,7 @@ _POLL_S = 0.02
 _KILL_WAIT_S = 10.0
 _SHELLS = frozenset({"bash", "dash", "sh", "zsh", "cmd.exe"})
 _MAKES = frozenset({"make", "gmake"})
+_USED = ("user_s", "system_s")
 
 
 class WatchedProcess:
@@ -39,7 +40,8 @@ class WatchedProcess:
         self._clock = clock
         self._start_s = clock()
         self._end_s: float | None = None
-        self._usage: Any = Unknown("the process was reaped before its usage was read")
+        unread = Unknown("the process was reaped before its usage was read")
+        self._used: dict[str, float | Unknown] = dict.fromkeys(_USED, unread)
 
     def poll(self) -> int | None:
         """Return the exit code once the child has ended, negative for a signal, else None."""
@@ -55,19 +57,15 @@ class WatchedProcess:
         self.poll()
         if self._end_s is None:
             raise RuntimeError("the process has not ended: poll until it has")
-        used = self._usage
-        return ProcessFigures(
-            real_s=self._end_s - self._start_s,
-            user_s=used if isinstance(used, Unknown) else used.ru_utime,
-            system_s=used if isinstance(used, Unknown) else used.ru_stime,
-            max_rss_bytes=max_rss_bytes,
-        )
+        real_s = self._end_s - self._start_s
+        return ProcessFigures(real_s=real_s, max_rss_bytes=max_rss_bytes, **self._used)
 
     def _reap(self) -> int | None:
         if self._popen.returncode is not None:
             return self._popen.returncode
         if not hasattr(os, "wait4"):  # Windows
-            self._usage = Unknown("this system does not add up a process and its children")
+            unknown = Unknown("this system does not add up a process and its children")
+            self._used = dict.fromkeys(_USED, unknown)
             return self._popen.poll()
         try:
             pid, status, usage = os.wait4(self._popen.pid, os.WNOHANG)
@@ -75,7 +73,7 @@ class WatchedProcess:
             return self._popen.poll()  # Reaped elsewhere, and its usage with it.
         if pid == 0:
             return None
-        self._usage = usage
+        self._used = {"user_s": usage.ru_utime, "system_s": usage.ru_stime}
         self._popen.returncode = os.waitstatus_to_exitcode(status)
         return self._popen.returncode
 
@@ -117,14 +115,16 @@ def terminate_tree(popen: Popen, grace_s: float, leaders: Sequence[psutil.Proces
     """
     child = [process for process in _family(popen, ()) if process.pid == popen.pid]
     for process in leaders or child:
-        _send(process.terminate)
+        with suppress(psutil.Error):  # it has ended since
+            process.terminate()
     deadline_s = time.monotonic() + grace_s
     while any(map(is_running, (*child, *leaders))) and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
     deadline_s = time.monotonic() + _KILL_WAIT_S
     while left := [process for process in _family(popen, leaders) if is_running(process)]:
         for process in left:
-            _send(process.kill)
+            with suppress(psutil.Error):
+                process.kill()
         if time.monotonic() > deadline_s:
             return
         time.sleep(_POLL_S)
@@ -145,14 +145,5 @@ def _family(popen: Popen, leaders: Sequence[psutil.Process]) -> set[psutil.Proce
 
 
 def _session(pid: int) -> int | None:
-    if sys.platform == "win32":
-        return None
-    try:
-        return os.getsid(pid)
-    except OSError:
-        return None
-
-
-def _send(signal_it: Callable[[], None]) -> None:
-    with suppress(psutil.Error):  # It has ended since.
-        signal_it()
+    """The session of a process; None where it has ended, and on Windows."""
+    return value_or_none(lambda: os.getsid(pid))
