@@ -41,6 +41,7 @@ _AHEAD = 0.9
 
 #: Each cause of lost time for people, and what to do about it; another's remedy does not help.
 _CAUSES = {
+    COMPUTATION: (COMPUTATION, ""),  # which is not lost
     "communication": (
         "communication that no computation hides",
         "Hide or save communication: larger buckets (bucket_cap_mb), no_sync with gradient "
@@ -226,7 +227,7 @@ def _findings(
     if len(times_s) > 1:
         length = f"The median of {len(times_s)} steps takes"
         limits = f" ({_ms(min(times_s))} to {_ms(max(times_s))})"
-    shares = (f"{percent(share)} {_words(cause)}" for cause, share in costly.items())
+    shares = (f"{percent(share)} {_CAUSES[cause][0]}" for cause, share in costly.items())
     yield f"{length} {_ms(median_s)} on the device{limits}: {', '.join(shares)}"
     for cause, spent in calls.items():
         parts = [f"{_ms(time_s)} in {' of '.join(filter(None, names))}" for time_s, *names in spent]
@@ -261,16 +262,12 @@ def _slow_steps(known: Sequence[_KnownStep], median_s: float) -> Iterator[str]:
             return
         more = sorted(((times_s.get(c, 0.0) - usual_s[c], c) for c in causes), reverse=True)
         parts = [
-            f"{_ms(more_s)} more of {_words(cause)}"
+            f"{_ms(more_s)} more of {_CAUSES[cause][0]}"
             for more_s, cause in more[:2]
             if more_s > LEAST_SHARE * median_s
         ]
         why = " and ".join(parts) or "no single cause took longer than usual"
         yield f"{step.name} takes {_ms(length_s)}: {why}"
-
-
-def _words(cause: str) -> str:
-    return cause if cause == COMPUTATION else _CAUSES[cause][0]
 
 
 def _ms(seconds: float) -> str:
