@@ -97,11 +97,11 @@ class OpCall:
         if groups > 1:
             # The weight is (out, in / groups, *kernel), transposed (in, out / groups, *kernel).
             kind = f"{'depthwise' if weight.shape[1] == 1 else 'grouped'} {kind}"
-        words = [kind, _by(weight.shape[2:])]
+        words = [kind, "x".join(map(str, weight.shape[2:]))]
         for name in ("stride", "dilation"):
             steps = self.arguments[name]
             if any(step > 1 for step in steps):
-                words += [name, str(steps[0]) if len(set(steps)) == 1 else _by(steps)]
+                words += [name, "x".join(map(str, steps[:1] if len(set(steps)) == 1 else steps))]
         return " ".join(words)
 
 
@@ -151,7 +151,3 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors_in(item)
-
-
-def _by(lengths: Sequence[int]) -> str:
-    return "x".join(map(str, lengths))
