@@ -284,10 +284,6 @@ class Intervals:
         covered = other._covered_until(self.ends) - other._covered_until(self.begins)
         return self.length - float(np.sum(covered))
 
-    def __or__(self, other: Intervals) -> Intervals:
-        begins = np.concatenate((self.begins, other.begins))
-        return Intervals.union(begins, np.concatenate((self.ends, other.ends)))
-
     def _covered_until(self, times: Times) -> Times:
         if not len(self.begins):
             return np.zeros(len(times))
@@ -331,7 +327,7 @@ class DeviceWork:
 
 
 def by_kind(spans: Sequence[DeviceSpan]) -> tuple[Intervals, ...]:
-    """Return the unions of all spans, then of computation, communication and copies.
+    """Return the unions of all spans, of computation, communication, copies, and all but copies.
 
     Spans may be in any order and overlap. Computation is kernels that do not communicate, and
     fills.
@@ -339,7 +335,8 @@ def by_kind(spans: Sequence[DeviceSpan]) -> tuple[Intervals, ...]:
     begins, ends = span_times(spans)
     copies = np.array([span.kind == "copy" for span in spans], dtype=bool)
     communicates = np.array([span.communicates for span in spans], dtype=bool)
-    kinds = np.ones(len(spans), dtype=bool), ~copies & ~communicates, communicates, copies
+    every = np.ones(len(spans), dtype=bool)
+    kinds = every, ~copies & ~communicates, communicates, copies, ~copies
     return tuple(Intervals.union(begins[kind], ends[kind]) for kind in kinds)
 
 

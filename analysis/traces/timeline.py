@@ -130,11 +130,10 @@ def timeline(trace: Trace, steps: Sequence[StepSpans]) -> list[TracedStep]:
     idle_us: list[defaultdict[IdleCause, float]] = [defaultdict(float) for _ in steps]
     for device in devices:
         work = DeviceWork.of(trace, device)
-        _, computes, communicates, _ = by_kind(work.spans)
-        works = computes | communicates
+        _, computes, _, _, works = by_kind(work.spans)
         of_steps = zip(steps, busy_us, idle_us, idle_causes(work, windows, threads), strict=True)
         for step, parts_us, causes_us, more_us in of_steps:
-            busy, computation, communication, copies = by_kind(
+            busy, computation, communication, copies, _ = by_kind(
                 [span for span in step.device if span.device == device]
             )
             parts_us["device_busy_s"] += busy.length
