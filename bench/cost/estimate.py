@@ -80,12 +80,8 @@ def calls_of(step: RecordedCalls) -> tuple[CallWork, ...]:
     shares = iter(fused_bytes(step.passes, step.sizes_bytes, step.lasting))
     return tuple(
         CallWork(
-            op=call.op,
-            phase=call.phase,
-            shapes=call.shapes,
-            label=call.label,
-            module=call.module,
             fused_bytes=sum(next(shares) for _ in call.passes),
+            **{name: getattr(call, name) for name in ("op", "phase", "shapes", "label", "module")},
             **call.work(step.sizes_bytes),
         )
         for call in step.calls

@@ -83,13 +83,9 @@ _CONVOLUTIONS = op_names(
 )
 #: Those that torch had until 1.10, with their arguments in order (its native_functions.yaml).
 _PAST_CONVOLUTIONS = {
-    **dict.fromkeys(
-        (
-            f"{name}_convolution_backward"
-            for name in ("cudnn", "miopen", "miopen_depthwise", "mkldnn")
-        ),
-        "input grad_output weight padding stride dilation groups",
-    ),
+    f"{name}_convolution_backward": "input grad_output weight padding stride dilation groups"
+    for name in ("cudnn", "miopen", "miopen_depthwise", "mkldnn")
+} | {
     "cudnn_convolution_transpose_backward": "input grad_output weight padding output_padding stride"
     " dilation groups",
 }

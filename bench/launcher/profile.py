@@ -273,9 +273,7 @@ def attach_counters(files: Sequence[Path], timed: RunRecord, records: Path) -> R
         created=datetime.now(timezone.utc),
         outcome="ok",
         timed_record_id=timed.record_id,
-        environment=timed.environment,
-        resolved=timed.resolved,
-        complexity=timed.complexity,
+        **{name: getattr(timed, name) for name in ("environment", "resolved", "complexity")},
         work=kernel_set(counters),
         counters=counters.replaced(files=kept),
     )
