@@ -90,7 +90,7 @@ class CallsInOrder:
         """Return whether a call like `op` is in line."""
         # Autocast casts what an op is given, then calls the op itself.
         casts = any(inner.name == op.name for inner in op.inner)
-        return op.kind is Kind.OP and not casts and bool(self._line(op))
+        return op.kind is Kind.OP and not casts and bool(self._calls and self._line(op))
 
     def take(self, op: SeenOp) -> OpWork:
         """Return the next call like `op`."""
