@@ -165,8 +165,8 @@ def _moved(telemetry: Telemetry | None, at_s: float) -> str:
 def _disturbance(measurement: Measurement, telemetry: Telemetry | None) -> str:
     """`: by other processes (1.2 cores), SwThermal`, as far as causes are known."""
     found = []
-    for one in telemetry.series if telemetry else ():
-        lowest, mean = min(one.values, default=0.0), statistics.fmean(one.values or [0.0])
+    for one in (one for one in (telemetry.series if telemetry else ()) if one.values):
+        lowest, mean = min(one.values), statistics.fmean(one.values)
         if one.name.startswith(("other_cpu", "stolen_cpu")) and mean > _USED_PERCENT:
             who = "other processes" if one.name.startswith("other") else "other guests of its host"
             found.append(f"{who} ({mean / 100:.2g} cores)")

@@ -102,11 +102,15 @@ def test_a_class_says_when_and_by_how_much():
     assert window_class([0.5]).kind == "unproven"
 
 
-def test_a_slow_rise_below_the_noise_of_levels_is_a_drift_of_thirds():
-    times_s = (windows(1, 300, noise=0.05) * np.linspace(1, 1.12, 300))[0].tolist()
-    found = window_class(times_s)
-    assert found.kind == "slows down"
-    assert found.drift == pytest.approx(0.08, abs=0.03)
+@pytest.mark.parametrize(("last", "kind"), [(1.15, "slows down"), (0.85, "settles")])
+def test_a_change_within_the_noise_of_levels_is_a_drift_of_thirds(last, kind):
+    noisy = windows(8, 400, noise=0.2)[7]
+    assert window_class(noisy.tolist()).kind == "flat"
+    noisy[267:] *= last
+    found, thirds = window_class(noisy.tolist()), (noisy[:133].tolist(), noisy[267:].tolist())
+    assert (found.kind, found.after) == (kind, 267)
+    assert (found.before_s, found.after_s) == tuple(map(median, thirds))
+    assert found.drift == pytest.approx(found.change)
 
 
 @pytest.mark.parametrize(
@@ -155,11 +159,14 @@ def test_the_interval_holds_the_pace_also_where_neighbours_are_alike(phi):
 
 
 def test_a_window_needs_as_many_iterations_as_its_noise_asks_for():
-    steady, noisy = [1.0] * 100, windows(1, noise=0.1)[0].tolist()
-    assert iterations_needed(steady) == 100
-    width = pace_half_width(noisy)
-    assert width > 0.015
-    assert iterations_needed(noisy) == min(200, math.ceil(100 * (width / 0.015) ** 2))
+    assert iterations_needed([1.0] * 100) == 100
+    for noise, most in ((0.07, 199), (0.2, 200)):
+        noisy = windows(1, noise=noise)[0].tolist()
+        wanted = 100 * (pace_half_width(noisy) / 0.015) ** 2
+        assert 100 < iterations_needed(noisy) <= most
+        assert iterations_needed(noisy) == min(200, math.ceil(wanted))
+    # half the interval of 100 values in two groups is their distance
+    assert iterations_needed([1.0, 1.03] * 50) == 100
     assert iterations_needed([1.0, 2.0, 3.0]) == 6  # nothing is known of so few
 
 

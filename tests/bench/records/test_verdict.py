@@ -164,6 +164,12 @@ def test_a_window_that_slows_down_says_when_by_how_much_and_what_moved_with_it()
         "slows down after iteration 20 by 10 %: the clock fell from 1980 to 1845 MHz"
     ]
     assert messages("drift", window=slows) == ["slows down after iteration 20 by 10 %"]
+    heat = series("gpu_temperature_c", *[60.0] * 20, *[80.0] * 11)
+    others = series("other_cpu_percent", *[0.0] * 20, *[5.5] * 11)
+    assert messages("drift", series("gpu_power_w", *[9.0] * 31), heat, others, window=slows) == [
+        "slows down after iteration 20 by 10 %: the temperature rose from 60 to 80 °C, other "
+        "programs' use of the CPU rose from 0 to 6 %"
+    ]
     settles = window([1.3] * 5 + [1.0] * 25)
     assert messages("settles", window=settles) == [
         "settled after 5 iterations: 1.3 s -> 1 s; no rate holds these"
@@ -188,10 +194,21 @@ def test_a_disturbed_run_says_both_rates_and_by_what():
         f"{rates}: by other processes (1.2 cores), a clock of 1200 MHz at times, 1720 MHz on "
         "average, other processes on the device, SwThermal"
     ]
-    collected = of_two_rates(1.3, garbage_collections_s=2.0)
-    assert messages("disturbed", window=collected) == [
-        f"{rates}: by Python's garbage collection (2 s)"
+    given["throttle_share"] = {"SwThermal": 0.0}
+    stolen = series("stolen_cpu_percent", 40.0)
+    steady_clock = series("gpu_sm_clock_mhz", 1980.0, 1900.0)
+    idle = series("other_cpu_percent", 5.0)
+    del given["foreign_processes"]
+    assert messages("disturbed", stolen, steady_clock, idle, window=bursts, **given) == [
+        f"{rates}: by other guests of its host (0.4 cores)"
     ]
+    # the slow iterations cost 3 s in all
+    for collected_s, cause in ((1.4, "; by what is not known"), (1.6, ": by Python's garbage "
+                               "collection (1.6 s)")):  # fmt: skip
+        collected = of_two_rates(1.3, garbage_collections_s=collected_s)
+        assert messages("disturbed", window=collected) == [f"{rates}{cause}"]
+    nobody = judge(samples.run_record(telemetry=None, **bursts)).findings
+    assert f"{rates}; by what is not known" in [one.message for one in nobody]
 
 
 def clock(*values_mhz):
