@@ -21,7 +21,7 @@ from campaigns.sweep.local_devices import environment_of, identify_machine
 from campaigns.tune.knobs import WINDOW_S, changes
 from campaigns.tune.result import PairedComparison, Trial, TuneResult, TuneWatch
 from campaigns.tune.search import tune
-from campaigns.tune.trials import Limits, LocalMeasure, StartFailedError, campaign_records
+from campaigns.tune.trials import Limits, StartFailedError, campaign_records, measure_here
 from commands import INTERRUPTED, NOT_TRACKED, OUTCOME_CODES
 from commands.console.options import Configured, Count, Folder, Tracked, Truth, note, option
 from commands.console.output import Answering, Result
@@ -92,7 +92,7 @@ class Tune(Configured, Tracked, Answering):
             known = [record for record in known if record.outcome in ("ok", "interrupted")]
         limits = Limits(self.budget, fixed_batch=self.fixed_batch, max_batch=self.max_batch)
         with TuneProgress(config, self.budget, began_s) as progress:
-            measure = LocalMeasure(self.records, delivery.deliver, progress.on_event)
+            measure = partial(measure_here, self.records, delivery.deliver, progress.on_event)
             try:
                 found = tune(
                     *(config, environment, measure, limits),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from bench.config import RunConfig, spelled
-from bench.records import Environment, ResolvedConfig, RunRecord
+from bench.records import Environment, RunRecord
 from bench.records.journal import Clock
 from campaigns.tune.knobs import (
     BATCH,
@@ -165,7 +165,7 @@ class Search:
         self.comparisons: list[PairedComparison] = []
         self.untried: list[str] = []
         self.left_out: dict[str, str] = {}
-        self._resolved: ResolvedConfig = resolved
+        self._resolved = resolved
         self.noise = Noise()
 
     @property
@@ -185,18 +185,15 @@ class Search:
     def run(self) -> None:
         """Search; what there was no time for is in `untried` afterwards."""
         try:
-            self._learn_noise()
+            # the scatter is to be known before the first comparisons, of the best knobs
+            repeats = [self.start.config] * _START_REPEATS
+            again = self.trials.together(repeats, "start", reserve_s=self._reserve_s(1))
+            rates = [trial.samples_per_s for trial in (self.start, *again)]
+            self.noise.add_runs([math.log(rate) for rate in rates if rate is not None])
             while self._pass():
                 pass
         except OutOfTimeError:
             self.untried = self._not_tried()
-
-    def _learn_noise(self) -> None:
-        """Repeat the start, to know the scatter before the first comparisons, of the best knobs."""
-        repeats = [self.start.config] * _START_REPEATS
-        again = self.trials.together(repeats, "start", reserve_s=self._reserve_s(1))
-        rates = [trial.samples_per_s for trial in (self.start, *again)]
-        self.noise.add_runs([math.log(rate) for rate in rates if rate is not None])
 
     def _pass(self) -> bool:
         before = len(self.adopted)
@@ -324,17 +321,14 @@ class Confirmation:
     @property
     def ablation(self) -> tuple[Effect, ...]:
         """Each adopted knob by itself, the largest gain first."""
-        effects = [
-            self._effect(field, spelled(getattr(self._best, field)), self._before(field), config)
-            for field, config in self._put_back.items()
-        ]
-        known = [effect for effect in effects if effect is not None]
+        known = []
+        for field, config in self._put_back.items():
+            before = spelled(getattr(self._start, field))
+            if before == "auto":
+                before = f"{spelled(getattr(self._resolved, field, before))} (auto)"
+            effect = self._effect(field, spelled(getattr(self._best, field)), before, config)
+            known += [effect] if effect else []
         return tuple(sorted(known, key=lambda effect: -effect.interval.ratio))
-
-    def _before(self, field: str) -> str:
-        value = spelled(getattr(self._start, field))
-        meant = getattr(self._resolved, field, value)
-        return value if value != "auto" else f"{spelled(meant)} (auto)"
 
     def _keep_what_fits(self) -> None:
         """Leave out the smallest gains where time is too short for a few rounds of all."""
@@ -407,91 +401,76 @@ def tune(
     """
     budget = Budget(limits.budget_s, clock, began_s)
     trials = Trials(measure, PastTrials(known), budget, watch or TuneWatch())
-    tuning = _Tuning(config, environment, limits, trials)
+    notes: list[str] = []
+    search: Search | None = None
+    confirmation: Confirmation | None = None
+    interrupted = False
     try:
-        tuning.run()
-    except KeyboardInterrupt:
-        if all(trial.failure is not None for trial in trials.log):
-            raise
-        return tuning.result(interrupted=True)
-    return tuning.result(interrupted=False)
-
-
-class _Tuning:
-    """A tuning under way: what is known so far is the result of one that is interrupted."""
-
-    def __init__(
-        self, config: RunConfig, environment: Environment, limits: Limits, trials: Trials
-    ) -> None:
-        self._asked = config
-        self._environment = environment
-        self._limits = limits
-        self._trials = trials
-        self._notes: list[str] = []
-        self._search: Search | None = None
-        self._confirmation: Confirmation | None = None
-
-    def run(self) -> None:
-        """Measure the start, search, and measure again what was found."""
-        limits = self._limits
-        start = self._start()
+        start = _measured_start(config, limits, trials, notes)
         largest = None if limits.fixed_batch else limits.max_batch or _ANY_BATCH
-        search = self._search = Search(self._trials, start, self._environment, largest)
+        search = Search(trials, start, environment, largest)
         search.run()
         if search.best.config_id != start.config.config_id:
-            self._confirmation = Confirmation(self._trials, start, search.best, search.gains)
-            self._confirmation.run()
+            confirmation = Confirmation(trials, start, search.best, search.gains)
+            confirmation.run()
+    except KeyboardInterrupt:
+        whole = [trial for trial in trials.log if trial.failure is None]
+        if not whole:
+            raise
+        interrupted = True
+        search = search or Search(trials, whole[0], environment, None)
+    return _result(search, confirmation, notes, interrupted=interrupted)
 
-    def _start(self) -> Trial:
-        """Measure the starting configuration, with a batch that fits."""
-        config, limits = self._asked, self._limits
-        while True:
-            try:
-                [trial] = self._trials.together([config], "start")
-            except OutOfTimeError:
-                raise StartFailedError(self._trials.log[-1]) from None
-            resolved = trial.record.resolved
-            if resolved is None:
-                raise StartFailedError(trial)
-            if trial.failure is None and resolved.batch_size <= (limits.max_batch or _ANY_BATCH):
-                return trial
-            size = limits.max_batch if trial.failure is None else resolved.batch_size // 2
-            out_of_memory = trial.record.outcome == "oom" and not limits.fixed_batch
-            smaller = with_value(config, BATCH, size)
-            if (trial.failure is not None and not out_of_memory) or isinstance(smaller, str):
-                raise StartFailedError(trial)
-            why = trial.failure or f"max_batch={limits.max_batch}"
-            self._notes.append(f"starts with batch_size={size}, not {resolved.batch_size}: {why}")
-            config = smaller
 
-    def result(self, *, interrupted: bool) -> TuneResult:
-        """Return what was found until now; some trial was measured whole."""
-        search, confirmation, log = self._search, self._confirmation, self._trials.log
-        whole = next(trial for trial in log if trial.failure is None)
-        start = (search.start if search else whole).config
-        together = confirmation.together if confirmation else None
-        unconfirmed = "nothing that was tried is faster than the start"
-        if interrupted:
-            unconfirmed = "interrupted before it was"
-        elif confirmation is not None:
-            unconfirmed = "no time was left to measure it again"
-        return TuneResult(
-            start=start,
-            best=search.best if search else start,
-            trials=tuple(log),
-            comparisons=tuple(search.comparisons) if search else (),
-            confirmed=together,
-            unconfirmed="" if together else unconfirmed,
-            ablation=confirmation.ablation if confirmation else (),
-            not_ablated=_with_reasons(confirmation.not_ablated) if confirmation else (),
-            untried=tuple(search.untried) if search else (),
-            left_out=_with_reasons(search.left_out) if search else (),
-            notes=(*self._notes, *(confirmation.notes if confirmation else ())),
-            scatter=search.noise.deviation if search else None,
-            budget_s=self._limits.budget_s,
-            used_s=self._trials.budget.used_s,
-            interrupted=interrupted,
-        )
+def _measured_start(config: RunConfig, limits: Limits, trials: Trials, notes: list[str]) -> Trial:
+    """Measure the starting configuration, with a batch that fits; a smaller one goes to `notes`."""
+    while True:
+        try:
+            [trial] = trials.together([config], "start")
+        except OutOfTimeError:
+            raise StartFailedError(trials.log[-1]) from None
+        resolved = trial.record.resolved
+        if resolved is None:
+            raise StartFailedError(trial)
+        if trial.failure is None and resolved.batch_size <= (limits.max_batch or _ANY_BATCH):
+            return trial
+        size = limits.max_batch if trial.failure is None else resolved.batch_size // 2
+        out_of_memory = trial.record.outcome == "oom" and not limits.fixed_batch
+        smaller = with_value(config, BATCH, size)
+        if (trial.failure is not None and not out_of_memory) or isinstance(smaller, str):
+            raise StartFailedError(trial)
+        why = trial.failure or f"max_batch={limits.max_batch}"
+        notes.append(f"starts with batch_size={size}, not {resolved.batch_size}: {why}")
+        config = smaller
+
+
+def _result(
+    search: Search, confirmation: Confirmation | None, notes: list[str], *, interrupted: bool
+) -> TuneResult:
+    """What was found until now."""
+    unconfirmed = "nothing that was tried is faster than the start"
+    if interrupted:
+        unconfirmed = "interrupted before it was"
+    elif confirmation is not None:
+        unconfirmed = "no time was left to measure it again"
+    together = confirmation.together if confirmation else None
+    return TuneResult(
+        start=search.start.config,
+        best=search.best,
+        trials=tuple(search.trials.log),
+        comparisons=tuple(search.comparisons),
+        confirmed=together,
+        unconfirmed="" if together else unconfirmed,
+        ablation=confirmation.ablation if confirmation else (),
+        not_ablated=_with_reasons(confirmation.not_ablated) if confirmation else (),
+        untried=tuple(search.untried),
+        left_out=_with_reasons(search.left_out),
+        notes=(*notes, *(confirmation.notes if confirmation else ())),
+        scatter=search.noise.deviation,
+        budget_s=search.trials.budget.total_s,
+        used_s=search.trials.budget.used_s,
+        interrupted=interrupted,
+    )
 
 
 def _with_reasons(reasons: Mapping[str, str]) -> tuple[str, ...]:

@@ -218,16 +218,14 @@ class Trials:
         begin_s = self.budget.clock()
         numbered = self._past.numbered(config)
         self.watch.starting(numbered)
-        record = self._measure(numbered, self._limit_s(config, reserve_s))
+        limit_s = self.budget.total_s
+        if self.log:  # no overrun is longer than the trial was expected to be
+            expected_s = self.expected_s(config)
+            left_s = self.budget.left_s - reserve_s + expected_s
+            limit_s = min(left_s, max(_MAX_TRIAL_SHARE * limit_s, 3 * expected_s))
+        record = self._measure(numbered, limit_s)
         took_s = self.budget.clock() - begin_s
         return self._note(Trial(len(self.log) + 1, stage, record, took_s, fresh=True))
-
-    def _limit_s(self, config: RunConfig, reserve_s: float) -> float:
-        """When to give a trial up: no overrun is longer than the trial was expected to be."""
-        if not self.log:
-            return self.budget.total_s
-        left_s = self.budget.left_s - reserve_s + self.expected_s(config)
-        return min(left_s, max(_MAX_TRIAL_SHARE * self.budget.total_s, 3 * self.expected_s(config)))
 
     def _note(self, trial: Trial) -> Trial:
         self.log.append(trial)
@@ -242,28 +240,23 @@ def _batch(config: RunConfig, like: Trial) -> int:
     return like.record.resolved.batch_size if like.record.resolved else 1
 
 
-class LocalMeasure:
-    """Measures on this machine, each time in a fresh worker, and keeps every record.
+def measure_here(
+    records: Path, deliver: Deliver, on_event: OnEvent, config: RunConfig, limit_s: float
+) -> RunRecord:
+    """Measure on this machine, in a fresh worker, and return the record; it is kept in `records`.
 
-    `deliver` brings a record wherever else it is kept. Raises `KeyboardInterrupt`, once the record
-    is safe, where the user ended the worker.
+    `deliver` brings it wherever else it is kept. `interrupted` after `limit_s` seconds. Raises
+    `KeyboardInterrupt`, once the record is safe, where the user ended the worker.
     """
 
-    def __init__(self, records: Path, deliver: Deliver, on_event: OnEvent) -> None:
-        self._records = records
-        self._deliver = deliver
-        self._on_event = on_event
+    def waiting(holder: str) -> None:
+        on_event(Event("waiting", 0.0, {"holder": holder}))
 
-    def __call__(self, config: RunConfig, limit_s: float) -> RunRecord:
-        """Return the record of `config`; `interrupted` after `limit_s` seconds."""
-        with exclusive(device_names(config.backend), self._waiting):
-            folder = RecordFolder.create(self._records)
-            limit = TimeLimit(time.perf_counter() + limit_s, self._on_event)
-            record = launch_measurement(config, folder, limit.on_event)
-        self._deliver(folder, record)
-        if record.outcome == "interrupted" and not limit.passed:
-            raise KeyboardInterrupt
-        return record
-
-    def _waiting(self, holder: str) -> None:
-        self._on_event(Event("waiting", 0.0, {"holder": holder}))
+    with exclusive(device_names(config.backend), waiting):
+        folder = RecordFolder.create(records)
+        limit = TimeLimit(time.perf_counter() + limit_s, on_event)
+        record = launch_measurement(config, folder, limit.on_event)
+    deliver(folder, record)
+    if record.outcome == "interrupted" and not limit.passed:
+        raise KeyboardInterrupt
+    return record

@@ -13,7 +13,7 @@ from bench.config import RunConfig
 from bench.errors import Unknown
 from bench.records.folders import read_records
 from campaigns.tune.search import Limits, tune
-from campaigns.tune.trials import LocalMeasure
+from campaigns.tune.trials import measure_here
 from commands.tune import TuneProgress, tune_result
 from tracking import schema
 from tracking.reading.tracked_runs import search_runs
@@ -103,16 +103,12 @@ def test_a_start_that_crashes_is_recorded_and_decides_the_exit_code(place, tuned
 @pytest.mark.slow
 def test_a_worker_past_its_time_is_ended_and_its_record_kept(place):
     delivered = []
-    measure = LocalMeasure(
-        place / "records",
-        lambda folder, record: delivered.append(record),
-        lambda event: None,
-    )
     config = RunConfig(
         arch="crashing_models:small", backend="cpu", batch_size=4, image_size=32, iters=10**6,
         max_seconds="none",
     )  # fmt: skip
-    record = measure(config, 1.0)
+    records, deliver = place / "records", lambda folder, record: delivered.append(record)
+    record = measure_here(records, deliver, lambda event: None, config, 1.0)
     assert record.outcome == "interrupted"
     assert delivered == [record] == read_records(place / "records")
 
