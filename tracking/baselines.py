@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 
 from mlflow.entities import Run
 
@@ -63,10 +61,7 @@ def set_baseline(name: str, side: str, run_ids: Sequence[str]) -> Baseline:
     server.end(made.info.run_id)
     whole = {schema.UPLOADED: "true", schema.UPLOADED_AT: found.set_at}
     server.log(made.info.run_id, tags=whole)
-    # also what a command that was cut, or an answer that was lost, left unfinished
-    for run in list(server.search(_named(name, whole=False), [where])):
-        if run.info.run_id != made.info.run_id:
-            server.ask(server.client.delete_run, run.info.run_id)
+    _delete(server, name, where, but=made.info.run_id)
     return found
 
 
@@ -92,14 +87,16 @@ def remove_baseline(name: str) -> Baseline:
     server = Server(must_exist=True)
     run = _home(server, name)
     found = _read(server, run)
-    for each in list(server.search(_named(name, whole=False), [run.info.experiment_id])):
-        server.ask(server.client.delete_run, each.info.run_id)
+    _delete(server, name, run.info.experiment_id)
     return found
 
 
-def _named(name: str, *, whole: bool = True) -> str:
-    of_name = f"tags.`{schema.BASELINE}` = '{name}'"
-    return schema.runs_filter(schema.matching(of_name, _WHOLE if whole else ""), kind="baseline")
+def _delete(server: Server, name: str, experiment: str, *, but: str | None = None) -> None:
+    """Also what a command that was cut, or an answer that was lost, left unfinished."""
+    named = schema.runs_filter(f"tags.`{schema.BASELINE}` = '{name}'", kind="baseline")
+    for run in list(server.search(named, [experiment])):
+        if run.info.run_id != but:
+            server.ask(server.client.delete_run, run.info.run_id)
 
 
 def _newest(server: Server) -> list[Run]:
@@ -139,8 +136,5 @@ def _experiment(server: Server, run: Run) -> str:
 def _read(server: Server, run: Run) -> Baseline:
     tags = run.data.tags
     name, side, set_at = (tags[each] for each in (schema.BASELINE, schema.SIDE, schema.UPLOADED_AT))
-    with tempfile.TemporaryDirectory() as folder:
-        files = server.files(run.info.artifact_uri)
-        path = server.ask(files.download_artifacts, _ARTIFACT, folder)
-        run_ids = tuple(json.loads(Path(path).read_text()))
+    run_ids = tuple(json.loads(server.read(run.info.artifact_uri, _ARTIFACT)))
     return Baseline(name, side, set_at, run_ids, _experiment(server, run))

@@ -13,12 +13,14 @@ import os
 import re
 import sqlite3
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import groupby
 from os.path import commonprefix
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, ParamSpec, TypeVar
 
@@ -27,6 +29,7 @@ from mlflow.entities import Experiment, Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import ERROR_CODE_TO_HTTP_STATUS, MlflowException
 from mlflow.store.artifact.artifact_repo import ArtifactRepository
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from mlflow.tracking import MlflowClient
 
 from bench.doctor import Check
@@ -75,6 +78,8 @@ _DAY_CHARACTERS = 8
 #: what a client got wrong it has other codes.
 _DATABASE = "BAD_REQUEST"
 _LOST = "the connection broke"
+#: What a server, its database or the way there can raise, besides SQLAlchemy's.
+_FAILURES = (MlflowException, requests.RequestException, OSError, sqlite3.Error)
 #: What the text of a failed request says of its cause.
 _SIGNS = {
     "timed? ?out": "the server does not answer",
@@ -184,7 +189,7 @@ class Server:
                     f"the store is damaged or unfinished ({line[:120]}); the records hold "
                     f"everything: move {file.name} away, then mlproject sync"
                 )
-            elif not isinstance(error, _failures()):
+            elif not isinstance(error, _FAILURES) and not _is_sqlalchemys(error, "SQLAlchemyError"):
                 raise
             raise TrackingError(
                 f"{public_uri(self.uri)}: {line}"[:400],
@@ -338,6 +343,15 @@ class Server:
         """Return what lists, reads and writes the files of a run."""
         return self.ask(get_artifact_repository, artifact_uri, tracking_uri=self.uri)
 
+    def read(self, artifact_uri: str, name: str) -> bytes:
+        """Return what a file of a run holds."""
+        repository = self.files(artifact_uri)
+        # MLflow's thread of each download would stay until the collector comes.
+        with tempfile.TemporaryDirectory() as folder, repository.thread_pool:
+            is_here = isinstance(repository, LocalArtifactRepository)
+            where = None if is_here else folder
+            return Path(self.ask(repository.download_artifacts, name, where)).read_bytes()
+
 
 @contextmanager
 def paused_collector() -> Iterator[None]:
@@ -365,8 +379,7 @@ def is_away(error: BaseException) -> bool:
     """Whether the server may do the same later: not reached, not answering, 5xx, 408 or 429."""
     if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
         return isinstance(error, (ConnectionError, TimeoutError))
-    sqlalchemy = sys.modules.get("sqlalchemy.exc")  # imported by embedded stores alone
-    if sqlalchemy is not None and isinstance(error, sqlalchemy.OperationalError):
+    if _is_sqlalchemys(error, "OperationalError"):
         return True
     if not isinstance(error, (MlflowException, requests.RequestException)):
         return False
@@ -415,12 +428,9 @@ def _status(error: BaseException) -> int | None:
     return int(ERROR_CODE_TO_HTTP_STATUS.get(error.error_code, 500))
 
 
-def _failures() -> tuple[type[Exception], ...]:
-    """What a server, its database or the way there can raise."""
-    failures = (MlflowException, requests.RequestException, OSError, sqlite3.Error)
-    # Only an embedded store imports SQLAlchemy, which takes half as long as MLflow.
-    sqlalchemy = sys.modules.get("sqlalchemy.exc")
-    return failures if sqlalchemy is None else (*failures, sqlalchemy.SQLAlchemyError)
+def _is_sqlalchemys(error: BaseException, kind: str) -> bool:
+    """Whether SQLAlchemy raised it; an embedded store alone imports that, which takes long."""
+    return isinstance(error, getattr(sys.modules.get("sqlalchemy.exc"), kind, ()))
 
 
 def tracking_checks() -> list[Check]:

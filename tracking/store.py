@@ -21,15 +21,6 @@ _SQLITE = "sqlite:///"
 CREDENTIALS = re.compile(r"(?<=//)[^/@\s]*@")
 
 
-def open_store(tracking_uri: str) -> None:
-    """Make an embedded store ready for MLflow: its file whole, and few tries to open it."""
-    from mlflow.store.db import utils as db_utils
-
-    db_utils.MAX_RETRY_COUNT = _DATABASE_TRIES
-    if (file := sqlite_file(tracking_uri)) is not None:
-        make_store(file, tracking_uri)
-
-
 def import_store() -> None:
     """Import what the store of MLflow's settings needs, without opening it."""
     if is_embedded(settings_uri()):
@@ -79,12 +70,18 @@ def sqlite_file(tracking_uri: str) -> Path | None:
     return None if name.startswith((":memory:", "file:")) else Path(name)
 
 
-def make_store(file: Path, uri: str) -> None:
-    """Make the store of `uri`, or the tables that a newer MLflow needs, whole or not at all."""
-    if _has_all_tables(file):
-        return
+def open_store(tracking_uri: str) -> None:
+    """Make an embedded store ready for MLflow: few tries to open it, and its file whole.
+
+    The store is made, or given the tables that a newer MLflow needs, whole or not at all.
+    """
+    from mlflow.store.db import utils as db_utils
     from sqlalchemy.engine import make_url
 
+    db_utils.MAX_RETRY_COUNT = _DATABASE_TRIES
+    file = sqlite_file(tracking_uri)
+    if file is None or _has_all_tables(file):
+        return
     sqlalchemy_store: Any = import_module("mlflow.store.tracking.sqlalchemy_store")
     file.parent.mkdir(parents=True, exist_ok=True)
     root = DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
@@ -101,8 +98,9 @@ def make_store(file: Path, uri: str) -> None:
                 _copy_database(file, new)
             else:  # of a file moved away; SQLite would play it into the new one
                 file.with_name(f"{file.name}-journal").unlink(missing_ok=True)
-            made = make_url(uri).set(database=str(new)).render_as_string(hide_password=False)
-            sqlalchemy_store.SqlAlchemyStore(made, root).engine.dispose()
+            made = make_url(tracking_uri).set(database=str(new))
+            uri = made.render_as_string(hide_password=False)
+            sqlalchemy_store.SqlAlchemyStore(uri, root).engine.dispose()
             if upgraded:  # in one transaction, for those who have the file open
                 _copy_database(new, file)
             else:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib.metadata import entry_points
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from pkgutil import resolve_name
+from runpy import run_path
+from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
@@ -66,21 +67,15 @@ def load_readers(names: Sequence[str] = ()) -> list[Reader]:
 
 def _load(name: str) -> Reader:
     try:
-        reader: Any = _module_in(Path(name)) if name.endswith(".py") else resolve_name(name)
+        if name.endswith(".py"):
+            reader: Any = SimpleNamespace(**run_path(str(Path(name).absolute())))
+        else:
+            reader = resolve_name(name)
     except Exception as error:  # whatever the code of somebody else raises
         raise UserError(f"reader={name!r}: {one_line(error)}") from error
     if not isinstance(reader, Reader):
         raise UserError(f"reader={name!r}: has no functions recognises and read")
     return reader
-
-
-def _module_in(path: Path) -> Any:
-    spec = spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no module")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def read_results(

@@ -5,6 +5,7 @@ The step is counted by `bench.cost`, which needs torch; this module does not.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -97,20 +98,17 @@ def judge_claims(records: Sequence[ImportedRecord]) -> list[ImportedRecord]:
     one fits: a note where a count of other work explains it, suspect where the value of another row
     of its file does, or nothing.
     """
-    claims = {one.record_id: claim for one in records if (claim := _claim(one)) is not None}
-    sound: dict[str, list[_Claim]] = {}
-    for claim in claims.values():
-        if claim.fits:
-            sound.setdefault(claim.record.source_sha256, []).append(claim)
-    judged = []
-    for one in records:
-        claim = claims.get(one.record_id)
-        if claim is not None and not claim.fits:
-            found = _found(claim, sound.get(one.source_sha256, ()))
-            judged.append(one.replaced(verdict=Verdict.of([found])))
-        else:
-            judged.append(one)
-    return judged
+    claims = [_claim(one) for one in records]
+    sound = defaultdict(list)
+    for claim in claims:
+        if claim is not None and claim.fits:
+            sound[claim.record.source_sha256].append(claim)
+    return [
+        one
+        if claim is None or claim.fits
+        else one.replaced(verdict=Verdict.of([_found(claim, sound[one.source_sha256])]))
+        for one, claim in zip(records, claims, strict=True)
+    ]
 
 
 def _claim(record: ImportedRecord) -> _Claim | None:

@@ -120,11 +120,10 @@ class RunColumns:
 
     def tag_keys(self) -> list[str]:
         """Return the keys of tags that any run has."""
-        keys = [name.removeprefix("tags.") for name in self.table.column_names]
         return [
-            key
-            for key, name in zip(keys, self.table.column_names, strict=True)
-            if key != name and self.table[name].null_count < len(self)
+            name.removeprefix("tags.")
+            for name in self.table.column_names
+            if name.startswith("tags.") and self.table[name].null_count < len(self)
         ]
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> RunColumns:
@@ -146,13 +145,8 @@ class RunColumns:
 
 
 def _table(runs: Sequence[TrackedRun]) -> pa.Table:
-    columns = {
-        "run_id": [run.run_id for run in runs],
-        "name": [run.name for run in runs],
-        "status": [run.status for run in runs],
-        "start_time": [(run.start_time - _EPOCH) // _MICROSECOND for run in runs],
-        "artifact_uri": [run.artifact_uri for run in runs],
-    }
+    columns = {name: [getattr(run, name) for run in runs] for name in _INFO}
+    columns["start_time"] = [(start - _EPOCH) // _MICROSECOND for start in columns["start_time"]]
     arrays = {name: pa.array(columns[name], kind) for name, kind in _INFO.items()}
     for group, kind in _BY_KEY.items():
         held: list[Mapping[str, Any]] = [getattr(run, group) for run in runs]
@@ -170,6 +164,7 @@ def _joined(tables: Sequence[pa.Table]) -> pa.Table:
 
 def _runs(table: pa.Table) -> Iterator[TrackedRun]:
     info = {name: table[name].to_pylist() for name in _INFO}
+    info["start_time"] = [_EPOCH + start * _MICROSECOND for start in info["start_time"]]
     by_key: dict[str, list[dict[str, Any]]] = {
         group: [{} for _ in range(table.num_rows)] for group in _BY_KEY
     }
@@ -179,11 +174,4 @@ def _runs(table: pa.Table) -> Iterator[TrackedRun]:
             if value is not None:
                 held[key] = value
     for row in range(table.num_rows):
-        yield TrackedRun(
-            run_id=info["run_id"][row],
-            name=info["name"][row],
-            status=info["status"][row],
-            start_time=_EPOCH + info["start_time"][row] * _MICROSECOND,
-            artifact_uri=info["artifact_uri"][row],
-            **{group: held[row] for group, held in by_key.items()},
-        )
+        yield TrackedRun(**{name: held[row] for name, held in (info | by_key).items()})

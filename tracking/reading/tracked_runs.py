@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import re
-import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,7 +21,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from mlflow.entities import Experiment, Run, ViewType
-from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from pydantic import ValidationError
 
 from bench.errors import UserError, printable
@@ -281,15 +279,7 @@ def _record(
     with contextlib.suppress(OSError, ValidationError):  # damaged: fetched again
         return parse_record(cached.read_bytes(), ANY_RECORD)
     where = artifact_uri or server.ask(server.client.get_run, run_id).info.artifact_uri
-    repository = server.files(where)
-    if isinstance(repository, LocalArtifactRepository):
-        path = server.ask(repository.download_artifacts, schema.RECORD_ARTIFACT)  # where it is
-        text = Path(path).read_bytes()
-    else:
-        # MLflow's thread of each download would stay until the collector comes.
-        with tempfile.TemporaryDirectory() as folder, repository.thread_pool:
-            path = server.ask(repository.download_artifacts, schema.RECORD_ARTIFACT, folder)
-            text = Path(path).read_bytes()
+    text = server.read(where, schema.RECORD_ARTIFACT)
     try:
         record = parse_record(text, ANY_RECORD)
     except ValidationError as error:

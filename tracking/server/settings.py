@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +91,9 @@ class ServerSettings(BaseModel, frozen=True, hide_input_in_errors=True):
 def checked(given: Mapping[str, str]) -> ServerSettings:
     """Make settings of variables; raises UserError for all that is missing or weak, in one line."""
     wrong = [f"{name} {why}" for name in SECRETS if (why := weakness(given.get(name, "")))]
-    for index, name in enumerate(SECRETS):
-        for other in SECRETS[:index]:
-            if given.get(name) and given.get(name) == given.get(other):
-                wrong.append(f"{name} is the same as {other}: give each its own")
+    for other, name in combinations(SECRETS, 2):
+        if given.get(name) and given.get(name) == given.get(other):
+            wrong.append(f"{name} is the same as {other}: give each its own")
     # compose passes what its file leaves out as empty
     texts = {"SERVER_NAME": ""} | {name: text for name, text in given.items() if text}
     texts.setdefault("ARTIFACTS", f"{texts.get('STATE_FOLDER', _STATE)}/artifacts")

@@ -132,8 +132,8 @@ def differences(
         if below is None and sizes.get(path.name, -1) not in (None, path.stat().st_size)
     ]
     if byte_by_byte and folder.record.name not in files:
-        there = server.ask(repository.download_artifacts, schema.RECORD_ARTIFACT)
-        if Path(there).read_bytes() != folder.record.read_bytes():
+        there = server.read(run.info.artifact_uri, schema.RECORD_ARTIFACT)
+        if there != folder.record.read_bytes():
             files.append(folder.record.name)
     return [*status, *sorted({*metrics, *tags, *params, *_strange_tags(run, content)}), *files]
 
@@ -288,13 +288,10 @@ def uploading(folder: RecordFolder, wait_s: float) -> Iterator[None]:
     path = folder.path / ".uploading.lock"
     if path.is_symlink():
         raise LockedError(f"{path} is a link: remove it", away=False)
-    lock = FileLock(path)
     try:
-        lock.acquire(timeout=wait_s)
+        held = FileLock(path).acquire(timeout=wait_s)
     except Timeout:
         message = f"another process is uploading {folder.path.name}"
         raise LockedError(message, away=False) from None
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
