@@ -30,6 +30,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
 from bench.machine import cpu_model, usable_cores  # noqa: E402
+from campaigns.tune.result import paired_interval  # noqa: E402
 
 _STEP = "--arch {arch} --batch-size 16 --warmup-iters 3 --iters 8"
 _TINY = "--arch resnet18 --batch-size 2 --warmup-iters 1 --iters 5"
@@ -156,15 +157,8 @@ def figure_of(command: Sequence[str], figure: str, store: Mapping[str, str]) -> 
 
 def ratio_with_interval(a: Sequence[float], b: Sequence[float]) -> str:
     """Return the geometric mean of a/b over the rounds, with an interval where it has one."""
-    from scipy import stats
-
-    logs = [math.log(one / other) for one, other in zip(a, b, strict=True)]
-    mean = statistics.fmean(logs)
-    if len(logs) < 2:
-        return f"{math.exp(mean):.3f}"
-    half = stats.t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-    low, high = (math.exp(mean + sign * half) for sign in (-1, 1))
-    return f"{math.exp(mean):.3f} ({low:.3f} to {high:.3f})"
+    found = paired_interval([math.log(one / other) for one, other in zip(a, b, strict=True)])
+    return f"{found.ratio:.3f}" + (f" ({found.low:.3f} to {found.high:.3f})" if found.low else "")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import cycle, islice, product
 from pathlib import Path
@@ -78,9 +78,7 @@ def run_command(*words: str) -> None:
         raise SystemExit(f"mlproject {words[0]} ended with {code}")
 
 
-STEPS: dict[str, Callable[[], None]] = {
-    "pull": pull, "search": search, "report": report, "compare": compare,
-}  # fmt: skip
+STEPS = {step.__name__: step for step in (pull, search, report, compare)}
 
 
 def main() -> None:
