@@ -237,12 +237,7 @@ class Server:
         return str(found.experiment_id)
 
     def search(
-        self,
-        wanted: str = "",
-        experiments: Sequence[str] | None = None,
-        *,
-        page_size: int | None = None,
-        view: int = ViewType.ACTIVE_ONLY,
+        self, wanted: str = "", experiments: Sequence[str] | None = None, *, deleted: bool = False
     ) -> Iterator[Run]:
         """Yield every run of these experiments, None: all, that matches, once, newest start first.
 
@@ -252,7 +247,6 @@ class Server:
         began in one millisecond.
         """
         where = [*experiments] if experiments else [one.experiment_id for one in self.experiments]
-        size = page_size or (_EMBEDDED_PAGE if is_embedded(self.uri) else _PAGE)
         selection, edge_ms, token = wanted, None, None
         at_edge: set[str] = set()
         while True:
@@ -261,8 +255,8 @@ class Server:
                     self.client.search_runs,
                     where,
                     selection,
-                    run_view_type=view,
-                    max_results=size,
+                    run_view_type=ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY,
+                    max_results=_EMBEDDED_PAGE if is_embedded(self.uri) else _PAGE,
                     page_token=token,
                 )
             yield from (run for run in page if run.info.run_id not in at_edge)

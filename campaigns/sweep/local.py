@@ -91,7 +91,10 @@ class _SweptDevice:
         """Return what an earlier run says of this one, or None if it has to be measured."""
         self._past.refresh()
         before = turn_before(config, self._past, self._order)
-        return before or turn_too_large(config, self._past)
+        if before is not None or (smaller := self._past.too_large(config)) is None:
+            return before
+        why = f"batch {smaller.config.batch_size} of it ran out of memory ({smaller.record_id})"
+        return Turn(config, "skipped", None, why, None)
 
     def measure(
         self,
@@ -241,15 +244,6 @@ def turn_before(config: RunConfig, past: PastRuns, order: SweepOrder) -> Turn | 
     if known.outcome != "ok" and order.retry_failed:
         return None
     return Turn(config, "measured before", known.outcome, known.reason, None)
-
-
-def turn_too_large(config: RunConfig, past: PastRuns) -> Turn | None:
-    """Return the turn of a run whose smaller batches ran out of memory, or None."""
-    smaller = past.too_large(config)
-    if smaller is None:
-        return None
-    why = f"batch {smaller.config.batch_size} of it ran out of memory ({smaller.record_id})"
-    return Turn(config, "skipped", None, why, None)
 
 
 # Roofs before the runs

@@ -46,11 +46,6 @@ class Matrix:
     blocks: tuple[Block, ...]
     roofs: bool = False
 
-    @property
-    def runs(self) -> int:
-        """Number of runs, repeats included."""
-        return sum(block.repeats * len(block.configs) for block in self.blocks)
-
 
 def read_matrix(
     path: Path, overrides: Mapping[str, str] | None = None, *, many: bool = False

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -72,18 +73,12 @@ def plan_runs(
     `limit` keeps the first so many of the matrix, with all their repeats, on each machine. Models
     whose package is not installed here are left out.
     """
-    asked = {
-        config: times
-        for config, times in _repeats(matrix, only).items()
-        if not missing_package(config.arch)
-    }
+    asked = _repeats(matrix, only)
     here = {"auto", *backends}
-    filing = {"campaign": campaign, "env": env}
 
     def runs_on(on: Collection[str]) -> tuple[RunConfig, ...]:
-        repeats = {config: times for config, times in asked.items() if config.backend in on}
-        first = dict(list(repeats.items())[:limit])
-        return tuple(run.model_copy(update=filing) for run in _rounds(first, matrix.seed))
+        first = islice((one for one in asked.items() if one[0].backend in on), limit)
+        return tuple(_rounds(dict(first), matrix.seed, campaign=campaign, env=env))
 
     absent = dict.fromkeys(config.backend for config in asked if config.backend not in here)
     blocks = (_planned(block, only, here) for block in matrix.blocks)
@@ -95,21 +90,21 @@ def plan_runs(
 
 
 def _repeats(matrix: Matrix, only: str | None) -> dict[RunConfig, int]:
-    """How often each configuration is measured; where blocks overlap, the most counts."""
+    """How often what can be measured here is measured; where blocks overlap, the most counts."""
     repeats: dict[RunConfig, int] = {}
     for block in matrix.blocks:
         for config in block.configs:
-            if only in (None, config.backend):
+            if only in (None, config.backend) and not missing_package(config.arch):
                 repeats[config] = max(block.repeats, repeats.get(config, 0))
     return repeats
 
 
-def _rounds(repeats: Mapping[RunConfig, int], seed: int) -> Iterable[RunConfig]:
+def _rounds(repeats: Mapping[RunConfig, int], seed: int, **filing: str) -> Iterable[RunConfig]:
     for repeat in range(1, max(repeats.values(), default=0) + 1):
         turn = [config for config, times in repeats.items() if repeat <= times]
         Random(f"{seed}:{repeat}").shuffle(turn)  # noqa: S311 - an order, not a secret
         for config in turn:
-            yield config.model_copy(update={"repeat": repeat})
+            yield config.model_copy(update={"repeat": repeat, **filing})
 
 
 def _planned(block: Block, only: str | None, here: Collection[str]) -> PlannedBlock:
@@ -231,8 +226,8 @@ class PastRuns:
             for past in there
             if past.outcome == "ok" and _family(past.config) == family
         ]
-        too_large = (past for past in smaller if _family(past.config) == family)
-        return next((p for p in too_large if _batch(p.config) > max(fits, default=-1)), None)
+        too_large = (past for past in smaller if _batch(past.config) > max(fits, default=-1))
+        return next((past for past in too_large if _family(past.config) == family), None)
 
 
 def take_over(records: Path, waiting: Callable[[str], None]) -> list[RecordFolder]:

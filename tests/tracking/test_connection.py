@@ -241,8 +241,9 @@ class Runs:
         return sorted(self.began, key=lambda run_id: (-self.began[run_id], run_id))
 
     def pages(self, page_size, wanted=""):
-        found = self.server.search(wanted, ["0"], page_size=page_size)
-        return (run.info.run_id for run in found)
+        with pytest.MonkeyPatch.context() as small:
+            small.setattr("tracking.connection._EMBEDDED_PAGE", page_size)
+            yield from (run.info.run_id for run in self.server.search(wanted, ["0"]))
 
 
 @settings(max_examples=6)

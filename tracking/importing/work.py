@@ -90,6 +90,10 @@ class _Claim(NamedTuple):
     def fits(self) -> bool:
         return _near(self.stated, self.own)
 
+    @property
+    def about(self) -> tuple[str | None, ...]:
+        return self.record.arch, self.record.precision, self.record.env
+
 
 def judge_claims(records: Sequence[ImportedRecord]) -> list[ImportedRecord]:
     """Return the results of files, with a verdict where a row's own GFLOP/s are not its work.
@@ -133,7 +137,8 @@ def _found(claim: _Claim, sound: Sequence[_Claim]) -> Found:
         fitting = (words for words, value in _conventions(claim) if _near(claim.stated, value))
         if convention := next(fitting, None):
             return CLAIMED, "note", f"{both}: the stated figure fits {convention}"
-        copied = next((one for one in sound if _of_neighbour(claim, one)), None)
+        near = (one for one in sound if _near(claim.stated, one.own, _COPIED))
+        copied = next((one for one in near if one.about == claim.about), None)
     if copied is None:
         return CLAIMED, "suspect", f"{both}: no usual count fits the stated figure"
     line = copied.record.source_line
@@ -144,12 +149,6 @@ def _found(claim: _Claim, sound: Sequence[_Claim]) -> Found:
         "suspect",
         f"{both}: the stated figure fits {where}, {copied.record.arch} batch {batch}",
     )
-
-
-def _of_neighbour(claim: _Claim, other: _Claim) -> bool:
-    ours, theirs = claim.record, other.record
-    alike = (ours.arch, ours.precision, ours.env) == (theirs.arch, theirs.precision, theirs.env)
-    return alike and _near(claim.stated, other.own, _COPIED)
 
 
 def _conventions(claim: _Claim) -> Iterator[tuple[str, float]]:

@@ -74,7 +74,20 @@ class RunColumns:
     def __iter__(self) -> Iterator[TrackedRun]:
         """Yield each run."""
         for start in range(0, len(self), _AT_ONCE):
-            yield from _runs(self.table.slice(start, _AT_ONCE))
+            table = self.table.slice(start, _AT_ONCE)
+            info = {name: table[name].to_pylist() for name in _INFO}
+            info["start_time"] = [_EPOCH + start * _MICROSECOND for start in info["start_time"]]
+            by_key: dict[str, list[dict[str, Any]]] = {
+                group: [{} for _ in range(table.num_rows)] for group in _BY_KEY
+            }
+            for name in table.column_names[len(_INFO) :]:
+                group, _, key = name.partition(".")
+                for held, value in zip(by_key[group], table[name].to_pylist(), strict=True):
+                    if value is not None:
+                        held[key] = value
+            columns = info | by_key
+            for row in range(len(table)):
+                yield TrackedRun(**{name: each[row] for name, each in columns.items()})
 
     @property
     def run_ids(self) -> list[str]:
@@ -113,10 +126,8 @@ class RunColumns:
 
     def start_times(self) -> npt.NDArray[np.datetime64]:
         """Return when each run began, UTC."""
-        times: npt.NDArray[np.datetime64] = (
-            self.table["start_time"].to_numpy().astype("datetime64[us]")
-        )
-        return times
+        starts: npt.NDArray[np.int64] = self.table["start_time"].to_numpy()
+        return starts.astype("datetime64[us]")
 
     def tag_keys(self) -> list[str]:
         """Return the keys of tags that any run has."""
@@ -138,9 +149,7 @@ class RunColumns:
 
     def newest_first(self, *, then_by_id: bool = False) -> RunColumns:
         """Return the runs by start; those that began at one time as they stand, or by id."""
-        keys = [("start_time", "descending")]
-        if then_by_id:
-            keys.append(("run_id", "ascending"))
+        keys = [("start_time", "descending"), *([("run_id", "ascending")] if then_by_id else [])]
         return RunColumns(self.table.take(pc.sort_indices(self.table, sort_keys=keys)))
 
 
@@ -160,18 +169,3 @@ def _table(runs: Sequence[TrackedRun]) -> pa.Table:
 def _joined(tables: Sequence[pa.Table]) -> pa.Table:
     joined = pa.concat_tables(tables, promote_options="default")
     return joined.unify_dictionaries().combine_chunks()
-
-
-def _runs(table: pa.Table) -> Iterator[TrackedRun]:
-    info = {name: table[name].to_pylist() for name in _INFO}
-    info["start_time"] = [_EPOCH + start * _MICROSECOND for start in info["start_time"]]
-    by_key: dict[str, list[dict[str, Any]]] = {
-        group: [{} for _ in range(table.num_rows)] for group in _BY_KEY
-    }
-    for name in table.column_names[len(_INFO) :]:
-        group, _, key = name.partition(".")
-        for held, value in zip(by_key[group], table[name].to_pylist(), strict=True):
-            if value is not None:
-                held[key] = value
-    for row in range(table.num_rows):
-        yield TrackedRun(**{name: held[row] for name, held in (info | by_key).items()})

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from mlflow.entities import Experiment, Run, ViewType
+from mlflow.entities import Run
 from pydantic import ValidationError
 
 from bench.errors import UserError, printable
@@ -106,12 +106,12 @@ def search_columns(
             path.unlink()
     else:
         _keep(path, runs, chosen, now)
-        deleted = server.search(filter_string, _ids(chosen), view=ViewType.DELETED_ONLY)
+        deleted = server.search(filter_string, [*chosen], deleted=True)
         runs = runs.only(~runs.of_ids({run.info.run_id for run in deleted}))
     return runs.newest_first(then_by_id=True)
 
 
-def _read_kept(path: Path, chosen: Sequence[Experiment]) -> tuple[RunColumns, datetime] | None:
+def _read_kept(path: Path, chosen: Mapping[str, int | None]) -> tuple[RunColumns, datetime] | None:
     """The whole runs of an earlier search, and the day before it, which differing clocks need.
 
     None where there are none, or where an experiment was made again under its old number.
@@ -120,19 +120,17 @@ def _read_kept(path: Path, chosen: Sequence[Experiment]) -> tuple[RunColumns, da
         table = pq.read_table(path, page_checksum_verification=True)
         about = json.loads(table.schema.metadata[_KEPT_TO])
         path.touch()
-        born = {one.experiment_id: one.creation_time for one in chosen}
-        if not about["experiments"].items() <= born.items():
+        if not about["experiments"].items() <= chosen.items():
             return None
         return RunColumns(table), datetime.fromisoformat(about["at"]) - _DAY
     except (OSError, ValueError, TypeError, KeyError, pa.ArrowException):
         return None
 
 
-def _keep(path: Path, runs: RunColumns, chosen: Sequence[Experiment], now: datetime) -> None:
+def _keep(path: Path, runs: RunColumns, chosen: Mapping[str, int | None], now: datetime) -> None:
     """Keep the whole ones of `runs`; a full disk costs the next search time, nothing else."""
     whole = runs.distinct(f"tags.{schema.UPLOADED_AT}")[1] >= 0
-    born = {one.experiment_id: one.creation_time for one in chosen}
-    about = json.dumps({"at": now.isoformat(), "experiments": born})
+    about = json.dumps({"at": now.isoformat(), "experiments": chosen})
     table = runs.only(whole).table.replace_schema_metadata({_KEPT_TO: about})
     body = pa.BufferOutputStream()
     pq.write_table(table, body, write_page_checksum=True)
@@ -144,14 +142,12 @@ def _keep(path: Path, runs: RunColumns, chosen: Sequence[Experiment], now: datet
             old.unlink(missing_ok=True)
 
 
-def _found(
-    server: Server, filter_string: str, experiments: Sequence[Experiment]
-) -> Iterator[TrackedRun]:
+def _found(server: Server, filter_string: str, experiments: Iterable[str]) -> Iterator[TrackedRun]:
     """Each run as plain values, with the figures of its record.
 
     Somebody may have logged others to it since; its digest tells.
     """
-    for run in map(tracked, server.search(filter_string, _ids(experiments))):
+    for run in map(tracked, server.search(filter_string, [*experiments])):
         digest = figures_digest(run.metrics, run.tags)
         if run.tags.get(schema.UPLOADED) == "true" and run.tags.get(schema.FIGURES) != digest:
             yield _as_recorded(server, run)
@@ -194,20 +190,18 @@ def tracked(run: Run) -> TrackedRun:
     )
 
 
-def _chosen(server: Server, names: Sequence[str] | None) -> list[Experiment]:
-    """The experiments of these names, None: all. Raises `UserError` for an unknown one."""
+def _chosen(server: Server, names: Sequence[str] | None) -> dict[str, int | None]:
+    """When the experiments of these names, None: all, were made, by their ids.
+
+    Raises `UserError` for an unknown one.
+    """
     found = {one.name: one for one in server.experiments}
-    if names is None:
-        return list(found.values())
-    if unknown := [name for name in names if name not in found]:
+    if unknown := [name for name in names or () if name not in found]:
         raise UserError(
             f"experiment={unknown[0]!r}: not on this server; it has {', '.join(sorted(found))}"
         )
-    return [found[name] for name in names]
-
-
-def _ids(experiments: Sequence[Experiment]) -> list[str]:
-    return [one.experiment_id for one in experiments]
+    chosen = found if names is None else names
+    return {found[name].experiment_id: found[name].creation_time for name in chosen}
 
 
 def download_any(run_id: str, tracking_uri: str | None = None) -> WholeRecord | ImportedRecord:
