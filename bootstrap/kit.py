@@ -111,15 +111,14 @@ def _check(kit: dict[str, Any]) -> str:
             f"{sys.executable} is Python {this} on {machine}: start it with another, or pack "
             f"another kit: make kit PYTHON_VERSION={this} MACHINE={machine}"
         )
-    versions = {}
     for name in THERE:
         try:
-            versions[name] = importlib.metadata.version(name)
+            importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             raise SetupError(
                 f"{sys.executable} has no {name}: start the set-up with the Python that has torch"
             ) from None
-    torch = versions["torch"]
+    torch = importlib.metadata.version("torch")
     if tuple(map(int, re.findall(r"\d+", torch)[:2])) < OLDEST_TORCH:
         raise SetupError(f"torch {torch} of {sys.executable} is too old: 2.11 is the oldest")
     return torch

@@ -125,10 +125,8 @@ def _lock(descriptor: int, waiting: str) -> None:
 
 def child_environment() -> dict[str, str]:
     """The environment for pip and uv: the user's, less what would send packages elsewhere."""
-    environ = dict(os.environ)
-    for name in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX"):
-        environ.pop(name, None)
-    environ |= {
+    elsewhere = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX")
+    environ = {name: text for name, text in os.environ.items() if name not in elsewhere} | {
         "PIP_USER": "0",
         "PIP_REQUIRE_VIRTUALENV": "0",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",

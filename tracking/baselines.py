@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 from mlflow.entities import Run
 
@@ -47,22 +46,15 @@ def set_baseline(name: str, side: str, run_ids: Sequence[str]) -> Baseline:
     server = Server()
     where = server.experiment_id()
     experiment = server.ask(server.client.get_experiment, where).name
-    found = Baseline(
-        name,
-        side[: schema.TAG_CHARACTERS // 4],
-        schema.sortable(datetime.now(timezone.utc)),
-        tuple(run_ids),
-        experiment,
-    )
-    tags = {schema.KIND: "baseline", schema.BASELINE: name, schema.SIDE: found.side}
+    whole, side = schema.whole_tags(), side[: schema.TAG_CHARACTERS // 4]
+    tags = {schema.KIND: "baseline", schema.BASELINE: name, schema.SIDE: side}
     made = server.ask(server.client.create_run, where, tags=tags, run_name=f"baseline_{name}")
     text = json.dumps(list(run_ids))
     server.ask(server.client.log_text, made.info.run_id, text, _ARTIFACT)
     server.end(made.info.run_id)
-    whole = {schema.UPLOADED: "true", schema.UPLOADED_AT: found.set_at}
     server.log(made.info.run_id, tags=whole)
     _delete(server, name, where, but=made.info.run_id)
-    return found
+    return Baseline(name, side, whole[schema.UPLOADED_AT], tuple(run_ids), experiment)
 
 
 def find_baseline(name: str) -> Baseline:

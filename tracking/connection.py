@@ -22,7 +22,7 @@ from itertools import groupby
 from os.path import commonprefix
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import requests
 from mlflow.entities import Experiment, Metric, Param, Run, RunTag, ViewType
@@ -32,8 +32,8 @@ from mlflow.store.artifact.artifact_repository_registry import get_artifact_repo
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from mlflow.tracking import MlflowClient
 
-from bench.doctor import Check
-from bench.errors import UserError
+from bench.doctor import Check, check
+from bench.errors import Problem, UserError
 from bench.records.journal import Clock
 from tracking import schema
 from tracking.store import (
@@ -430,18 +430,15 @@ def _is_sqlalchemys(error: BaseException, kind: str) -> bool:
 def tracking_checks() -> list[Check]:
     """Ask the tracking server for its experiments; an embedded store is not made by that."""
     where = public_uri()
-    status: Literal["ok", "warning"] = "ok"
-    remedy = None
-    if is_unmade(settings_uri()):
-        detail = f"{where} will be made by the first tracked run"
-    else:
+    found: str | Problem = f"{where} will be made by the first tracked run"
+    if not is_unmade(settings_uri()):
         try:
             count = len(Server(answer_s=AWAY_LIMIT_S).experiments)
-            detail = f"{where} answers, {count} experiment{'s' * (count != 1)}"
+            found = f"{where} answers, {count} experiment{'s' * (count != 1)}"
         except TrackingError as error:
-            status, detail = "warning", str(error)
             remedy = (
                 "check MLFLOW_TRACKING_URI and the server; records stay on disk until then, "
                 "and mlproject sync uploads them"
             )
-    return [Check(name="tracking server", status=status, detail=detail, remedy=remedy)]
+            found = Problem(str(error), remedy)
+    return [check("tracking server", found)]

@@ -32,7 +32,6 @@ from campaigns.tune.result import (
     paired_interval,
 )
 from campaigns.tune.trials import (
-    Budget,
     Limits,
     Measure,
     OutOfTimeError,
@@ -246,7 +245,7 @@ class Search:
         """Seconds of the budget to keep: what confirming so many adopted knobs will take."""
         round_size = 2 + adopted if adopted > 1 else 2  # a single knob put back is the start
         planned_s = PLANNED_ROUNDS * round_size * self.trials.expected_s(self.best)
-        return min(planned_s, _MOST_RESERVE * self.trials.budget.total_s)
+        return min(planned_s, _MOST_RESERVE * self.trials.budget_s)
 
     def _is_settled(self, field: str, value: str, challenger: RunConfig) -> bool:
         """Whether this was tried beside the same knobs, or cannot be faster beside any."""
@@ -335,7 +334,7 @@ class Confirmation:
         expected_s = self._trials.expected_s(self._best)
         while self._put_back:
             round_s = len(self._settings(self._put_back)) * expected_s
-            if FEWEST_ROUNDS * round_s <= self._trials.budget.left_s or len(self._put_back) == 1:
+            if FEWEST_ROUNDS * round_s <= self._trials.left_s or len(self._put_back) == 1:
                 return
             field, _ = self._put_back.popitem()
             self.not_ablated[field] = "no time was left for it"
@@ -399,8 +398,8 @@ def tune(
     `began_s` is the reading of `clock` from which the budget counts, by default that of now.
     Ctrl-C gives what was found until then. Raises `StartFailedError`.
     """
-    budget = Budget(limits.budget_s, clock, began_s)
-    trials = Trials(measure, PastTrials(known), budget, watch or TuneWatch())
+    past, watch = PastTrials(known), watch or TuneWatch()
+    trials = Trials(measure, past, watch, limits.budget_s, clock, began_s)
     notes: list[str] = []
     search: Search | None = None
     confirmation: Confirmation | None = None
@@ -467,8 +466,8 @@ def _result(
         left_out=_with_reasons(search.left_out),
         notes=(*notes, *(confirmation.notes if confirmation else ())),
         scatter=search.noise.deviation,
-        budget_s=search.trials.budget.total_s,
-        used_s=search.trials.budget.used_s,
+        budget_s=search.trials.budget_s,
+        used_s=search.trials.used_s,
         interrupted=interrupted,
     )
 

@@ -24,8 +24,6 @@ from campaigns.tune.result import Stage, Trial, TuneWatch
 #: Runs of one session start at most this long after the one before has ended.
 _NEIGHBOURS_S = 60.0
 
-Stop = Callable[[RunRecord], bool]
-
 
 def campaign_records(records: Path, campaign: str, environment: Environment) -> list[RunRecord]:
     """Return the measurements of a campaign on one environment that lie below `records`."""
@@ -61,7 +59,9 @@ class PastTrials:
         self._repeats[config.config_id] += 1
         return config.model_copy(update={"repeat": self._repeats[config.config_id]})
 
-    def together(self, configs: Sequence[RunConfig], stop: Stop) -> list[RunRecord] | None:
+    def together(
+        self, configs: Sequence[RunConfig], stop: Callable[[RunRecord], bool]
+    ) -> list[RunRecord] | None:
         """Return the next runs of `configs` that were measured one after the other, or None.
 
         A run of the first of them alone suffices where `stop` says so.
@@ -121,36 +121,38 @@ class Limits:
     max_batch: int | None = None
 
 
-class Budget:
-    """Seconds that a tuning may take from `began_s` of `clock` on, by default from now."""
+class Trials:
+    """Every trial of a tuning, in order.
 
-    def __init__(self, total_s: float, clock: Clock, began_s: float | None = None) -> None:
-        self.total_s = total_s
-        self.clock = clock
+    They may take `budget_s` from `began_s` of `clock` on, by default from now.
+    """
+
+    def __init__(
+        self,
+        measure: Measure,
+        past: PastTrials,
+        watch: TuneWatch,
+        budget_s: float,
+        clock: Clock,
+        began_s: float | None = None,
+    ) -> None:
+        self.log: list[Trial] = []
+        self.watch = watch
+        self.budget_s = budget_s
+        self._measure = measure
+        self._past = past
+        self._clock = clock
         self._began_s = clock() if began_s is None else began_s
 
     @property
     def used_s(self) -> float:
         """Seconds since the start."""
-        return self.clock() - self._began_s
+        return self._clock() - self._began_s
 
     @property
     def left_s(self) -> float:
-        """Seconds still to come; negative once it is overrun."""
-        return self.total_s - self.used_s
-
-
-class Trials:
-    """Every trial of a tuning, in order."""
-
-    def __init__(
-        self, measure: Measure, past: PastTrials, budget: Budget, watch: TuneWatch
-    ) -> None:
-        self.log: list[Trial] = []
-        self.budget = budget
-        self.watch = watch
-        self._measure = measure
-        self._past = past
+        """Seconds still to come; negative once the budget is overrun."""
+        return self.budget_s - self.used_s
 
     def together(
         self,
@@ -181,11 +183,9 @@ class Trials:
 
         A larger batch takes in proportion longer: the window holds a least number of iterations.
         """
-        config_id = config.config_id
+        if (same := self.last_of(config)) is not None:
+            return same.took_s
         good = [trial for trial in self.log if trial.samples_per_s is not None]
-        same = [trial for trial in good if trial.config_id == config_id]
-        if same:
-            return same[-1].took_s
         if not good:
             return 0.0
         # Compiling takes its time once for each trial.
@@ -201,7 +201,7 @@ class Trials:
 
     def _ask_for(self, seconds: float, reserve_s: float) -> None:
         # the first one is measured even if getting ready took all the time
-        if self.log and seconds > self.budget.left_s - reserve_s:
+        if self.log and seconds > self.left_s - reserve_s:
             raise OutOfTimeError
 
     def _found(
@@ -215,16 +215,16 @@ class Trials:
         return None if records is None else [self._note(past_trial(record)) for record in records]
 
     def _measured(self, config: RunConfig, stage: Stage, reserve_s: float) -> Trial:
-        begin_s = self.budget.clock()
+        begin_s = self._clock()
         numbered = self._past.numbered(config)
         self.watch.starting(numbered)
-        limit_s = self.budget.total_s
+        limit_s = self.budget_s
         if self.log:  # no overrun is longer than the trial was expected to be
             expected_s = self.expected_s(config)
-            left_s = self.budget.left_s - reserve_s + expected_s
+            left_s = self.left_s - reserve_s + expected_s
             limit_s = min(left_s, max(_MAX_TRIAL_SHARE * limit_s, 3 * expected_s))
         record = self._measure(numbered, limit_s)
-        took_s = self.budget.clock() - begin_s
+        took_s = self._clock() - begin_s
         return self._note(Trial(len(self.log) + 1, stage, record, took_s, fresh=True))
 
     def _note(self, trial: Trial) -> Trial:

@@ -259,7 +259,7 @@ def record_of(
         device=facts.get("device"),
         backend=_spelled(facts.get("backend"), _BACKENDS),
         precision=_spelled(facts.get("precision"), _PRECISIONS),
-        env=_as_label(facts.get("env")),
+        env=re.sub(r"[^A-Za-z0-9._-]+", "-", facts.get("env") or "").strip("-._")[:64] or None,
         batch_size=facts.get("batch_size"),
         repeat=facts.get("repeat"),
         throughput_images_per_s=throughput,
@@ -358,10 +358,6 @@ def gpu_in_name(label: str) -> tuple[str | None, int | None]:
     if gpu is None:
         return None, None
     return gpu["gpu"] + gpu["variant"].replace("_", " "), int(gpu["count"] or 0) or None
-
-
-def _as_label(text: str | None) -> str | None:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text or "").strip("-._")[:64] or None
 
 
 def _spelled(text: str | None, spellings: Mapping[str, str]) -> str | None:

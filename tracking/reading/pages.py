@@ -57,16 +57,19 @@ class RunColumns:
     @classmethod
     def of(cls, runs: Iterable[TrackedRun]) -> RunColumns:
         """Return the columns of `runs`, in their order."""
-        rest, parts = iter(runs), [_table([])]
+        rest, parts = iter(runs), []
         while some := list(islice(rest, _AT_ONCE)):
-            parts.append(_table(some))
-        return cls(_joined(parts))
+            parts.append(cls(_table(some)))
+        return cls.joined(parts)
 
     @classmethod
     def joined(cls, parts: Sequence[RunColumns]) -> RunColumns:
         """Return the runs of all `parts`, one after the other."""
-        held = [one.table for one in parts if len(one)]
-        return cls(_joined(held or [_table([])])) if len(held) != 1 else cls(held[0])
+        held = [one.table for one in parts if len(one)] or [_table([])]
+        if len(held) == 1:
+            return cls(held[0])
+        joined = pa.concat_tables(held, promote_options="default")
+        return cls(joined.unify_dictionaries().combine_chunks())
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -164,8 +167,3 @@ def _table(runs: Sequence[TrackedRun]) -> pa.Table:
             # pandas' and numpy's NaN would be taken for nothing: a metric that is NaN was logged
             arrays[f"{group}.{key}"] = pa.array(values, kind, from_pandas=False)
     return pa.table(arrays)
-
-
-def _joined(tables: Sequence[pa.Table]) -> pa.Table:
-    joined = pa.concat_tables(tables, promote_options="default")
-    return joined.unify_dictionaries().combine_chunks()

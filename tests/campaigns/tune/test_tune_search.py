@@ -10,7 +10,7 @@ from bench.records import Finding, Verdict
 from campaigns.tune.knobs import KNOBS, WINDOW_S, differing
 from campaigns.tune.result import TuneWatch
 from campaigns.tune.search import tune
-from campaigns.tune.trials import Budget, Limits, PastTrials, StartFailedError, Trials
+from campaigns.tune.trials import Limits, PastTrials, StartFailedError, Trials
 
 LONG_S = 10_000.0
 
@@ -222,7 +222,7 @@ def test_the_start_is_measured_even_if_getting_ready_took_the_whole_budget():
 
 def test_a_trial_is_expected_to_take_what_the_last_one_like_it_took():
     device = Device(speed, autotune_s=60.0)
-    trials = Trials(device, PastTrials(), Budget(LONG_S, device.clock), TuneWatch())
+    trials = Trials(device, PastTrials(), TuneWatch(), LONG_S, device.clock)
     compiled = START.model_copy(update={"compile": "max-autotune"})
     assert trials.expected_s(START) == 0.0
     trials.together([START, compiled], "search")
