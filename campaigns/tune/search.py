@@ -283,7 +283,7 @@ class Confirmation:
     def __init__(
         self, trials: Trials, start: Trial, best: RunConfig, gains: Mapping[str, float]
     ) -> None:
-        self.not_ablated: dict[str, str] = {}
+        self.not_ablated: list[str] = []
         self.notes: list[str] = []
         self._trials = trials
         self._start = start.config
@@ -293,7 +293,7 @@ class Confirmation:
         for field in sorted(gains, key=lambda field: -gains[field]):
             config = with_value(best, field, getattr(start.config, field))
             if isinstance(config, str):
-                self.not_ablated[field] = config
+                self.not_ablated.append(f"{field}: {config}")
             else:
                 self._put_back[field] = config
         self._rounds: list[dict[str, float]] = []  # config_id -> samples/s
@@ -337,7 +337,7 @@ class Confirmation:
             if FEWEST_ROUNDS * round_s <= self._trials.left_s or len(self._put_back) == 1:
                 return
             field, _ = self._put_back.popitem()
-            self.not_ablated[field] = "no time was left for it"
+            self.not_ablated.append(f"{field}: no time was left for it")
 
     def _settings(self, back: Mapping[str, RunConfig]) -> list[RunConfig]:
         """What a round measures; the only adopted knob put back is the start."""
@@ -364,20 +364,16 @@ class Confirmation:
         for field, variant in self._put_back.items():
             if variant.config_id == config.config_id and variant.config_id not in kept:
                 del self._put_back[field]
-                self.not_ablated[field] = why
+                self.not_ablated.append(f"{field}: {why}")
                 return True
         self.notes.append(f"the confirmation ended early: {why}")
         return False
 
     def _effect(self, name: str, best: str, other_value: str, other: RunConfig) -> Effect | None:
-        pairs = [
-            (found[self._best.config_id], found[other.config_id])
-            for found in self._rounds
-            if other.config_id in found
-        ]
-        if not pairs:
+        tuned, slower = self._best.config_id, other.config_id
+        ratios = tuple(found[tuned] / found[slower] for found in self._rounds if slower in found)
+        if not ratios:
             return None
-        ratios = tuple(best_rate / rate for best_rate, rate in pairs)
         return Effect(name, best, other_value, ratios, paired_interval(list(map(math.log, ratios))))
 
 
@@ -461,16 +457,12 @@ def _result(
         confirmed=together,
         unconfirmed="" if together else unconfirmed,
         ablation=confirmation.ablation if confirmation else (),
-        not_ablated=_with_reasons(confirmation.not_ablated) if confirmation else (),
+        not_ablated=tuple(confirmation.not_ablated) if confirmation else (),
         untried=tuple(search.untried),
-        left_out=_with_reasons(search.left_out),
+        left_out=tuple(f"{value}: {why}" for value, why in search.left_out.items()),
         notes=(*notes, *(confirmation.notes if confirmation else ())),
         scatter=search.noise.deviation,
         budget_s=search.trials.budget_s,
         used_s=search.trials.used_s,
         interrupted=interrupted,
     )
-
-
-def _with_reasons(reasons: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(f"{name}: {why}" for name, why in reasons.items())

@@ -61,21 +61,19 @@ def load_readers(names: Sequence[str] = ()) -> list[Reader]:
     A name is a file's path, `package.module` or `package.module:object`. Raises `UserError` for one
     that cannot be loaded.
     """
-    named = [_load(name) for name in names]
-    return named + [_load(one.value) for one in entry_points(group=ENTRY_POINTS)]
-
-
-def _load(name: str) -> Reader:
-    try:
-        if name.endswith(".py"):
-            reader: Any = SimpleNamespace(**run_path(str(Path(name).absolute())))
-        else:
-            reader = resolve_name(name)
-    except Exception as error:  # whatever the code of somebody else raises
-        raise UserError(f"reader={name!r}: {one_line(error)}") from error
-    if not isinstance(reader, Reader):
-        raise UserError(f"reader={name!r}: has no functions recognises and read")
-    return reader
+    readers = []
+    for name in (*names, *(one.value for one in entry_points(group=ENTRY_POINTS))):
+        try:
+            if name.endswith(".py"):
+                reader: Any = SimpleNamespace(**run_path(str(Path(name).absolute())))
+            else:
+                reader = resolve_name(name)
+        except Exception as error:  # whatever the code of somebody else raises
+            raise UserError(f"reader={name!r}: {one_line(error)}") from error
+        if not isinstance(reader, Reader):
+            raise UserError(f"reader={name!r}: has no functions recognises and read")
+        readers.append(reader)
+    return readers
 
 
 def read_results(

@@ -60,8 +60,8 @@ def read_table(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterato
     has_result = any(fact.startswith(("throughput", "iteration_time")) for fact in known)
     if not (has_result or known & {"arch", "iterations"}) and any(map(_is_model, table.columns)):
         yield from _read_columns_of_models(parse_table(text, index="env"), file, given)
-    elif _is_of_iterations(table):
-        yield from _read_iterations(table, file, given)
+    elif counter := _counter_of_iterations(table):
+        yield from _read_iterations(table, counter, file, given)
     elif has_result:
         yield from _read_rows(table, file)
     else:
@@ -113,9 +113,8 @@ _OF_IMAGES = re.compile(r"im(a)?g")
 
 def _of_times(kind: str, times_s: Sequence[float]) -> Result:
     facts = iteration_statistics_ms(times_s) | {"window_s": math.fsum(times_s)}
-    result = Result(kind, {**facts, "iterations": len(times_s)})
-    result.iteration_times_s = tuple(times_s)
-    return result
+    facts["iterations"] = len(times_s)
+    return Result(kind, facts, iteration_times_s=tuple(times_s))
 
 
 # A row per result: ledgers, published tables, files of timm's `benchmark.py`
@@ -170,17 +169,18 @@ _CLOCK_ROWS = 10
 _OF_A_RUN = frozenset(("batch_size", "repeat", "image_size", *TEXTS, *BESIDE)) - {"measured_at"}
 
 
-def _is_of_iterations(table: Table) -> bool:
-    counter = _counter(table)
-    if counter is None:
-        return False
-    # Beside an epoch a time without a unit is one too: the user states it, or is asked to.
-    unit = None if _epoch(table) is None else "s"
-    return _time_column(table, unit) is not None or _counts(table, counter)
+def _counter_of_iterations(table: Table) -> str | None:
+    """The column that numbers iterations; `batch` and `iters` do only where they count."""
+    for counter in (each for each in table.columns if plain(each) in _COUNTERS):
+        if (counts := _counts(table, counter)) or plain(counter) not in _ALSO_FACTS:
+            # Beside an epoch a time without a unit is one too: the user states it, or is asked to.
+            unit = None if _epoch(table) is None else "s"
+            return counter if counts or _time_column(table, unit) is not None else None
+    return None
 
 
 def _read_iterations(
-    table: Table, file: SourceFile, given: Mapping[str, str]
+    table: Table, counter: str, file: SourceFile, given: Mapping[str, str]
 ) -> Iterator[Result | Problem]:
     """The run of a table, or its bad rows: a run with a hole in it is no run.
 
@@ -190,7 +190,7 @@ def _read_iterations(
     unit = given.get("unit")
     column = _time_column(table, unit)
     if column is None:
-        raise ValueError(_no_time(table))
+        raise ValueError(_no_time(table, counter))
     measured = [row for row in table.rows if not _is_warm_up(row)]
     marked = len(measured) < len(table.rows)
     _, bad = _numbers(table, table.rows, column)
@@ -200,7 +200,7 @@ def _read_iterations(
     rows = measured if marked else measured[int(given.get("warmup_iters", 0)) :]
     if not rows:
         raise ValueError("no iteration but those of the warm-up")
-    _check_numbers(table, measured)
+    _check_numbers(table, measured, counter)
     factor_s = (time_factor_ms(column, unit) or 1.0) / 1e3
     times_s = [number * factor_s for number in _numbers(table, rows, column)[0]]
     if len(times_s) >= _CLOCK_ROWS and all(a < b for a, b in pairwise(times_s)):
@@ -227,14 +227,6 @@ def _numbers(table: Table, rows: Sequence[Row], column: str) -> tuple[list[float
     return numbers, bad
 
 
-def _counter(table: Table) -> str | None:
-    """The column that numbers iterations; `batch` and `iters` do only where they count."""
-    found = [each for each in table.columns if plain(each) in _COUNTERS]
-    return next(
-        (each for each in found if plain(each) not in _ALSO_FACTS or _counts(table, each)), None
-    )
-
-
 def _epoch(table: Table) -> str | None:
     return next((each for each in table.columns if plain(each) == "epoch"), None)
 
@@ -253,8 +245,8 @@ def _time_column(table: Table, unit: str | None) -> str | None:
     return next((each for each in table.columns if time_factor_ms(each, unit) is not None), None)
 
 
-def _no_time(table: Table) -> str:
-    what = f"column {_counter(table)!r} counts iterations, but "
+def _no_time(table: Table, counter: str) -> str:
+    what = f"column {counter!r} counts iterations, but "
     if times := [each for each in table.columns if plain(each) in TIME_NAMES]:
         return f"{what}{times[0]!r} names no unit: add --set unit=s, ms or us"
     return (
@@ -270,16 +262,14 @@ def _is_warm_up(row: Row) -> bool:
     )
 
 
-def _check_numbers(table: Table, rows: Sequence[Row]) -> None:
+def _check_numbers(table: Table, rows: Sequence[Row], counter: str) -> None:
     """Refuse rows that do not follow each other; a new epoch may begin at any lower number.
 
     A higher or the same one is a row for each epoch, or follows rows that are missing.
     """
-    column, epoch = _counter(table), _epoch(table)
-    if column is None:
-        return
+    epoch = _epoch(table)
     for before, row in pairwise(rows):
-        last, number = count(before.cells[column]), count(row.cells[column])
+        last, number = count(before.cells[counter]), count(row.cells[counter])
         begins = epoch is not None and (
             number < last and count(row.cells[epoch]) == count(before.cells[epoch]) + 1
         )
