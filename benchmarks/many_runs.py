@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import cycle, islice, product
 from pathlib import Path
@@ -108,11 +108,10 @@ def main() -> None:
     print(json.dumps(took))
 
 
-def records(number: int) -> list[tuple[RunRecord, datetime]]:
-    """Return records of every configuration by turns, and when each was uploaded."""
+def records(number: int) -> Iterator[tuple[RunRecord, datetime]]:
+    """Yield records of every configuration by turns, and when each was uploaded."""
     last = datetime.now(timezone.utc) - QUIET
     settings = islice(cycle(product(ARCHS, PRECISIONS, BATCHES)), number)
-    made = []
     for index, (arch, precision, batch) in enumerate(settings):
         repeat = index // (len(ARCHS) * len(PRECISIONS) * len(BATCHES)) + 1
         step_s = batch / (40 + 10 * ARCHS.index(arch)) * (1 + 0.01 * (repeat * 7 % 5))
@@ -130,8 +129,7 @@ def records(number: int) -> list[tuple[RunRecord, datetime]]:
             resolved=samples.resolved(batch_size=batch),
             measurement=samples.measurement([step_s] * 100, images=batch),
         )
-        made.append((record, uploaded))
-    return made
+        yield record, uploaded
 
 
 def fill(number: int) -> None:

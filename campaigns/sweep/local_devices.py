@@ -6,9 +6,9 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from bench.config import RunConfig, TimeLimits
 from bench.errors import UserError
@@ -117,8 +117,7 @@ class Settler:
 FlopsPerSample = Callable[[RunConfig], float | None]
 
 
-@dataclass(frozen=True)
-class _Measured:
+class _Measured(NamedTuple):
     record: RunRecord
     environment: str
     whole_s: float  # from the worker's start to its end

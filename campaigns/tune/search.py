@@ -164,7 +164,7 @@ class Search:
         self.comparisons: list[PairedComparison] = []
         self.untried: list[str] = []
         self.left_out: dict[str, str] = {}
-        self._resolved = resolved
+        self._started_as = self._resolved = resolved
         self.noise = Noise()
 
     @property
@@ -262,13 +262,12 @@ class Search:
     def _not_tried(self) -> list[str]:
         """Values of the table, and batch sizes, that are allowed and were not compared."""
         known = {(comparison.field, comparison.value) for comparison in self.comparisons}
-        started_as = self.start.record.resolved or self._resolved
         names = [
             f"{knob.field}={value}"
             for knob in KNOBS[self._resolved.backend]
             for value in values_to_try(knob, self.environment, self.best, self._resolved)
             if (knob.field, value) not in known
-            and value != current(self.start.config, started_as, knob.field)
+            and value != current(self.start.config, self._started_as, knob.field)
             and isinstance(with_value(self.best, knob.field, value), RunConfig)
         ]
         batches_known = any(comparison.field == BATCH for comparison in self.comparisons)

@@ -248,11 +248,10 @@ def measure_here(
     `deliver` brings it wherever else it is kept. `interrupted` after `limit_s` seconds. Raises
     `KeyboardInterrupt`, once the record is safe, where the user ended the worker.
     """
-
-    def waiting(holder: str) -> None:
-        on_event(Event("waiting", 0.0, {"holder": holder}))
-
-    with exclusive(device_names(config.backend), waiting):
+    with exclusive(
+        device_names(config.backend),
+        lambda holder: on_event(Event("waiting", 0.0, {"holder": holder})),
+    ):
         folder = RecordFolder.create(records)
         limit = TimeLimit(time.perf_counter() + limit_s, on_event)
         record = launch_measurement(config, folder, limit.on_event)

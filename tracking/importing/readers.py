@@ -191,7 +191,12 @@ def _read_iterations(
     column = _time_column(table, unit)
     if column is None:
         raise ValueError(_no_time(table, counter))
-    measured = [row for row in table.rows if not _is_warm_up(row)]
+    marks = [each for each in table.columns if plain(each) in _WARM_UP]
+    measured = [
+        row
+        for row in table.rows
+        if not _WARM_UP_WORDS & {row.cells[each].lower() for each in marks}
+    ]
     marked = len(measured) < len(table.rows)
     _, bad = _numbers(table, table.rows, column)
     if bad or table.problems:
@@ -252,13 +257,6 @@ def _no_time(table: Table, counter: str) -> str:
     return (
         f"{what}no column is known as the time of one ({', '.join(table.columns)[:200]}): "
         "call it iteration_time_s or iteration_time_ms; call the counter repeat if rows are runs"
-    )
-
-
-def _is_warm_up(row: Row) -> bool:
-    return any(
-        plain(column) in _WARM_UP and cell.lower() in _WARM_UP_WORDS
-        for column, cell in row.cells.items()
     )
 
 

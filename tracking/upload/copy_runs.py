@@ -37,8 +37,7 @@ class Copier:
         """Return the source's runs that match and hold a whole record, oldest first."""
         wanted = schema.matching(f"tags.`{schema.UPLOADED}` = 'true'", filter_string)
         found = list(self._from.search(wanted))
-        ids = [run.data.tags.get(schema.RECORD_ID, "") for run in found]
-        held = self._to.runs_of(ids)
+        held = self._to.runs_of(run.data.tags.get(schema.RECORD_ID, "") for run in found)
         self._there |= {record_id for record_id, runs in held.items() if is_whole(runs[0])}
         return found[::-1]
 

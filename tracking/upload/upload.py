@@ -291,7 +291,6 @@ def uploading(folder: RecordFolder, wait_s: float) -> Iterator[None]:
     try:
         held = FileLock(path).acquire(timeout=wait_s)
     except Timeout:
-        message = f"another process is uploading {folder.path.name}"
-        raise LockedError(message, away=False) from None
+        raise LockedError(f"another process is uploading {folder.path.name}", away=False) from None
     with held:
         yield
