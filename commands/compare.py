@@ -57,7 +57,8 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
 
     It ends with 1 where the gate fails: B is slower (or worse) somewhere, or a configuration of A
     crashed or is missing in B, or what --fail-on names. A comparison of single runs decides
-    nothing, so only --fail-on undecided makes it fail.
+    nothing, so only --fail-on undecided makes it fail. --least-of-roof is a gate that needs no
+    second side and does not drift: a share of the machine's own roof.
     """
 
     a: str = argument()
@@ -66,6 +67,11 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
     threshold: Share = option("share by which B must differ to count as faster or slower", 0.02)
     correction: Literal["holm", "bh", "none"] = option(
         "of p-values for the number of configurations; bh is Benjamini and Hochberg's", "holm"
+    )
+    least_of_roof: Share | None = option(
+        "end with 1 where a configuration of B, or of A without B, is below this share of its "
+        "roof; with 2 where a share is not known",
+        None,
     )
     fail_on: tuple[str, ...] = option(
         "end with 1 where a configuration of B is slower (or worse), crashed, missing or "
@@ -82,14 +88,23 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
         prices = self.prices()
         if self.aa:
             return self._noise_floor(prices)
+        if self.b is None and self.least_of_roof is None:
+            raise UserError(
+                f"B is missing: compare {self.a!r} with what? (--aa and --least-of-roof take one "
+                "side)"
+            )
         if self.b is None:
-            raise UserError(f"B is missing: compare {self.a!r} with what? (--aa takes one side)")
+            _, (runs,) = self.read(self.a)
+            below = self._below_roof(runs)
+            return Result(
+                self._roof_lines(below), {"below_roof": below}, exit_code=int(bool(below))
+            )
         metric, (a, b) = self.read(self.a, self.b)
         pairing = pair_runs(a, b, metric.name)
         found = compare_pairs(
             pairing.pairs, metric, threshold=self.threshold, correction=self.correction
         )
-        gate = judge_gate(found, pairing, frozenset(self.fail_on))
+        gate, below = judge_gate(found, pairing, frozenset(self.fail_on)), self._below_roof(b)
         table, machines = (
             comparison_table(found, pairing),
             _machines((a, b), found, pairing, prices),
@@ -111,13 +126,28 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
             return {"comparison": comparison_chart(found, self.threshold)}
 
         return Result(
-            [*parts, *notes(found, pairing), gate.sentence],
-            _facts(found, pairing, gate) | {"machines": machines and machines.facts},
+            [*parts, *notes(found, pairing), gate.sentence, *self._roof_lines(below)],
+            _facts(found, pairing, gate)
+            | {"machines": machines and machines.facts, "below_roof": below},
             [table, machines.table] if machines else [table],
             charts,
             markdown,
-            int(bool(gate.failed)),
+            int(bool(gate.failed or below)),
         )
+
+    def _below_roof(self, runs: Sequence[Run]) -> Mapping[str, tuple[float, float]]:
+        from analysis.comparison.judgement import below_roof
+
+        return {} if self.least_of_roof is None else below_roof(runs, self.least_of_roof)
+
+    def _roof_lines(self, below: Mapping[str, tuple[float, float]]) -> list[str]:
+        from analysis.words import percent_interval
+
+        if self.least_of_roof is None:
+            return []
+        least = f"{100 * self.least_of_roof:g} % of its roof"
+        lines = [f"below {least}: {one}, {percent_interval(*below[one])}" for one in below]
+        return lines or [f"no configuration is below {least}"]
 
     def _noise_floor(self, prices: Prices) -> Result:
         """How much the repeats of A scatter by the metric, by default their rate."""

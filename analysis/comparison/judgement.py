@@ -19,7 +19,7 @@ from scipy import special
 from analysis.columns import metric_columns
 from analysis.comparison.pairs import Pairing
 from analysis.runs.frame import Row, ratio_row
-from analysis.runs.groups import Group, sample_of
+from analysis.runs.groups import Group, group_runs, sample_of
 from analysis.runs.run import Run
 from analysis.statistics import CORRECTIONS, RatioEstimate, estimate_ratio
 from analysis.statistics.ratios import deciding_repeats
@@ -274,3 +274,22 @@ def judge_gate(
     present = {word: counts[word] for word in order if counts[word]}
     failing = {worse if reason == "slower" else reason for reason in fail_on}
     return Gate(present, tuple(word for word in present if word in failing))
+
+
+def below_roof(runs: Iterable[Run], least: float) -> dict[str, tuple[float, float]]:
+    """Return the configurations below a share of their roof, and both ends of their share.
+
+    The lower end decides. Raises `UserError` where a configuration has no place under a roof, or
+    one that cannot be: what is not known does not pass.
+    """
+    found = {}
+    for group in group_runs(runs):
+        shares = group.of_the_roof
+        if shares is None or len(group.points) < len(group.runs):
+            why = next((run.refusal for run in group.runs if run.refusal), "no roof is known")
+            raise UserError(f"least-of-roof: {group.label} has no place under a roof: {why}")
+        if impossible := next((run for run in group.runs if run.verdict == "invalid"), None):
+            raise UserError(f"least-of-roof: {group.label}: {impossible.problems[0]}")
+        if shares[0] < least:
+            found[group.label] = shares
+    return found

@@ -36,6 +36,7 @@ from commands.console.output import Result, Shown, fact_lines
 from commands.console.progress import WorkerProgress
 
 if TYPE_CHECKING:
+    from analysis.account import Account
     from tracking.connection import Server
     from tracking.upload.delivery import Delivery
     from tracking.upload.upload import Placing
@@ -68,7 +69,11 @@ class Recording(Tracked, Shown):
     """A command that ends with a record: on disk, shown, and on the server."""
 
     def finish(
-        self, folder: RecordFolder, record: MeasuredRecord, facts: Mapping[str, Any]
+        self,
+        folder: RecordFolder,
+        record: MeasuredRecord,
+        facts: Mapping[str, Any],
+        account: Account | None = None,
     ) -> Result:
         """Upload the record if asked, and return `facts` with where it lies, and the exit code."""
         found = {"record": str(folder.path), "outcome": record.outcome, "reason": record.reason}
@@ -90,7 +95,10 @@ class Recording(Tracked, Shown):
                 code = code or NOT_TRACKED
         if record.reason is not None:
             note(f"{record.outcome}: {record.reason}")
-        return Result(fact_lines(found), found, exit_code=code)
+        if account is None:
+            return Result(fact_lines(found), found, exit_code=code)
+        lines = [*fact_lines(found), *account.lines()]
+        return Result(lines, found | account.facts(), exit_code=code)
 
 
 class Measuring(Recording):
@@ -111,6 +119,7 @@ class Measuring(Recording):
         devices: Iterable[str],
         *,
         wait: bool = True,
+        account: Callable[[AnyMeasured], Account | None] = lambda record: None,
     ) -> Result:
         """Have `launch` make a record in a new folder, show how it goes on, and `finish` it.
 
@@ -123,7 +132,7 @@ class Measuring(Recording):
                 write_atomically(folder.project_run, run_id)
             with WorkerProgress(title) as progress:
                 record = launch(folder, progress.on_event)
-            return self.finish(folder, record, facts(record))
+            return self.finish(folder, record, facts(record), account(record))
 
 
 def _tried(call: Callable[[], str]) -> tuple[str | None, str | None]:

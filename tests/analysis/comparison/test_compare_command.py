@@ -56,6 +56,33 @@ def test_a_disturbed_side_is_compared_by_its_pace_and_a_line_says_so(tmp_path):
     assert "pace" not in words_of(*on_disk(tmp_path / "x", measured("a"), measured("b")))
 
 
+def test_an_absolute_gate_fails_below_a_share_of_the_roof_and_passes_nothing_unknown(tmp_path):
+    roofs = [make.ceilings_record()]  # under which a step of 1 s is at half, one of 0.9 s at 56 %
+    slow = f"records={records_on_disk(tmp_path / 'a', *measured('a'), *roofs)}"
+    fast = f"records={records_on_disk(tmp_path / 'b', *measured('b', step_s=0.9), *roofs)}"
+    for sides, least, code in (
+        ((slow,), "0.49", 0),
+        ((slow,), "0.51", 1),
+        ((slow, fast), "0.51", 0),  # of A and B that of B
+        ((fast, slow), "0.51", 1),
+    ):
+        done = invoke(commands.compare, *sides, "--least-of-roof", least, "--fail-on", "none")
+        assert done.return_value == code, done.output
+        below = f"below {100 * float(least):g} % of its roof: lab resnet18 fp32 batch 10, 50 %"
+        assert (below in done.output) is bool(code)
+    done = invoke(commands.compare, slow, "--least-of-roof", "0.6", "--format", "json")
+    [shares] = json.loads(done.output)["below_roof"].values()
+    assert shares == pytest.approx([0.5, 0.5], rel=0.01)
+    nowhere = f"records={records_on_disk(tmp_path / 'c', *measured('c'))}"
+    with pytest.raises(
+        UserError, match=r"least-of-roof: lab resnet18.*no place under a roof: no ce"
+    ):
+        invoke(commands.compare, nowhere, "--least-of-roof", "0.1")
+    beyond = f"records={records_on_disk(tmp_path / 'd', *measured('d', step_s=0.4), *roofs)}"
+    with pytest.raises(UserError, match="125 % of the compute ceiling: impossible"):
+        invoke(commands.compare, beyond, "--least-of-roof", "0.1")
+
+
 def test_one_machine_has_its_cost_where_a_price_is_given_and_only_by_images_per_s(tmp_path):
     sides = on_disk(tmp_path, measured("a"), measured("b", step_s=0.9))
     plain = words_of(*sides)

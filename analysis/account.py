@@ -1,0 +1,203 @@
+"""The account of a step: where its time goes, in parts that add up to it exactly.
+
+Each op has three times, none shorter than the one before: at its roof (its FLOP at the peak or its
+fused bytes at the memory roof, whichever takes longer), unfused (the same with its eager bytes),
+and as measured. So a step is:
+
+- the roof, summed over its ops;
+- unfused traffic: what their eager bytes take beyond that;
+- each class of ops below its roof: what is left of their time; an op that a cache serves is faster
+  than its bytes at the memory roof, and what it gains is a negative part of its own;
+- ops whose work is not known, by class;
+- communication that nothing hides; idle time by cause, or the host between ops on a processor;
+- waiting for the loader, where the timed run says it and the profiled step had room for it;
+- profiling: the untraced step less the traced one, negative where the profiler slowed it;
+- not explained: what the others leave.
+
+The step is the timed run's. Where a profiled step is over 10 % longer or shorter the account is
+disturbed: idle time may be the profiler's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from analysis.roofs.roof import Roof
+from analysis.runs.place import PlacedProfile
+from analysis.traces.placed import PlacedTrace
+from analysis.words import percent, three_digits
+from bench.errors import Unknown
+from bench.records import OpTime, TracedOp
+from bench.records.metrics import data_wait_share
+from bench.records.profile import COMMUNICATION
+
+Kind = Literal[
+    "roof", "traffic", "ops", "cache", "unknown work", "communication", "idle", "host", "input",
+    "profiling", "not explained",
+]  # fmt: skip
+#: Parts of the step's time that the profiler may change before its idle time says nothing.
+_DISTURBED = 0.1
+#: What a convolution's label has behind its kind.
+_SIZES = re.compile(r" \d+x\d+.*| \d+ .*")
+#: A terminal shows so many parts; the smaller ones are added up.
+_MOST_LINES = 7
+_ROUNDING = 1e-9
+_HOST = "the host between ops: Python, autograd, dispatch"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a step; `of_roof` is a class's share of its own roof: roof time over its time."""
+
+    name: str
+    kind: Kind
+    time_s: float
+    of_roof: float | None = None
+
+
+@dataclass(frozen=True)
+class Account:
+    """A step and its parts, which add up to it: the roof first, then the largest.
+
+    `traced_step_s` is the profiled step, None where the step itself is a trace's.
+    """
+
+    step_time_s: float
+    parts: tuple[Part, ...]
+    traced_step_s: float | None
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether the profiler changed the step by over 10 %."""
+        traced_s = self.traced_step_s
+        return traced_s is not None and abs(traced_s / self.step_time_s - 1) > _DISTURBED
+
+    @property
+    def not_explained_s(self) -> float:
+        """Seconds for which there is no cause."""
+        return sum(part.time_s for part in self.parts if part.kind == "not explained")
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a script wants of it, ready for JSON."""
+        parts = [
+            {"name": part.name, "class": part.kind, "seconds": part.time_s,
+             "share": part.time_s / self.step_time_s, "of_its_roof": part.of_roof}
+            for part in self.parts
+        ]  # fmt: skip
+        return {
+            "step_time_s": self.step_time_s,
+            "account": parts,
+            "account_disturbed": self.is_disturbed,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the account for a terminal, its smallest parts added up."""
+        if self.is_disturbed:
+            traced_ms, step_ms = 1e3 * (self.traced_step_s or 0.0), 1e3 * self.step_time_s
+            yield (
+                f"disturbed: the profiled step takes {three_digits(traced_ms)} ms, the timed one "
+                f"{three_digits(step_ms)} ms; no part is sure"
+            )
+        shown, rest = self.parts[:_MOST_LINES], self.parts[_MOST_LINES:]
+        if rest:
+            others = sum(part.time_s for part in rest)
+            shown = (*shown, Part(f"{len(rest)} smaller parts", "ops", others))
+        for part in shown:
+            share = percent(part.time_s / self.step_time_s)
+            own = "" if part.of_roof is None else f", at {percent(part.of_roof)} of their roof"
+            yield f"{three_digits(1e3 * part.time_s):>8} ms  {share:>5}  {part.name}{own}"
+
+
+def class_of(op: OpTime | TracedOp) -> str:
+    """Return the class of an op: its kind without sizes, and its phase if that is backward."""
+    label = _SIZES.sub("", op.label)
+    return f"{label} backward" if op.phase == "backward" else label
+
+
+def account_of(profile: PlacedProfile) -> Account | Unknown:
+    """Return the account of a profiled step, or why there is none.
+
+    It is held against the timed run that it explains. Without a roof the ops' parts are their whole
+    time.
+    """
+    ops, roof = profile.record.ops, profile.used.roof if profile.used else None
+    if ops is None:
+        return Unknown(f"no times of ops: {profile.record.missing['ops']}")
+    record = profile.runs[0].record if profile.runs else None
+    timed = record.measurement if record else None
+    parts, traced_s = list(_of_ops(ops.ops, roof)), ops.step_time_s
+    rest_s = traced_s - sum(part.time_s for part in parts)
+    if timed is not None:
+        wait_s = min(data_wait_share(timed) * timed.step_s, max(rest_s, 0.0))
+        parts += [Part("waiting for the loader", "input", wait_s)] if wait_s else []
+        rest_s -= wait_s
+        parts.append(Part("the profiler", "profiling", timed.step_s - traced_s))
+    on_host = ops.device_busy_share is None
+    parts.append(Part(_HOST, "host", rest_s) if on_host else Part("device idle", "idle", rest_s))
+    return _account(timed.step_s if timed else traced_s, parts, traced_s)
+
+
+def account_of_trace(trace: PlacedTrace) -> Account:
+    """Return the account of a trace's mean step; without a roof ops are their whole time."""
+    record, idle_s = trace.record, defaultdict[str, float](float)
+    parts = list(_of_ops(record.ops, trace.used.roof if trace.used else None))
+    for step in record.steps:
+        for cause, time_s in step.idle_s_by_cause.items():
+            idle_s[cause] += time_s / len(record.steps)
+    for cause, time_s in idle_s.items():
+        kind: Kind = "input" if cause == "input" else "idle"
+        parts.append(Part(f"device idle: {cause}", kind, time_s))
+    if all(step.device_time_s is None for step in record.steps):
+        rest_s = record.step_time_s - sum(part.time_s for part in parts)
+        parts.append(Part(_HOST, "host", rest_s))
+    return _account(record.step_time_s, parts, None)
+
+
+def _of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterator[Part]:
+    """The parts of the time in which ops ran."""
+    at_roof_s = unfused_s = cached_s = communicated_s = 0.0
+    below_s: defaultdict[str, float] = defaultdict(float)
+    of_class_s: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    unknown_s: defaultdict[str, float] = defaultdict(float)
+    for op in ops:
+        name, took_s = class_of(op), op.exclusive_s
+        if op.label == COMMUNICATION:
+            communicated_s += took_s
+        elif op.flops is None or roof is None:
+            unknown_s[name] += took_s
+        else:
+            compute_s = (op.flops - op.causal_skipped_flops) / roof.peak_flops_per_s
+            fused_s, eager_s = (
+                max(compute_s, (count or 0) / roof.peak_bytes_per_s)
+                for count in (op.fused_bytes, op.eager_bytes)
+            )
+            at_roof_s += fused_s
+            unfused_s += eager_s - fused_s
+            cached_s += min(took_s - eager_s, 0.0)
+            below_s[name] += max(took_s - eager_s, 0.0)
+            of_class_s[name][0] += fused_s
+            of_class_s[name][1] += took_s
+    if roof is not None:
+        yield Part("each op at its roof", "roof", at_roof_s)
+        yield Part("unfused memory traffic", "traffic", unfused_s)
+    for name, time_s in below_s.items():
+        needed_s, took_s = of_class_s[name]
+        yield Part(f"{name} below its roof", "ops", time_s, needed_s / took_s if needed_s else None)
+    yield Part("ops that a cache serves", "cache", cached_s)
+    for name, time_s in unknown_s.items():
+        kind: Kind = "ops" if roof is None else "unknown work"
+        yield Part(name if roof is None else f"{name}, its work not known", kind, time_s)
+    yield Part("communication that nothing hides", "communication", communicated_s)
+
+
+def _account(step_s: float, parts: Iterable[Part], traced_s: float | None) -> Account:
+    known = [part for part in parts if part.time_s]
+    rest_s = step_s - sum(part.time_s for part in known)
+    if abs(rest_s) > _ROUNDING * step_s:
+        known.append(Part("not explained", "not explained", rest_s))
+    known.sort(key=lambda part: (part.kind != "roof", -abs(part.time_s)))
+    return Account(step_s, tuple(known), traced_s)

@@ -1,0 +1,134 @@
+"""The account of a step, by hand: its parts add up to it, and each has its own cause."""
+
+import factories as make
+import pytest
+import samples
+
+from analysis.account import account_of
+from analysis.runs.place import place_profiles, place_runs
+
+GIGA = 10**9
+ROOFS = [make.ceilings_record()]  # 200 GFLOP/s, 50 GB/s
+
+
+def op(label, phase, time_s, gflop, fused_gb, eager_gb, **changes):
+    work = {"flops": gflop * GIGA, "fused_bytes": fused_gb * GIGA, "eager_bytes": eager_gb * GIGA}
+    return samples.op_time(label, phase, time_s, **{**work, **changes})
+
+
+#: At the roof 0.2, 0.02 and 0.1 s; unfused 0.1, 0.18 and 0 s more.
+OPS = (
+    op("convolution 3x3 stride 2", "forward", 0.35, 40, 5, 15),
+    op("batch_norm", "backward", 0.15, 0, 1, 10),  # 0.05 s faster than its bytes at the roof
+    op("optimizer", "optimizer", 0.12, 0, 5, 5),
+)
+UNKNOWN = samples.op_time("copy", "forward", 0.03).replaced(
+    dict.fromkeys(("flops", "elementwise_flops", "eager_bytes", "fused_bytes"), "no call"),
+    flops=None,
+    elementwise_flops=None,
+    eager_bytes=None,
+    fused_bytes=None,
+)
+
+
+def account(*ops, step_s=1.0, traced_s=0.9, wait_s=0.0, timed=True, **changes):
+    """The account of a profile whose timed run takes `step_s`."""
+    record = make.run_record(measurement=make.measurement(step_s=step_s, wait_s=wait_s))
+    runs = place_runs([record], ROOFS) if timed else []
+    found = samples.op_profile(*ops, step_time_s=traced_s, **changes)
+    [placed] = place_profiles([make.profile(ops=found)], runs, ROOFS)
+    return account_of(placed)
+
+
+def times(found):
+    return {part.name: part.time_s for part in found.parts}
+
+
+def test_the_parts_of_a_step_by_hand():
+    found = account(*OPS, UNKNOWN)
+    assert times(found) == pytest.approx(
+        {
+            "each op at its roof": 0.32,
+            "unfused memory traffic": 0.28,
+            "convolution below its roof": 0.05,
+            "optimizer below its roof": 0.02,
+            "ops that a cache serves": -0.05,
+            "copy, its work not known": 0.03,
+            "the host between ops: Python, autograd, dispatch": 0.25,
+            "the profiler": 0.1,
+        }
+    )
+    assert sum(part.time_s for part in found.parts) == pytest.approx(1.0, abs=1e-15)
+    assert found.parts[0].kind == "roof"
+    sizes = [abs(part.time_s) for part in found.parts[1:]]
+    assert sizes == sorted(sizes, reverse=True)
+    of_roof = {part.name: part.of_roof for part in found.parts if part.of_roof is not None}
+    assert of_roof == pytest.approx(
+        {"convolution below its roof": 0.2 / 0.35, "optimizer below its roof": 0.1 / 0.12}
+    )
+    assert not found.is_disturbed  # by 10 %, and not more
+    assert found.not_explained_s == 0
+
+
+def test_without_a_timed_run_the_step_is_the_profiled_one():
+    found = account(*OPS, timed=False)
+    assert found.step_time_s == 0.9
+    assert "the profiler" not in times(found)
+    assert sum(times(found).values()) == pytest.approx(0.9, abs=1e-15)
+
+
+@pytest.mark.parametrize(("traced_s", "disturbed"), [(0.89, True), (1.09, False), (1.11, True)])
+def test_a_profiler_that_changes_the_step_by_over_a_tenth_disturbs_its_account(traced_s, disturbed):
+    assert account(*OPS, traced_s=traced_s).is_disturbed is disturbed
+
+
+def test_waiting_for_data_is_no_work_of_the_host_and_never_more_than_there_was():
+    waiting = times(account(*OPS, wait_s=0.1))
+    assert waiting["waiting for the loader"] == pytest.approx(0.1)
+    host = "the host between ops: Python, autograd, dispatch"
+    assert waiting[host] == pytest.approx(0.9 - 0.62 - 0.1)
+    all_of_it = times(account(*OPS, wait_s=0.5))
+    assert all_of_it["waiting for the loader"] == pytest.approx(0.28)
+    assert sum(all_of_it.values()) == pytest.approx(1.0)
+
+
+def test_of_a_gpu_the_rest_is_idle_and_communication_is_a_part():
+    reduced = samples.op_time("communication", "backward", 0.2, exclusive_s=0.05)
+    found = account(*OPS, reduced, device_busy_share=0.67 / 0.9, launch_gap_s=0.1)
+    kinds = {part.kind: part.time_s for part in found.parts}
+    assert kinds["communication"] == pytest.approx(0.05)
+    assert kinds["idle"] == pytest.approx(0.9 - 0.67)
+
+
+def test_a_causal_mask_takes_its_part_off_the_roof():
+    [masked] = [op("attention", "forward", 0.3, 40, 5, 5, causal_skipped_flops=20 * GIGA)]
+    assert times(account(masked))["each op at its roof"] == pytest.approx(0.1)
+
+
+def test_without_a_roof_ops_are_their_whole_time():
+    [placed] = place_profiles([make.profile(ops=samples.op_profile(*OPS, step_time_s=0.7))], [], [])
+    assert times(account_of(placed)) == pytest.approx(
+        {
+            "convolution": 0.35,
+            "batch_norm backward": 0.15,
+            "optimizer": 0.12,
+            "the host between ops: Python, autograd, dispatch": 0.08,
+        }
+    )
+    [placed] = place_profiles([make.profile()], [], ROOFS)
+    assert "no times of ops" in account_of(placed).reason
+
+
+def test_a_disturbed_account_says_so_first():
+    first, *_ = account(*OPS, traced_s=1.5).lines()
+    assert first == (
+        "disturbed: the profiled step takes 1500 ms, the timed one 1000 ms; no part is sure"
+    )
+
+
+def test_the_lines_add_the_small_parts_up():
+    more = [op(f"kind_{n}", "forward", 0.01 * n, 0, 0, 0) for n in range(1, 9)]
+    lines = list(account(*OPS, *more, traced_s=1.0).lines())
+    assert len(lines) == 8
+    assert lines[0].split()[:4] == ["320", "ms", "32", "%"]
+    assert "smaller parts" in lines[-1]
