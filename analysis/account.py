@@ -27,11 +27,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from analysis.roofs.roof import Roof
-from analysis.runs.place import PlacedProfile
 from analysis.traces.placed import PlacedTrace
 from analysis.words import percent, three_digits
 from bench.errors import Unknown
-from bench.records import OpTime, TracedOp
+from bench.records import Measurement, OpTime, ProfileRecord, RunRecord, TracedOp
 from bench.records.metrics import data_wait_share
 from bench.records.profile import COMMUNICATION
 
@@ -118,22 +117,21 @@ def class_of(op: OpTime | TracedOp) -> str:
     return f"{label} backward" if op.phase == "backward" else label
 
 
-def account_of(profile: PlacedProfile) -> Account | Unknown:
-    """Return the account of a profiled step, or why there is none.
+def account_of(
+    record: RunRecord | ProfileRecord, roof: Roof | None, timed: Measurement | None
+) -> Account | Unknown:
+    """Return the account of a record's profiled step, or why there is none.
 
-    It is held against the timed run that it explains. Without a roof the ops' parts are their whole
-    time.
+    `roof` is that of one of its devices; without one the ops' parts are their whole time. `timed`
+    is the window that the step is held against, of a run its own.
     """
-    ops, roof = profile.record.ops, profile.used.roof if profile.used else None
-    if ops is None:
-        return Unknown(f"no times of ops: {profile.record.missing['ops']}")
-    record = profile.runs[0].record if profile.runs else None
-    timed = record.measurement if record else None
+    if (ops := record.ops) is None:
+        return Unknown(f"no times of ops: {record.missing['ops']}")
     parts, traced_s = list(_of_ops(ops.ops, roof)), ops.step_time_s
     rest_s = traced_s - sum(part.time_s for part in parts)
     if timed is not None:
         wait_s = min(data_wait_share(timed) * timed.step_s, max(rest_s, 0.0))
-        parts += [Part("waiting for the loader", "input", wait_s)] if wait_s else []
+        parts.append(Part("waiting for the loader", "input", wait_s))
         rest_s -= wait_s
         parts.append(Part("the profiler", "profiling", timed.step_s - traced_s))
     on_host = ops.device_busy_share is None

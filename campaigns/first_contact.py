@@ -64,6 +64,7 @@ class Contact:
             "iters": 50 if on_gpu else 10,
             "warmup_iters": 5 if on_gpu else 2,
             "max_seconds": 10,
+            "explain": False,
         }
         self._known: dict[RunConfig, RunRecord] = {}
 

@@ -128,7 +128,8 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
         return Result(
             [*parts, *notes(found, pairing), gate.sentence, *self._roof_lines(below)],
             _facts(found, pairing, gate)
-            | {"machines": machines and machines.facts, "below_roof": below},
+            | {"machines": machines and machines.facts}
+            | ({} if self.least_of_roof is None else {"below_roof": below}),
             [table, machines.table] if machines else [table],
             charts,
             markdown,

@@ -11,8 +11,8 @@ import click
 
 from bench.config import parse_config
 from bench.errors import UserError
-from bench.records import CeilingsRecord, Complexity, ImportedRecord, StepSpec
-from bench.records.folders import RecordFolder, readable_records
+from bench.records import Complexity, ImportedRecord, StepSpec
+from bench.records.folders import RecordFolder, ceilings_in
 from commands.console.options import Tracked, argument, note, option, set_values
 from commands.console.progress import watched
 from commands.console.recorded import upload_at_the_end, write_record
@@ -136,7 +136,7 @@ def _place_lines(results: Sequence[ImportedRecord], records: Path) -> Iterator[s
     """Under which roofs the results stand, why others have none, and what cannot be true."""
     from analysis.runs.place import MODELLED, place
 
-    ceilings = [one for _, one in readable_records(records) if isinstance(one, CeilingsRecord)]
+    ceilings = ceilings_in(records)
     runs = [place(result, ceilings) for result in results]
     roofs = Counter(
         f"{run.point.ceiling.device} ({run.point.ceiling.kind})" for run in runs if run.point

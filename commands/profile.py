@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launcher.device_lock import crowding, device_names
 from bench.launcher.profile import launch_profile
-from bench.records import CeilingsRecord, ProfileRecord, RunRecord, ToolName
-from bench.records.folders import RecordFolder, readable_records
+from bench.records import ProfileRecord, RunRecord, ToolName
+from bench.records.folders import RecordFolder
 from bench.records.journal import OnEvent
-from commands.console.options import Configured, note, option
+from commands.console.options import Configured, option
 from commands.console.output import Answering, Result
 from commands.console.recorded import Measuring, profile_facts, timed_record
-
-if TYPE_CHECKING:
-    from analysis.account import Account
 
 
 class Profile(Configured, Measuring, Answering):
@@ -60,23 +57,7 @@ class Profile(Configured, Measuring, Answering):
 
         title = f"{config.arch} {config.precision}"
         devices = device_names(config.backend, config.devices)
-        return self.measured(title, launch, facts, devices, account=self._account)
-
-    def _account(self, profile: ProfileRecord) -> Account | None:
-        """Where the time of the profiled step goes, under the roofs and beside its timed run."""
-        from analysis.account import Account, account_of
-        from analysis.runs.place import place_profiles, place_runs
-
-        known = [record for _, record in readable_records(self.records)]
-        ceilings = [one for one in known if isinstance(one, CeilingsRecord)]
-        timed = [one for one in known if one.record_id == profile.timed_record_id]
-        runs = place_runs([one for one in timed if isinstance(one, RunRecord)], ceilings)
-        found = account_of(place_profiles([profile], runs, ceilings)[0])
-        if isinstance(found, Account):
-            return found
-        if profile.ops is not None:  # else it is said that there are no times
-            note(f"no account of the step's time: {found.reason}")
-        return None
+        return self.measured(title, launch, facts, devices)
 
     def _asked(self) -> tuple[RunConfig, RunRecord | None]:
         if self.of is None:

@@ -20,9 +20,9 @@ from analysis.traces.timeline import WHOLE, cut_steps
 from bench.config import RunConfig, parse_config
 from bench.errors import Unknown, UserError
 from bench.profilers.traces import read_trace
-from bench.records import Backend, CeilingsRecord, ProfileRecord, StepSpec
+from bench.records import Backend, ProfileRecord, StepSpec
 from bench.records.base import ratio
-from bench.records.folders import RecordFolder, readable_records
+from bench.records.folders import RecordFolder, ceilings_in
 from commands import NOT_TRACKED
 from commands.console.options import (
     Count,
@@ -133,9 +133,7 @@ class Trace(WithRecords, WithPeaks, Formatted):
         """Read every trace and place it under its roof."""
         from bench.cost.printed_ops import work_of  # which imports torch
 
-        known = (one for _, one in readable_records(self.records))
-        ceilings = [one for one in known if isinstance(one, CeilingsRecord)]
-        peaks = self.peaks()
+        ceilings, peaks = ceilings_in(self.records), self.peaks()
         for number, path in enumerate(self.files, 1):
             trace = read_trace(path)
             steps = cut_steps(trace, WHOLE if self.whole else self.steps)

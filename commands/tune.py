@@ -127,9 +127,10 @@ class Tune(Configured, Tracked, Answering):
 
     def _with_short_window(self, config: RunConfig, environment: Environment) -> RunConfig:
         """Where no window is asked for by name, that of the device's backend is used."""
-        if {"iters", "max_seconds"} & self.given:  # so many iterations, however long they take
-            return config
-        return config.model_copy(update={"max_seconds": WINDOW_S[environment.device.backend]})
+        changes: dict[str, object] = {"explain": False}  # a search has better use for the time
+        if not {"iters", "max_seconds"} & self.given:  # so many iterations, however long they take
+            changes["max_seconds"] = WINDOW_S[environment.device.backend]
+        return config.model_copy(update=changes)
 
     def _with_servers(self, kind: type[Record], here: list[Record], wanted: str) -> list[Record]:
         """Records of this folder, and others on the server if it answers."""

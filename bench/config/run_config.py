@@ -41,8 +41,9 @@ AutoCount = Auto | PositiveInt
 SYNTHETIC = "synthetic"
 FAKEDATA = "fakedata"
 
-#: Fields that say how a run is filed, not what is measured; they do not enter `config_id`.
-FILING_FIELDS = frozenset({"repeat", "env", "campaign"})
+#: Fields that say how a run is filed, or what is done after it, not what is measured; they do not
+#: enter `config_id`.
+FILING_FIELDS = frozenset({"repeat", "env", "campaign", "explain"})
 
 #: Fields that say how long is measured, not what; they do enter `config_id`.
 WINDOW_FIELDS = frozenset({"warmup_iters", "iters", "max_seconds"})
@@ -184,6 +185,10 @@ class RunConfig(BaseModel):
         False, description="time data, forward, backward and optimizer separately (more syncs)"
     )
     nvtx: bool = Field(False, description="mark iterations and phases for NVIDIA's profilers")
+    explain: Annotated[bool, Legacy(False)] = Field(
+        True,
+        description="profile one to three steps after the window, to say where a step's time goes",
+    )
     seed: Whole = Field(0, description="of weights and data")
     repeat: PositiveInt = Field(1, description="which repeat of this configuration this is")
     env: Label = Field("auto", description="label of this machine; auto: from the device's name")

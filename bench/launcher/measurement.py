@@ -103,7 +103,7 @@ def finish_run(
 ) -> RunRecord:
     """Write the record of a measurement, with its exports, and return it."""
     outcome, reason = failure_cause(folder, account.outcome, account.reason, config.world_size)
-    parts = ("resolved", "measurement", "environment", "complexity")
+    parts = ("resolved", "measurement", "environment", "complexity", "ops")
     record = RunRecord.of(
         reason or "the outcome is ok",
         account.missing,

@@ -39,7 +39,6 @@ from bench.records.measurement import (
     Measurement,
     RankFigures,
     RunRecord,
-    WorkSet,
 )
 from bench.records.profile import (
     Copies,
@@ -50,6 +49,7 @@ from bench.records.profile import (
     OpTime,
     ProfileRecord,
     ToolName,
+    WorkSet,
 )
 from bench.records.trace import IdleTime, TracedOp, TracedStep, TraceRecord
 

@@ -69,7 +69,8 @@ class Facts(Record):
 
         A fact without one in `reasons` is missing for `why`.
         """
-        needed = (name for name, field in cls.model_fields.items() if field.is_required())
+        fields = cls.model_fields.items()
+        needed = (name for name, one in fields if one.is_required() or one.default is NEWER)
         absent = [name for name in needed if facts.get(name) is None]
         known = {name: (reasons or {}).get(name, why) for name in absent}
         missing = {name: reason for name, reason in known.items() if reason}

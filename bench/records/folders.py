@@ -212,6 +212,19 @@ def readable_records(
             yield folder, record
 
 
+def ceilings_in(records: Path) -> list[CeilingsRecord]:
+    """Return the measured roofs below `records`, oldest first; none where it is no folder.
+
+    Other records are not parsed, which would take much longer.
+    """
+    found = []
+    for folder in record_folders(records, missing_ok=True):
+        with contextlib.suppress(OSError):
+            if b'"ceilings"' in folder.record.read_bytes():
+                found.append(folder.readable_record())
+    return [record for record in found if isinstance(record, CeilingsRecord)]
+
+
 def record_folders(records: Path, *, missing_ok: bool = False) -> Iterator[RecordFolder]:
     """Yield the record folders below `records`, oldest first, half-written ones too.
 

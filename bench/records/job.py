@@ -11,8 +11,8 @@ from bench.config import ResolvedConfig, RunConfig
 from bench.records.base import Count, Facts, Outcome, Record
 from bench.records.complexity import Complexity
 from bench.records.environment import Environment
-from bench.records.measurement import CacheRoof, Ceiling, CeilingSample, Measurement, WorkSet
-from bench.records.profile import OpProfile, ToolName
+from bench.records.measurement import CacheRoof, Ceiling, CeilingSample, Measurement
+from bench.records.profile import OpProfile, ToolName, WorkSet
 
 
 class Job(Record):

@@ -26,26 +26,8 @@ from bench.records.base import (
 )
 from bench.records.complexity import Complexity
 from bench.records.environment import Environment, ProcessFigures, Telemetry
+from bench.records.profile import OpProfile, WorkSet
 from bench.records.steady_state import transient
-
-
-class WorkSet(Record):
-    """Names and counts of what one training step launched.
-
-    `kernels` on CUDA, named as `bench.records.kernel_names` spells them; `ops` (aten) elsewhere.
-    """
-
-    unit: Literal["kernels", "ops"]
-    counts: dict[str, Count]
-
-    def differences(self, other: WorkSet) -> tuple[str, ...]:
-        """Return what the two do not share, as `name: 3 against 4`; empty for the same work."""
-        names = sorted(self.counts.keys() | other.counts.keys())
-        pairs = ((name, self.counts.get(name, 0), other.counts.get(name, 0)) for name in names)
-        return tuple(
-            f"{name}: {ours} against {theirs}" for name, ours, theirs in pairs if ours != theirs
-        )
-
 
 #: Mean and median of a window that nothing disturbs differ by less, and waits for data are rarer.
 MOST_APART = 0.05
@@ -205,6 +187,7 @@ class RunRecord(KeptRecord):
     telemetry: Telemetry | None
     environment: Environment | None
     complexity: Complexity | None
+    ops: OpProfile | None = Field(NEWER)  # of steps after the window
 
     @model_validator(mode="after")
     def _ok_is_whole(self) -> Self:

@@ -17,7 +17,25 @@ from bench.records.base import (
 )
 from bench.records.complexity import Complexity
 from bench.records.environment import Environment, Telemetry
-from bench.records.measurement import WorkSet
+
+
+class WorkSet(Record):
+    """Names and counts of what one training step launched.
+
+    `kernels` on CUDA, named as `bench.records.kernel_names` spells them; `ops` (aten) elsewhere.
+    """
+
+    unit: Literal["kernels", "ops"]
+    counts: dict[str, Count]
+
+    def differences(self, other: WorkSet) -> tuple[str, ...]:
+        """Return what the two do not share, as `name: 3 against 4`; empty for the same work."""
+        names = sorted(self.counts.keys() | other.counts.keys())
+        pairs = ((name, self.counts.get(name, 0), other.counts.get(name, 0)) for name in names)
+        return tuple(
+            f"{name}: {ours} against {theirs}" for name, ours, theirs in pairs if ours != theirs
+        )
+
 
 #: The label of ops whose kernels exchange data with other ranks.
 COMMUNICATION = "communication"

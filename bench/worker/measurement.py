@@ -12,7 +12,7 @@ from typing_extensions import override
 from bench.errors import Unknown
 from bench.machine.probes import probe
 from bench.profilers.ops.torch_profiler import work_set
-from bench.records import Measurement
+from bench.records import Measurement, OpProfile
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.training.devices import Device
@@ -21,6 +21,11 @@ from bench.training.team import Team
 from bench.training.window import Step
 from bench.worker.attempt import Attempt
 from bench.worker.step_setup import ReadyStep, StepSetup
+
+#: Of the time of warm-up and window, for steps that are profiled afterwards.
+_EXPLAIN_SHARE = 0.1
+#: A profiled step, the one before it, and reading its trace.
+_STEPS_OF_ONE = 4
 
 
 class MeasurementAttempt(Attempt):
@@ -42,6 +47,7 @@ class MeasurementAttempt(Attempt):
         self._before_warm_up = before_warm_up
         self.setup = StepSetup(self.job.config, journal, team)
         self._whole: Measurement | None = None  # as the window left it
+        self._ops: OpProfile | Unknown = Unknown("the run ended before a step was profiled")
         #: Of `hidden_syncs`, `work` and `ranks` those that were looked into.
         self.probed: dict[str, Any] = {}
 
@@ -72,6 +78,7 @@ class MeasurementAttempt(Attempt):
             self._whole = self.measurement()
             if has_model:
                 self._look_into_step(ready, with_profiler=not in_warm_up)
+                self._explain(ready)
 
     def _look_into_step(self, ready: ReadyStep, *, with_profiler: bool) -> None:
         """Look into the step after the window; after a failure ranks are no longer in step."""
@@ -87,6 +94,28 @@ class MeasurementAttempt(Attempt):
                 self.probed[name] = found
             if isinstance(found, Unknown) and ready.config.world_size > 1:
                 return
+
+    def _explain(self, ready: ReadyStep) -> None:
+        """Time the ops of a few more steps; whatever happens there, the measurement stands.
+
+        They take at most `_EXPLAIN_SHARE` of the time so far, but are never none.
+        """
+        why = "" if ready.config.explain else "explain=false"
+        if ready.config.world_size > 1:
+            why = "of several ranks, which must stay in step; mlproject profile looks at them"
+        elif ready.device.backend == "mps":
+            why = "on MPS ops can only be waited for one by one; mlproject profile does"
+        if why or self._whole is None:
+            self._ops = Unknown(why or "no iteration was measured")
+            return
+        self._ops = Unknown("the worker ended while it profiled a step")
+        self.write_account("ok", None)
+        spent_s = self._whole.window_s + sum(self._whole.warmup_times_s)
+        fit = int(_EXPLAIN_SHARE * spent_s / (_STEPS_OF_ONE * self._whole.step_s))
+        try:
+            self._ops = probe(ready.profile_ops, min(max(fit, 1), 3), started=True)
+        except BaseException as error:  # an interrupt, or an exit of the model's own code
+            self._ops = Unknown(f"cut off: {type(error).__name__}")
 
     def _profile(self, device: Device, step: Step) -> None:
         """Run one step of the warm-up and keep what it launched.
@@ -136,4 +165,5 @@ class MeasurementAttempt(Attempt):
             "measurement": measurement,
             "environment": probe(self.setup.environment, self.folder),
             "complexity": complexity,
+            "ops": self._ops,
         }

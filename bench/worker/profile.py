@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from bench.cost.estimate import op_work
 from bench.errors import Unknown, UnsupportedError, UserError
 from bench.machine.probes import probe
-from bench.profilers.ops.torch_profiler import profile_ops, work_set
+from bench.profilers.ops.torch_profiler import work_set
 from bench.profilers.perf.program import counting
-from bench.records import StepSpec, ToolName
+from bench.records import ToolName
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.training.devices import Device
@@ -67,14 +66,8 @@ class ProfileAttempt(Attempt):
         # of several ranks one that goes on after a failure is no longer in step with the others
         self._found["work"] = look() if ready.config.world_size > 1 else probe(look)
         is_first = ready.team.shard.rank == 0
-        spec = StepSpec.of(ready.config, ready.resolved)
-        try:  # the cost model's calls; none where it cannot follow a model, as the complexity says
-            work = op_work(spec, grad_accum_steps=ready.config.grad_accum_steps)
-        except UserError:
-            work = ()
         try:
-            trace = Path(self.job.task["trace"]) if is_first else None
-            ops = profile_ops(ready.step, ready.device, work, trace_file=trace)
+            ops = ready.profile_ops(5, Path(self.job.task["trace"]) if is_first else None)
         except UserError as error:  # kernels may not be seen; counters perhaps may
             self._found["ops"] = Unknown(str(error))
         else:

@@ -9,18 +9,20 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from bench.config import SYNTHETIC, RunConfig, TimeLimits, captures_graphs
 from bench.cost import cached_complexity
-from bench.cost.estimate import step_complexity
+from bench.cost.estimate import op_work, step_complexity
 from bench.errors import UnsupportedError, UserError
 from bench.machine import others_cpu_s, read_environment
 from bench.machine.probes import value_or_none
 from bench.machine.repository import model_code
-from bench.records import Complexity, Environment, ResolvedConfig, StepSpec
+from bench.profilers.ops.torch_profiler import profile_ops
+from bench.records import Complexity, Environment, OpProfile, ResolvedConfig, StepSpec
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.training.devices import Device
@@ -182,6 +184,17 @@ class ReadyStep:
         self.window.warm_up(
             self.step, self.limits, lambda s: self.journal.note("warmup", seconds=s), second=second
         )
+
+    def profile_ops(
+        self, iterations: int, trace_file: Path | None = None, *, started: bool = False
+    ) -> OpProfile:
+        """Time the step's ops, beside the cost model's work where it can follow the model."""
+        spec = StepSpec.of(self.config, self.resolved)
+        try:
+            work = op_work(spec, grad_accum_steps=self.config.grad_accum_steps)
+        except UserError:  # as the complexity says
+            work = ()
+        return profile_ops(self.step, self.device, work, iterations, trace_file, started=started)
 
     def measure(self) -> None:
         """Run the measured window."""

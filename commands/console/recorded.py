@@ -26,7 +26,12 @@ from bench.records import (
     Verdict,
     findings_text,
 )
-from bench.records.folders import MeasuredRecord, RecordFolder, write_atomically
+from bench.records.folders import (
+    MeasuredRecord,
+    RecordFolder,
+    ceilings_in,
+    write_atomically,
+)
 from bench.records.journal import OnEvent
 from bench.records.metrics import profile_summary
 from campaigns.sweep.plan import PastRun, take_over
@@ -73,9 +78,11 @@ class Recording(Tracked, Shown):
         folder: RecordFolder,
         record: MeasuredRecord,
         facts: Mapping[str, Any],
-        account: Account | None = None,
     ) -> Result:
-        """Upload the record if asked, and return `facts` with where it lies, and the exit code."""
+        """Upload the record if asked, and return `facts` with where it lies, and the exit code.
+
+        Of a step whose ops were timed, the account of its time stands below.
+        """
         found = {"record": str(folder.path), "outcome": record.outcome, "reason": record.reason}
         found |= facts
         code = OUTCOME_CODES[record.outcome]
@@ -95,6 +102,7 @@ class Recording(Tracked, Shown):
                 code = code or NOT_TRACKED
         if record.reason is not None:
             note(f"{record.outcome}: {record.reason}")
+        account = _account(record, self.records)
         if account is None:
             return Result(fact_lines(found), found, exit_code=code)
         lines = [*fact_lines(found), *account.lines()]
@@ -119,7 +127,6 @@ class Measuring(Recording):
         devices: Iterable[str],
         *,
         wait: bool = True,
-        account: Callable[[AnyMeasured], Account | None] = lambda record: None,
     ) -> Result:
         """Have `launch` make a record in a new folder, show how it goes on, and `finish` it.
 
@@ -132,7 +139,22 @@ class Measuring(Recording):
                 write_atomically(folder.project_run, run_id)
             with WorkerProgress(title) as progress:
                 record = launch(folder, progress.on_event)
-            return self.finish(folder, record, facts(record), account(record))
+            return self.finish(folder, record, facts(record))
+
+
+def _account(record: MeasuredRecord, records: Path) -> Account | None:
+    """Where the time of a step goes, under the roofs of its folder; None if no op was timed."""
+    if not isinstance(record, RunRecord | ProfileRecord) or record.ops is None:
+        return None
+    from analysis.account import account_of
+    from analysis.roofs.ceilings import choose_ceiling
+
+    used = choose_ceiling(record, ceilings_in(records))
+    timed: object = record
+    if isinstance(record, ProfileRecord) and record.timed_record_id:
+        timed = RecordFolder(records / record.timed_record_id).readable_record()
+    window = timed.measurement if isinstance(timed, RunRecord) else None
+    return account_of(record, used.roof if used else None, window) or None
 
 
 def _tried(call: Callable[[], str]) -> tuple[str | None, str | None]:

@@ -5,10 +5,10 @@ import pytest
 import samples
 
 from analysis.account import account_of
-from analysis.runs.place import place_profiles, place_runs
+from analysis.roofs.roof import Roof
 
 GIGA = 10**9
-ROOFS = [make.ceilings_record()]  # 200 GFLOP/s, 50 GB/s
+ROOF = Roof(200e9, 50e9)
 
 
 def op(label, phase, time_s, gflop, fused_gb, eager_gb, **changes):
@@ -33,11 +33,9 @@ UNKNOWN = samples.op_time("copy", "forward", 0.03).replaced(
 
 def account(*ops, step_s=1.0, traced_s=0.9, wait_s=0.0, timed=True, **changes):
     """The account of a profile whose timed run takes `step_s`."""
-    record = make.run_record(measurement=make.measurement(step_s=step_s, wait_s=wait_s))
-    runs = place_runs([record], ROOFS) if timed else []
+    window = make.measurement(step_s=step_s, wait_s=wait_s) if timed else None
     found = samples.op_profile(*ops, step_time_s=traced_s, **changes)
-    [placed] = place_profiles([make.profile(ops=found)], runs, ROOFS)
-    return account_of(placed)
+    return account_of(make.profile(ops=found), ROOF, window)
 
 
 def times(found):
@@ -100,14 +98,20 @@ def test_of_a_gpu_the_rest_is_idle_and_communication_is_a_part():
     assert kinds["idle"] == pytest.approx(0.9 - 0.67)
 
 
+def test_a_runs_own_steps_are_held_against_its_window():
+    steps = samples.op_profile(*OPS, step_time_s=0.95)
+    run = make.run_record(ops=steps)
+    assert times(account_of(run, ROOF, run.measurement))["the profiler"] == pytest.approx(0.05)
+
+
 def test_a_causal_mask_takes_its_part_off_the_roof():
     [masked] = [op("attention", "forward", 0.3, 40, 5, 5, causal_skipped_flops=20 * GIGA)]
     assert times(account(masked))["each op at its roof"] == pytest.approx(0.1)
 
 
 def test_without_a_roof_ops_are_their_whole_time():
-    [placed] = place_profiles([make.profile(ops=samples.op_profile(*OPS, step_time_s=0.7))], [], [])
-    assert times(account_of(placed)) == pytest.approx(
+    profile = make.profile(ops=samples.op_profile(*OPS, step_time_s=0.7))
+    assert times(account_of(profile, None, None)) == pytest.approx(
         {
             "convolution": 0.35,
             "batch_norm backward": 0.15,
@@ -115,8 +119,7 @@ def test_without_a_roof_ops_are_their_whole_time():
             "the host between ops: Python, autograd, dispatch": 0.08,
         }
     )
-    [placed] = place_profiles([make.profile()], [], ROOFS)
-    assert "no times of ops" in account_of(placed).reason
+    assert "no times of ops" in account_of(make.profile(), ROOF, None).reason
 
 
 def test_a_disturbed_account_says_so_first():

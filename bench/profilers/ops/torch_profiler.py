@@ -228,12 +228,15 @@ def profile_ops(
     work: Sequence[CallWork],
     iterations: int = 5,
     trace_file: Path | None = None,
+    *,
+    started: bool = False,
 ) -> OpProfile:
     """Run `step` once for the tool to start up, then `iterations` times to time its ops.
 
     Before each timed step goes one that is not: reading the last trace has taken the memory that
     the allocator keeps from step to step, and a step that pays for new pages is up to a third
-    slower.
+    slower. Where the tool has `started` in this process and the step has just run, neither is done
+    before the first.
 
     `work` are the cost model's calls of the same step (`bench.cost.estimate.op_work`). Times are of
     the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
@@ -241,10 +244,12 @@ def profile_ops(
     """
     recorders = {"cpu": Profiled, "cuda": ProfiledOnDevice, "mps": Synchronized}
     recorder = recorders[device.backend](step, device, trace_file)
-    recorder.record()
+    if not started:
+        recorder.record()
     steps = []
-    for _ in range(iterations):
-        step()
+    for number in range(iterations):
+        if number or not started:
+            step()
         steps.append(recorder.record())
     found = _profile(recorder.method, steps, work)
     if trace_file is not None and trace_file.exists() and (why := pack_trace(trace_file)):
