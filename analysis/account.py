@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from analysis.roofs.roof import Roof
+from analysis.runs.run import Run
 from analysis.traces.placed import PlacedTrace
-from analysis.words import percent, three_digits
+from analysis.words import percent, ratio_digits, three_digits
 from bench.errors import Unknown
 from bench.records import Measurement, OpTime, ProfileRecord, RunRecord, TracedOp
 from bench.records.metrics import data_wait_share
@@ -82,16 +83,26 @@ class Account:
 
     def facts(self) -> dict[str, Any]:
         """Return what a script wants of it, ready for JSON."""
-        parts = [
+        return {
+            "step_time_s": self.step_time_s,
+            "account": self.rows(),
+            "account_disturbed": self.is_disturbed,
+        }
+
+    def metrics(self) -> dict[str, float]:
+        """Return the seconds of each class of parts by the names of metrics on a tracked run."""
+        sums_s: defaultdict[str, float] = defaultdict(float)
+        for part in self.parts:
+            sums_s[f"account_{part.kind.replace(' ', '_')}_s"] += part.time_s
+        return dict(sums_s)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row per part: its name, class, seconds, share of the step and of its roof."""
+        return [
             {"name": part.name, "class": part.kind, "seconds": part.time_s,
              "share": part.time_s / self.step_time_s, "of_its_roof": part.of_roof}
             for part in self.parts
         ]  # fmt: skip
-        return {
-            "step_time_s": self.step_time_s,
-            "account": parts,
-            "account_disturbed": self.is_disturbed,
-        }
 
     def lines(self) -> Iterator[str]:
         """Yield the account for a terminal, its smallest parts added up."""
@@ -109,6 +120,61 @@ class Account:
             share = percent(part.time_s / self.step_time_s)
             own = "" if part.of_roof is None else f", at {percent(part.of_roof)} of their roof"
             yield f"{three_digits(1e3 * part.time_s):>8} ms  {share:>5}  {part.name}{own}"
+
+
+#: What removes a part, by its kind.
+_REMEDIES: Mapping[Kind, str] = {
+    "traffic": "torch.compile fuses elementwise ops into their neighbours, and saves their traffic",
+    "ops": "another layout, precision or batch size may choose faster kernels: mlproject tune",
+    "communication": "larger buckets, or gradients in 16 bits, hide or save communication",
+    "idle": "CUDA graphs, torch.compile or a larger batch leave the device fewer gaps",
+    "host": "torch.compile or a larger batch leaves the host less to do for each op",
+    "input": "more loader processes have batches ready earlier",
+}
+#: A smaller part is not worth a sentence.
+_LEAST_SHARE = 0.05
+
+
+def largest_loss(account: Account) -> str | None:
+    """Return a sentence on the largest part that can be removed; None where there is none to tell.
+
+    Nothing is said of a disturbed account, and of parts below 5 % of the step.
+    """
+    parts = [part for part in account.parts if part.kind in _REMEDIES]
+    part = max(parts, key=lambda part: part.time_s, default=None)
+    if part is None or account.is_disturbed:
+        return None
+    share = part.time_s / account.step_time_s
+    if share < _LEAST_SHARE:
+        return None
+    return f"{percent(share)} of its step is {part.name}: {_REMEDIES[part.kind]}"
+
+
+#: Parts of a difference that are named.
+_MOST_NAMED = 4
+
+
+def difference(a: Account, b: Account) -> str:
+    """Return which parts make a step of B shorter or longer than one of A, the largest first.
+
+    And what the roofs of both allow, where both are known.
+    """
+    gains_s = {part.name: 0.0 for part in (*a.parts, *b.parts)}
+    for account, sign in ((a, 1), (b, -1)):
+        for part in account.parts:
+            gains_s[part.name] += sign * part.time_s
+    whole_s = a.step_time_s - b.step_time_s
+    word, sign = ("saved", 1) if whole_s >= 0 else ("added", -1)
+    largest = sorted(gains_s.items(), key=lambda one: -abs(one[1]))[:_MOST_NAMED]
+    named = ", ".join(f"{name} {three_digits(sign * 1e3 * gain)}" for name, gain in largest if gain)
+    said = f"of {three_digits(1e3 * abs(whole_s))} ms {word}: {named}"
+    a_roof_s, b_roof_s = (
+        sum(part.time_s for part in one.parts if part.kind == "roof") for one in (a, b)
+    )
+    if not (a_roof_s and b_roof_s):
+        return said
+    times = f"{ratio_digits(a_roof_s / b_roof_s)} times, measured are "
+    return f"{said}; the roofs allow {times}{ratio_digits(a.step_time_s / b.step_time_s)}"
 
 
 def class_of(op: OpTime | TracedOp) -> str:
@@ -137,6 +203,22 @@ def account_of(
     on_host = ops.device_busy_share is None
     parts.append(Part(_HOST, "host", rest_s) if on_host else Part("device idle", "idle", rest_s))
     return _account(timed.step_s if timed else traced_s, parts, traced_s)
+
+
+def account_of_run(run: Run) -> Account | Unknown:
+    """Return the account of a run's own step, under the roof of its place, or why there is none."""
+    if (record := run.record) is None:
+        return Unknown("another program measured it")
+    return account_of(record, run.point.roof if run.point else None, record.measurement)
+
+
+def newest_accounts(runs: Sequence[Run]) -> list[tuple[Run, Account]]:
+    """Return the account of each configuration's last run that has one, in the runs' order."""
+    found: dict[str, tuple[Run, Account]] = {}
+    for run in reversed(runs):
+        if run.label not in found and isinstance(account := account_of_run(run), Account):
+            found[run.label] = run, account
+    return list(found.values())[::-1]
 
 
 def account_of_trace(trace: PlacedTrace) -> Account:

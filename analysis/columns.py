@@ -337,6 +337,9 @@ _DECLARED = (
     _number("share_of_step", "of a step", percent),
     _text("op", "in", wraps_em=14),
     _number("difference_ms", "ms added to the step", signed),
+    # of the account of a step
+    _text("part: name", "part", wraps_em=20),
+    _number("of_its_roof", "of its roof", percent),
 )  # fmt: skip
 #: By name.
 COLUMNS = dict(_DECLARED)

@@ -80,7 +80,7 @@ BESIDE_RECORD = frozenset(
     )
 )
 #: How such metrics begin.
-METRICS_BESIDE_RECORD = ("fraction_of_", "cost_per_million_")
+METRICS_BESIDE_RECORD = ("fraction_of_", "cost_per_million_", "account_")
 #: On a run whose numbers another program measured: true, and where they were read.
 IMPORTED = "mlproject.imported"
 SOURCE_FILE = "mlproject.source_file"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from analysis.account import difference, newest_accounts
 from analysis.columns import both_sides, columns
 from analysis.comparison.judgement import (
     BY_PACE,
@@ -173,6 +174,10 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
     lines += [f"left out: {line}" for line in pairing.left_out]
     lines += (doubts := in_doubt(comparisons))
     lines += covered(comparisons)
+    for one in comparisons:
+        accounts = [account for side in (one.a, one.b) for _, account in newest_accounts(side.runs)]
+        if len(accounts) == 2 and not any(account.is_disturbed for account in accounts):
+            lines.append(f"{one.label}: {difference(*accounts)}")
     words = f"less {pairing.metric}", f"more {pairing.metric}"
     for side, runs in _runs_of(comparisons).items():
         for label, odd in odd_machines(runs, pairing.metric).items():

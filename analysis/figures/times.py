@@ -1,4 +1,4 @@
-"""Iteration times of windows: their spread, a row each, and their order, a panel each."""
+"""Times: iterations of windows, their spread and order; histories; where a step's time goes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from analysis.account import Account
 from analysis.comparison.history import History
 from analysis.figures.chart import (
     KEY_GREY,
@@ -22,7 +23,7 @@ from analysis.figures.chart import (
 from analysis.figures.configurations import MAX_ROWS, hidden_rows, row_chart
 from analysis.runs.run import Run
 from analysis.statistics import find_outliers
-from analysis.words import counted, interval, plus_minus, three_digits, times
+from analysis.words import counted, interval, percent, plus_minus, three_digits, times
 
 #: Iterations beyond so many medians would flatten everything else: they are drawn at the edge.
 _EDGE = 1.6
@@ -138,6 +139,43 @@ def traced_runs(runs: Sequence[Run]) -> list[Run]:
         return abs(drift.change) if drift else 0.0, len(find_outliers(run.iteration_times_s))
 
     return sorted(runs, key=interest, reverse=True)[:6]
+
+
+#: What an account's bar shows, by the kind of its parts: words and a colour.
+_PARTS: Mapping[str, tuple[str, str]] = {
+    "roof": ("at the roof", "#0072B2"),
+    "traffic": ("unfused traffic", "#56B4E9"),
+    "ops": ("ops below their roof", "#E69F00"),
+    "unknown work": ("work not known", "#CCCCCC"),
+    "communication": ("communication", "#CC79A7"),
+    "input": ("waiting for the loader", "#000000"),
+    "idle": ("device idle", "#D55E00"),
+    "host": ("host between ops", "#999999"),
+    "not explained": ("not explained", "#F0E442"),
+    "profiling": ("the profiler", "#DDDDDD"),
+    "cache": ("served by a cache", "#009E73"),
+}
+
+
+def account_chart(accounts: Sequence[tuple[Run, Account]]) -> Chart:
+    """Return a bar for each run's step, its parts end to end; what takes time off is left of 0."""
+    series, legend, longest = [], dict[str, Series](), 0.0
+    for row, (run, account) in enumerate(accounts[:MAX_ROWS]):
+        ends_ms = {True: 0.0, False: 0.0}
+        for part in sorted(account.parts, key=lambda part: list(_PARTS).index(part.kind)):
+            (words, colour), begin_ms = _PARTS[part.kind], ends_ms[part.time_s > 0]
+            end_ms = ends_ms[part.time_s > 0] = begin_ms + 1e3 * part.time_s
+            legend[words] = look = key(words, colour, line_pt=7.0)
+            share = percent(part.time_s / account.step_time_s)
+            said = f"{run.label}\n{part.name}: {three_digits(1e3 * part.time_s)} ms, {share}"
+            line = replace(look, xs=(begin_ms, end_ms), ys=(row, row), hover=(said,) * 2)
+            series.append(line)
+        longest = max(longest, ends_ms[True])
+    left = min((end for one in series for end in one.xs), default=0.0)
+    axis = Axis(label="ms of a step", limits=(1.03 * left, 1.03 * longest))
+    names = [run.label for run, _ in accounts[:MAX_ROWS]]
+    entries = [legend[words] for words, _ in _PARTS.values() if words in legend]
+    return row_chart(names, series, axis, legend=entries, title=hidden_rows(len(accounts)))
 
 
 #: What a history shows, as its legend has it.

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from analysis.account import newest_accounts
 from analysis.comparison.machines import AcrossMachines
 from analysis.figures import (
     draw_chart,
@@ -40,7 +41,7 @@ from analysis.figures.configurations import (
 )
 from analysis.figures.interactive import figure_html, interactive_chart
 from analysis.figures.ratios import speed_up_charts
-from analysis.figures.times import distributions_chart, trace_panel, traced_runs
+from analysis.figures.times import account_chart, distributions_chart, trace_panel, traced_runs
 from analysis.findings.bottlenecks import synthetic_pairs
 from analysis.report.folder import file_names
 from analysis.report.run_tables import pooled_scatters, predicted_curves
@@ -69,6 +70,10 @@ _KERNELS_CAPTION = (
     "Executed FLOP over each kernel's own duration and bytes. Durations are the profiler's, one "
     "kernel at a time with emptied caches, and not the training's; names are cut, the numbers are "
     "those of the table"
+)
+_ACCOUNT_CAPTION = (
+    "The parts of each configuration's step, of its last run, add up to the step; what a cache or "
+    "the profiler took off stands left of 0"
 )
 _MODELS_CAPTION = "The fastest batch of each machine and model; its size stands beside the marker"
 _DATA_CAPTION = "The same configuration with data from disk and with tensors made once"
@@ -173,7 +178,10 @@ def report_figures(
 
     title = f"Roofline{', all machines' * several}"
     return {
-        "roofline": [roofline("roofline", title, placed, _ROOFLINE_CAPTION)] if placed else [],
+        "roofline": [
+            *([roofline("roofline", title, placed, _ROOFLINE_CAPTION)] if placed else []),
+            *_accounts(runs),
+        ],
         "across": _across(across, colours),
         "runs": run_figures(runs, colours),
         "machines": (
@@ -186,6 +194,12 @@ def report_figures(
             for name, one in inside.items()
         },
     }
+
+
+def _accounts(runs: Sequence[Run]) -> Iterator[ReportFigure]:
+    if accounts := newest_accounts(runs):
+        title, names = "Where the time of a step goes", [run.name for run, _ in accounts]
+        yield ReportFigure("accounts", title, _ACCOUNT_CAPTION, account_chart(accounts), names)
 
 
 def _arch(one: PlacedProfile | PlacedTrace) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 
+from analysis.account import largest_loss, newest_accounts
 from analysis.findings.differences import uplifts
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.place import PlacedProfile
@@ -49,6 +50,9 @@ def opening(runs: Sequence[Run]) -> list[str]:
         best = max(of_kind, key=attrgetter("samples_per_s"))
         sentences.append(f"{_speed(best, of_kind, words)}{_against_fp32(best, runs)}.")
         sentences.append(f"{_roof(best, of_kind, words)}.")
+        sentences += [
+            f"{loss}." for _, one in newest_accounts(best.runs) if (loss := largest_loss(one))
+        ]
     return [*sentences, f"{_sureness(runs, measured)}."]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+from analysis.account import newest_accounts
 from analysis.columns import both_sides, columns, tables
 from analysis.comparison.kinds import on_one_device
 from analysis.comparison.machines import AcrossMachines, MachinePair, mean_row
@@ -73,6 +74,10 @@ _TABLES = {
         "fraction_of_roof fraction_of_peak bound bound_because roof intensity intensity_counted "
         "step_gb counted_dram_gb traffic_amplification executed_per_algorithmic_flop "
         "not_counted_because",
+    ),
+    "accounts": (
+        "Where the time of a step goes: parts that add up to it, of each configuration's last run",
+        "numbered configuration part time_ms share_of_step of_its_roof",
     ),
     "ceilings": (
         "Ceilings",
@@ -140,6 +145,15 @@ def run_tables(runs: Sequence[Run], run_ids: Mapping[str, str] | None = None) ->
         "phases": _having(rows, ["iteration_ms"]),
         "telemetry": _having(ours, _SENSORS.split()),
         "points": _having(rows, ["bound"]),
+        "accounts": [
+            {
+                **{"run": run.name, "number": run.number, "configuration": run.label},
+                **{"name": row["name"], "time_ms": 1e3 * row["seconds"]},
+                **{"share_of_step": row["share"], "of_its_roof": row["of_its_roof"]},
+            }
+            for run, account in newest_accounts(runs)
+            for row in account.rows()
+        ],
         "ceilings": _ceilings(runs, run_ids or {}),
     }
     work = {"complexity": _complexities(runs, column_noun(sample))}

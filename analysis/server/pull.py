@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from analysis.account import Account, account_of_run
 from analysis.profiles import explains
 from analysis.roofs.ceilings import alike_devices
 from analysis.roofs.roof import Peaks
@@ -350,8 +351,10 @@ def addition_of(run: Run) -> schema.Addition | None:
         schema.ROOF_RECORD_ID: point.ceiling_record_id or "none: datasheet",
     }
     names = ("fraction_of_roof_min", "fraction_of_roof_max", "fraction_of_peak")
+    shares = {name: getattr(point, name) for name in names if math.isfinite(getattr(point, name))}
+    account = account_of_run(run)
     return schema.Addition(
-        {name: getattr(point, name) for name in names if math.isfinite(getattr(point, name))},
+        shares | (account.metrics() if isinstance(account, Account) else {}),
         {name: text[: schema.TAG_CHARACTERS] for name, text in tags.items()},
     )
 

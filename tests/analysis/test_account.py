@@ -4,8 +4,11 @@ import factories as make
 import pytest
 import samples
 
-from analysis.account import account_of
+from analysis.account import account_of, difference, largest_loss, newest_accounts
+from analysis.report.run_tables import run_tables
 from analysis.roofs.roof import Roof
+from analysis.runs.place import place_runs
+from analysis.server.pull import addition_of
 
 GIGA = 10**9
 ROOF = Roof(200e9, 50e9)
@@ -127,6 +130,63 @@ def test_a_disturbed_account_says_so_first():
     assert first == (
         "disturbed: the profiled step takes 1500 ms, the timed one 1000 ms; no part is sure"
     )
+
+
+def losses(*ops, **changes):
+    return largest_loss(account(*ops, **changes))
+
+
+def test_the_largest_part_that_can_be_removed_has_its_remedy():
+    assert losses(*OPS, traced_s=1.0) == (
+        "38 % of its step is the host between ops: Python, autograd, dispatch: torch.compile or a "
+        "larger batch leaves the host less to do for each op"
+    )
+    traffic = losses(*OPS, traced_s=0.7, step_s=0.72)
+    assert traffic.startswith("39 % of its step is unfused memory traffic: torch.compile")
+    busy = {"device_busy_share": 0.62, "launch_gap_s": 0.1}
+    assert losses(*OPS, traced_s=1.0, **busy).startswith("38 % of its step is device idle: CUDA")
+    assert "more loader processes" in losses(*OPS, traced_s=1.0, wait_s=0.3)
+
+
+def test_a_difference_names_its_parts_and_what_the_roofs_allow():
+    before, after = account(*OPS, traced_s=1.0), account(*OPS[1:], traced_s=0.55, step_s=0.55)
+    assert difference(before, after) == (
+        "of 450 ms saved: each op at its roof 200, unfused memory traffic 100, the host between "
+        "ops: Python, autograd, dispatch 100, convolution below its roof 50; the roofs allow 2.67 "
+        "times, measured are 1.82"
+    )
+    assert difference(after, before).startswith("of 450 ms added: each op at its roof 200, unfused")
+    profile = make.profile(ops=samples.op_profile(*OPS, step_time_s=1.0))
+    assert "roofs" not in difference(before, account_of(profile, None, None))
+
+
+def test_a_healthy_step_and_a_disturbed_account_are_accused_of_nothing():
+    near = op("convolution 3x3", "forward", 0.97, 190, 5, 5)  # 95 % of the compute roof
+    assert losses(near, traced_s=0.98) is None
+    assert losses(near, traced_s=0.98, device_busy_share=0.97 / 0.98, launch_gap_s=0.0) is None
+    assert losses(*OPS, traced_s=1.5) is None
+
+
+def test_of_each_configuration_the_last_run_has_its_account():
+    steps = samples.op_profile(*OPS, step_time_s=0.95)
+    records = [
+        make.run_record("first", ops=steps),
+        make.run_record("other", 20, ops=steps),
+        make.run_record("last", ops=steps),
+        make.run_record("no ops"),
+    ]
+    found = newest_accounts(place_runs(records, [make.ceilings_record()]))
+    assert {run.name for run, _ in found} == {"other", "last"}
+    for run, one in found:
+        assert one.step_time_s == 1.0
+        assert run.point is not None
+    [(run, one), *_] = found
+    beside = addition_of(run).metrics
+    seconds = {name: beside[name] for name in beside if name.startswith("account_")}
+    assert seconds["account_roof_s"] == pytest.approx(0.32)
+    assert sum(seconds.values()) == pytest.approx(one.step_time_s)
+    table = run_tables([run])["accounts"]
+    assert sum(row["time_ms"] for row in table.rows) == pytest.approx(1000)
 
 
 def test_the_lines_add_the_small_parts_up():

@@ -13,8 +13,10 @@ import pytest
 import samples
 from golden import scene
 from observed import DRIFT, curve, observation, published, repeated
+from test_account import OPS
 from test_tuning import nothing, result  # noqa: F401 (fixtures)
 
+from analysis.account import newest_accounts
 from analysis.comparison import METRICS, compare_pairs, pair_runs
 from analysis.comparison.history import histories
 from analysis.comparison.machines import across_machines
@@ -23,7 +25,13 @@ from analysis.figures import kernel_chart, model_colours, op_chart, run_chart
 from analysis.figures.chart import OTHER_MODELS, panel_chart, spread
 from analysis.figures.ratios import comparison_chart, speed_up_charts, tuning_charts
 from analysis.figures.roofline_of_steps import size_pt
-from analysis.figures.times import distributions_chart, trace_panel, traced_runs, trend_chart
+from analysis.figures.times import (
+    account_chart,
+    distributions_chart,
+    trace_panel,
+    traced_runs,
+    trend_chart,
+)
 from analysis.profiles import place_kernels, place_ops
 from analysis.report.figures import ReportFigure, run_figures, save_figures
 from analysis.roofs.ceilings import UsedCeiling
@@ -153,6 +161,10 @@ CHARTS = {
             [group_runs([observation("r", 50, data="/images"), observation("s", 100)])], {}),
         "distributions": lambda: distributions_chart([observation("a", times_s=TIMES_S)], {}),
         "drift": lambda: panel_chart([trace_panel(drifting())] * 2),
+        "accounts": lambda: account_chart(newest_accounts(place_runs(
+            [make.run_record("a", ops=samples.op_profile(*OPS, step_time_s=0.9)),
+             make.run_record("b", 20, ops=samples.op_profile(OPS[0], step_time_s=1.05))],
+            [make.ceilings_record()]))),
         "no models": lambda: of.models_chart([], {}),
         "no variability": lambda: of.variability_chart([]),
         "no pairs": lambda: of.real_synthetic_chart([], {}),
