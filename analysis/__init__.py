@@ -4,7 +4,7 @@ For a script or a notebook:
 
 - tables of tracked runs: `pull_runs`, `pull_points` (those with a place under their roof),
   `pull_iterations`; whole records: `pull_records`, `pull_record`;
-- answers: `plot_roofline`, `compare`, `predict`, `find_all`;
+- answers: `plot_roofline`, `step_account`, `compare`, `predict`, `find_all`;
 - in steps of one's own: `place`, `group_runs`, `draw_roofline` and the rest.
 
 What is drawn and compared is imported when it is first used, since Matplotlib and SciPy take a
@@ -29,6 +29,7 @@ from analysis.server.pull import (
 )
 
 if TYPE_CHECKING:
+    from analysis.account import step_account
     from analysis.comparison import compare, compare_pairs, compared_metric, pair_runs
     from analysis.figures import draw_roofline, plot_roofline, save_figure, single_axes
     from analysis.findings import find_all
@@ -55,8 +56,10 @@ __all__ = [
     "recorded",
     "save_figure",
     "single_axes",
+    "step_account",
 ]
 _LATER = {
+    "analysis.account": ("step_account",),
     "analysis.comparison": ("compare", "compare_pairs", "compared_metric", "pair_runs"),
     "analysis.figures": ("draw_roofline", "plot_roofline", "save_figure", "single_axes"),
     "analysis.findings": ("find_all",),

@@ -21,19 +21,23 @@ disturbed: idle time may be the profiler's own.
 from __future__ import annotations
 
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.roofs.roof import Roof
 from analysis.runs.run import Run
 from analysis.traces.placed import PlacedTrace
 from analysis.words import percent, ratio_digits, three_digits
-from bench.errors import Unknown
+from bench.errors import Unknown, UserError
 from bench.records import Measurement, OpTime, ProfileRecord, RunRecord, TracedOp
 from bench.records.metrics import data_wait_share
 from bench.records.profile import COMMUNICATION
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Kind = Literal[
     "roof", "traffic", "ops", "cache", "unknown work", "communication", "idle", "host", "input",
@@ -212,6 +216,21 @@ def account_of_run(run: Run) -> Account | Unknown:
     return account_of(record, run.point.roof if run.point else None, record.measurement)
 
 
+def step_account(run: Run) -> pd.DataFrame:
+    """Return the account of a run's step: a row per part, the roof first, then the largest.
+
+    Columns are `name`, `class`, `seconds`, `share` of the step and `of_its_roof`. `run` is of
+    `pull_records(...).runs()` or `place`. Raises `UserError` where no op of its step was timed.
+    """
+    import pandas as pd
+
+    account = account_of_run(run)
+    if isinstance(account, Unknown):
+        raise UserError(f"run {run.name}: {account.reason}")
+    table: pd.DataFrame = pd.DataFrame(account.rows())
+    return table
+
+
 def newest_accounts(runs: Sequence[Run]) -> list[tuple[Run, Account]]:
     """Return the account of each configuration's last run that has one, in the runs' order."""
     found: dict[str, tuple[Run, Account]] = {}
@@ -231,7 +250,11 @@ def account_of_trace(trace: PlacedTrace) -> Account:
     for cause, time_s in idle_s.items():
         kind: Kind = "input" if cause == "input" else "idle"
         parts.append(Part(f"device idle: {cause}", kind, time_s))
-    if all(step.device_time_s is None for step in record.steps):
+    windows_s = [step.device_time_s for step in record.steps if step.device_time_s is not None]
+    if windows_s:  # the step's time is from one's end to the next one's: the first is not in it
+        more_s = record.step_time_s - statistics.fmean(windows_s)
+        parts.append(Part("the first step of the trace, against the others", "profiling", more_s))
+    else:
         rest_s = record.step_time_s - sum(part.time_s for part in parts)
         parts.append(Part(_HOST, "host", rest_s))
     return _account(record.step_time_s, parts, None)

@@ -4,11 +4,21 @@ import factories as make
 import pytest
 import samples
 
-from analysis.account import account_of, difference, largest_loss, newest_accounts
+from analysis import step_account
+from analysis.account import (
+    account_of,
+    account_of_trace,
+    difference,
+    largest_loss,
+    newest_accounts,
+)
 from analysis.report.run_tables import run_tables
 from analysis.roofs.roof import Roof
 from analysis.runs.place import place_runs
 from analysis.server.pull import addition_of
+from analysis.traces.placed import place_traces
+from bench.errors import UserError
+from bench.records import IdleTime
 
 GIGA = 10**9
 ROOF = Roof(200e9, 50e9)
@@ -132,6 +142,32 @@ def test_a_disturbed_account_says_so_first():
     )
 
 
+def test_a_traces_mean_step_has_its_idle_time_by_cause_and_what_is_not_explained():
+    longer = samples.traced_step("ProfilerStep#1", idle_s=0.05)
+    longer = longer.replaced(idle=(IdleTime(cause="input", time_s=0.05),))
+    record = samples.trace_record(longer, samples.traced_step("ProfilerStep#2"), step_time_s=0.1)
+    found = account_of_trace(place_traces([record])[0])
+    assert times(found) == pytest.approx(
+        {
+            "convolution": 0.009,
+            "device idle: input": 0.025,
+            "device idle: launches": 0.015,
+            "the first step of the trace, against the others": 0.1 - 0.11,
+            "not explained": 0.061,  # its ops are not all in the record
+        }
+    )
+    assert sum(times(found).values()) == pytest.approx(0.1, abs=1e-15)
+    assert found.not_explained_s == pytest.approx(0.061)
+
+
+def test_a_trace_without_a_device_leaves_the_rest_to_the_host():
+    step = samples.TracedStep.of("no device", name="s", wall_s=0.1, idle=())
+    [placed] = place_traces([samples.trace_record(step)])
+    assert times(account_of_trace(placed)) == pytest.approx(
+        {"convolution": 0.009, "the host between ops: Python, autograd, dispatch": 0.091}
+    )
+
+
 def losses(*ops, **changes):
     return largest_loss(account(*ops, **changes))
 
@@ -187,6 +223,16 @@ def test_of_each_configuration_the_last_run_has_its_account():
     assert sum(seconds.values()) == pytest.approx(one.step_time_s)
     table = run_tables([run])["accounts"]
     assert sum(row["time_ms"] for row in table.rows) == pytest.approx(1000)
+
+
+def test_a_notebook_has_the_account_as_a_table():
+    run = place_runs([make.run_record(ops=samples.op_profile(*OPS, step_time_s=0.9))], [])[0]
+    table = step_account(run)
+    assert list(table.columns) == ["name", "class", "seconds", "share", "of_its_roof"]
+    assert table["seconds"].sum() == pytest.approx(1.0)
+    assert table["share"].sum() == pytest.approx(1.0)
+    with pytest.raises(UserError, match="run run-1: no times of ops"):
+        step_account(place_runs([make.run_record()], [])[0])
 
 
 def test_the_lines_add_the_small_parts_up():
