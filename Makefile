@@ -19,7 +19,7 @@ CAMPAIGN := make-run
 # MLflow's own lines of a run are of 1,500 characters; its warnings and errors stay
 PROJECT = $(TRACKED) MLFLOW_LOGGING_LEVEL=$${MLFLOW_LOGGING_LEVEL:-WARNING} mlflow run .
 SMALL := -P arch=resnet18 -P batch_size=4 -P data=$(IMAGES) -P workers=2 \
-	-P max_seconds=8 -P campaign=$(CAMPAIGN)
+	-P max_seconds=5 -P campaign=$(CAMPAIGN)
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.10 \
 	--no-annotate --custom-compile-command "make lock" $(UPGRADE)
