@@ -47,7 +47,8 @@ class MeasurementAttempt(Attempt):
         self._before_warm_up = before_warm_up
         self.setup = StepSetup(self.job.config, journal, team)
         self._whole: Measurement | None = None  # as the window left it
-        self._ops: OpProfile | Unknown = Unknown("the run ended before a step was profiled")
+        why = NO_MODEL if self.job.config.data_only else "the run ended before a step was profiled"
+        self._ops: OpProfile | Unknown = Unknown(why)
         #: Of `hidden_syncs`, `work` and `ranks` those that were looked into.
         self.probed: dict[str, Any] = {}
 

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 
 import torch
 
@@ -60,6 +61,22 @@ def out_of_memory():
 
 def kills_itself():
     return Small(3, die)
+
+
+#: The first step after two iterations of warm-up and a window of six.
+_EXPLAINED = 9
+
+
+def raises_when_explained():
+    return Small(_EXPLAINED, give_up)
+
+
+def dies_when_explained():
+    return Small(_EXPLAINED, die)
+
+
+def exits_when_explained():
+    return Small(_EXPLAINED, sys.exit)
 
 
 def doubled_when_asked():

@@ -156,6 +156,33 @@ def test_a_crash_keeps_its_iterations_and_its_traceback(tmp_path):
     assert "Traceback" in folder.console.read_text()
 
 
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("raises", "RuntimeError: the model had enough"),
+        ("dies", "the worker ended while it profiled a step"),
+        ("exits", "cut off: SystemExit"),
+    ],
+)
+def test_what_goes_wrong_after_the_window_leaves_a_reason_and_never_an_outcome(
+    tmp_path, how, reason
+):
+    _, record = launched(tmp_path, arch=f"crashing_models:{how}_when_explained")
+    assert (record.outcome, record.reason) == ("ok", None)
+    assert len(record.measurement.iteration_times_s) == 6
+    assert record.complexity is not None
+    assert record.missing["ops"] == reason
+
+
+def test_a_run_holds_the_times_of_its_ops_unless_it_is_told_not_to(tmp_path):
+    _, record = launched(tmp_path, arch="crashing_models:small")
+    assert record.ops.iterations >= 1
+    assert {op.phase for op in record.ops.ops if op.flops} >= {"forward", "backward"}
+    _, without = launched(tmp_path / "x", arch="crashing_models:small", explain=False)
+    assert without.missing["ops"] == "explain=false"
+    assert without.config_id == record.config_id
+
+
 @pytest.mark.long
 def test_a_worker_killed_in_its_window_is_a_record_and_leaves_no_process(tmp_path):
     workers = []
