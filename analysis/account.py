@@ -33,6 +33,7 @@ from analysis.traces.placed import PlacedTrace
 from analysis.words import percent, ratio_digits, three_digits
 from bench.errors import Unknown, UserError
 from bench.records import Measurement, OpTime, ProfileRecord, RunRecord, TracedOp
+from bench.records.base import ratio
 from bench.records.metrics import data_wait_share
 from bench.records.profile import COMMUNICATION
 
@@ -104,7 +105,7 @@ class Account:
         """Return a row per part: its name, class, seconds, share of the step and of its roof."""
         return [
             {"name": part.name, "class": part.kind, "seconds": part.time_s,
-             "share": part.time_s / self.step_time_s, "of_its_roof": part.of_roof}
+             "share": ratio(part.time_s, self.step_time_s), "of_its_roof": part.of_roof}
             for part in self.parts
         ]  # fmt: skip
 
@@ -121,7 +122,7 @@ class Account:
             others = sum(part.time_s for part in rest)
             shown = (*shown, Part(f"{len(rest)} smaller parts", "ops", others))
         for part in shown:
-            share = percent(part.time_s / self.step_time_s)
+            share = percent(ratio(part.time_s, self.step_time_s) or 0.0)
             own = "" if part.of_roof is None else f", at {percent(part.of_roof)} of their roof"
             yield f"{three_digits(1e3 * part.time_s):>8} ms  {share:>5}  {part.name}{own}"
 
@@ -289,8 +290,9 @@ def _of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterator[Par
         yield Part("unfused memory traffic", "traffic", unfused_s)
     for name, time_s in below_s.items():
         needed_s, took_s = of_class_s[name]
-        yield Part(f"{name} below its roof", "ops", time_s, needed_s / took_s if needed_s else None)
-    yield Part("ops that a cache serves", "cache", cached_s)
+        of_roof = ratio(needed_s, took_s) or None
+        yield Part(f"{name} below its roof", "ops", time_s, of_roof)
+    yield Part("ops faster than their roof, as from a cache", "cache", cached_s)
     for name, time_s in unknown_s.items():
         kind: Kind = "ops" if roof is None else "unknown work"
         yield Part(name if roof is None else f"{name}, its work not known", kind, time_s)

@@ -63,7 +63,7 @@ def test_the_parts_of_a_step_by_hand():
             "unfused memory traffic": 0.28,
             "convolution below its roof": 0.05,
             "optimizer below its roof": 0.02,
-            "ops that a cache serves": -0.05,
+            "ops faster than their roof, as from a cache": -0.05,
             "copy, its work not known": 0.03,
             "the host between ops: Python, autograd, dispatch": 0.25,
             "the profiler": 0.1,
@@ -158,6 +158,16 @@ def test_a_traces_mean_step_has_its_idle_time_by_cause_and_what_is_not_explained
     )
     assert sum(times(found).values()) == pytest.approx(0.1, abs=1e-15)
     assert found.not_explained_s == pytest.approx(0.061)
+
+
+def test_an_op_that_other_work_hides_takes_nothing_and_a_step_of_no_time_is_no_error():
+    hidden = op("relu", "forward", 0.1, 0, 0, 0, exclusive_s=0.0)
+    assert "relu below its roof" not in times(account(*OPS, hidden))
+    steps = (samples.TracedStep.of("no device", name="s", wall_s=0.0, idle=()),)
+    [placed] = place_traces([samples.trace_record(*steps, step_time_s=0.0)])
+    found = account_of_trace(placed)
+    assert {row["share"] for row in found.rows()} == {None}
+    assert list(found.lines())
 
 
 def test_a_trace_without_a_device_leaves_the_rest_to_the_host():
