@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from analysis.profiles import short_kernel_name
 from analysis.roofs.roof import Roof
 from analysis.runs.run import Run
 from analysis.traces.placed import PlacedTrace
@@ -183,8 +184,12 @@ def difference(a: Account, b: Account) -> str:
 
 
 def class_of(op: OpTime | TracedOp) -> str:
-    """Return the class of an op: its kind without sizes, and its phase if that is backward."""
-    label = _SIZES.sub("", op.label)
+    """Return the class of an op: its kind without sizes, and its phase if that is backward.
+
+    What a graph launched has its kernel's name for a label, which is shortened.
+    """
+    is_kernel = "::" in op.label or "<" in op.label
+    label = short_kernel_name(op.label) if is_kernel else _SIZES.sub("", op.label)
     return f"{label} backward" if op.phase == "backward" else label
 
 

@@ -117,6 +117,14 @@ def test_a_runs_own_steps_are_held_against_its_window():
     assert times(account_of(run, ROOF, run.measurement))["the profiler"] == pytest.approx(0.05)
 
 
+def test_a_kernel_that_a_graph_launched_has_a_short_name():
+    long = "at::native::vectorized_elementwise_kernel<4,at::native::CUDAFunctor_add<float>,int>"
+    [name] = [
+        name for name in times(account(op(long, "forward", 0.3, 0, 0, 0))) if "Functor" in name
+    ]
+    assert name == "vectorized_elementwise CUDAFunctor_add below its roof"
+
+
 def test_a_causal_mask_takes_its_part_off_the_roof():
     [masked] = [op("attention", "forward", 0.3, 40, 5, 5, causal_skipped_flops=20 * GIGA)]
     assert times(account(masked))["each op at its roof"] == pytest.approx(0.1)
