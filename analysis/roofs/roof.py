@@ -27,7 +27,8 @@ class Roof:
     """Two limits of one device in one math mode, both positive.
 
     What a device may exceed them by without a fault: `burst_flops_per_s`, for as long as its power
-    allows, and `one_way_bytes_per_s`, by a kernel that only reads or only writes. 0 where unknown.
+    allows, or by convolutions that execute fewer FLOP than are counted; and `one_way_bytes_per_s`,
+    by a kernel that only reads or only writes. 0 where unknown.
     """
 
     peak_flops_per_s: float

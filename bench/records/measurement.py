@@ -204,7 +204,7 @@ class Ceiling(Facts):
     math_mode: MathMode
     peak_flops_per_s: PositiveRate | None
     peak_bytes_per_s: PositiveRate | None
-    burst_flops_per_s: PositiveRate | None  # of short repetitions, before power limits the clock
+    burst_flops_per_s: PositiveRate | None  # of short repetitions, or by Winograd's algorithm
     one_way_bytes_per_s: PositiveRate | None  # of reading alone or of writing alone
     kind: Literal["measured", "datasheet"]
     source: str

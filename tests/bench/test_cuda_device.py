@@ -63,7 +63,8 @@ def test_roofs_are_what_lasts(tmp_path):
     record = measure_roofs("cuda", records=tmp_path)
     assert record.outcome == "ok", record.reason
     for ceiling in record.ceilings:
-        assert 0.5 * ceiling.burst_flops_per_s < ceiling.peak_flops_per_s
+        if ceiling.math_mode != "fp32":  # whose bursts are Winograd's convolutions
+            assert 0.5 * ceiling.burst_flops_per_s < ceiling.peak_flops_per_s
         assert ceiling.peak_bytes_per_s > 0
         assert ceiling.one_way_bytes_per_s > 0
 

@@ -44,7 +44,7 @@ def measure_scripted(device, fails=lambda op, elements: None, rate=product_rate,
 
 
 def test_a_scripted_gpu_has_exactly_its_scripted_roofs(roomy_gpu):
-    """The convolutions run at 1.25 times the products' rate, so they set the roof."""
+    """The convolutions run at 1.25 times the products' rate, so they set the roof, but for fp32."""
     device = QueueingDevice(*GPU_MODES)
     start_s = device.clock()
     ceilings, samples, _ = measure_scripted(device, budget_s=6.0)
@@ -52,13 +52,16 @@ def test_a_scripted_gpu_has_exactly_its_scripted_roofs(roomy_gpu):
     assert [ceiling.math_mode for ceiling in ceilings] == list(GPU_MODES)
     for ceiling in ceilings:
         expected = 1.25 * PRODUCT_RATES[ceiling.math_mode]
-        assert ceiling.peak_flops_per_s == pytest.approx(expected, rel=1e-9)
+        by_products = ceiling.math_mode == "fp32"  # convolutions may execute fewer FLOP
+        peak = expected / 1.25 if by_products else expected
+        assert ceiling.peak_flops_per_s == pytest.approx(peak, rel=1e-9)
         assert ceiling.burst_flops_per_s == pytest.approx(expected, rel=1e-9)
         assert ceiling.peak_bytes_per_s == pytest.approx(1.2e12, rel=1e-9)
         assert ceiling.one_way_bytes_per_s == pytest.approx(1.4e12, rel=1e-9)
         assert (ceiling.device, ceiling.backend) == ("Scripted GPU", "cuda")
         assert ceiling.kind == "measured"
-        assert ceiling.source.startswith(f"conv {ceiling.math_mode} 3x3 ")
+        probe = "matmul fp32 " if by_products else f"conv {ceiling.math_mode} 3x3 "
+        assert ceiling.source.startswith(probe)
         assert re.search(r"; update \d+ MiB, upper quartile of \d+, spread \+0", ceiling.source)
         assert ceiling.source.endswith(f"torch {torch.__version__}")
         assert datetime.fromisoformat(ceiling.date).utcoffset().total_seconds() == 0
