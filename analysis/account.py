@@ -6,8 +6,9 @@ and as measured. So a step is:
 
 - the roof, summed over its ops;
 - unfused traffic: what their eager bytes take beyond that;
-- each class of ops below its roof: what is left of their time; an op that a cache serves is faster
-  than its bytes at the memory roof, and what it gains is a negative part of its own;
+- each class of ops below its roof: what is left of their time; an op that a cache serves, or a
+  convolution that executes fewer FLOP than are counted (Winograd), is faster than its roof, and
+  what it gains is a negative part of its own;
 - ops whose work is not known, by class;
 - communication that nothing hides; idle time by cause, or the host between ops on a processor;
 - waiting for the loader, where the timed run says it and the profiled step had room for it;
@@ -66,7 +67,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Account:
+class StepAccount:
     """A step and its parts, which add up to it: the roof first, then the largest.
 
     `traced_step_s` is the profiled step, None where the step itself is a trace's.
@@ -141,7 +142,7 @@ _REMEDIES: Mapping[Kind, str] = {
 _LEAST_SHARE = 0.05
 
 
-def largest_loss(account: Account) -> str | None:
+def largest_loss(account: StepAccount) -> str | None:
     """Return a sentence on the largest part that can be removed; None where there is none to tell.
 
     Nothing is said of a disturbed account, and of parts below 5 % of the step.
@@ -160,7 +161,7 @@ def largest_loss(account: Account) -> str | None:
 _MOST_NAMED = 4
 
 
-def difference(a: Account, b: Account) -> str:
+def difference(a: StepAccount, b: StepAccount) -> str:
     """Return which parts make a step of B shorter or longer than one of A, the largest first.
 
     And what the roofs of both allow, where both are known.
@@ -195,7 +196,7 @@ def class_of(op: OpTime | TracedOp) -> str:
 
 def account_of(
     record: RunRecord | ProfileRecord, roof: Roof | None, timed: Measurement | None
-) -> Account | Unknown:
+) -> StepAccount | Unknown:
     """Return the account of a record's profiled step, or why there is none.
 
     `roof` is that of one of its devices; without one the ops' parts are their whole time. `timed`
@@ -215,7 +216,7 @@ def account_of(
     return _account(timed.step_s if timed else traced_s, parts, traced_s)
 
 
-def account_of_run(run: Run) -> Account | Unknown:
+def account_of_run(run: Run) -> StepAccount | Unknown:
     """Return the account of a run's own step, under the roof of its place, or why there is none."""
     if (record := run.record) is None:
         return Unknown("another program measured it")
@@ -237,16 +238,16 @@ def step_account(run: Run) -> pd.DataFrame:
     return table
 
 
-def newest_accounts(runs: Sequence[Run]) -> list[tuple[Run, Account]]:
+def newest_accounts(runs: Sequence[Run]) -> list[tuple[Run, StepAccount]]:
     """Return the account of each configuration's last run that has one, in the runs' order."""
-    found: dict[str, tuple[Run, Account]] = {}
+    found: dict[str, tuple[Run, StepAccount]] = {}
     for run in reversed(runs):
-        if run.label not in found and isinstance(account := account_of_run(run), Account):
+        if run.label not in found and isinstance(account := account_of_run(run), StepAccount):
             found[run.label] = run, account
     return list(found.values())[::-1]
 
 
-def account_of_trace(trace: PlacedTrace) -> Account:
+def account_of_trace(trace: PlacedTrace) -> StepAccount:
     """Return the account of a trace's mean step; without a roof ops are their whole time."""
     record, idle_s = trace.record, defaultdict[str, float](float)
     parts = list(_of_ops(record.ops, trace.used.roof if trace.used else None))
@@ -297,17 +298,17 @@ def _of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterator[Par
         needed_s, took_s = of_class_s[name]
         of_roof = ratio(needed_s, took_s) or None
         yield Part(f"{name} below its roof", "ops", time_s, of_roof)
-    yield Part("ops faster than their roof, as from a cache", "cache", cached_s)
+    yield Part("ops faster than their roof", "cache", cached_s)
     for name, time_s in unknown_s.items():
         kind: Kind = "ops" if roof is None else "unknown work"
         yield Part(name if roof is None else f"{name}, its work not known", kind, time_s)
     yield Part("communication that nothing hides", "communication", communicated_s)
 
 
-def _account(step_s: float, parts: Iterable[Part], traced_s: float | None) -> Account:
+def _account(step_s: float, parts: Iterable[Part], traced_s: float | None) -> StepAccount:
     known = [part for part in parts if part.time_s]
     rest_s = step_s - sum(part.time_s for part in known)
     if abs(rest_s) > _ROUNDING * step_s:
         known.append(Part("not explained", "not explained", rest_s))
     known.sort(key=lambda part: (part.kind != "roof", -abs(part.time_s)))
-    return Account(step_s, tuple(known), traced_s)
+    return StepAccount(step_s, tuple(known), traced_s)

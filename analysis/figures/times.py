@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from analysis.account import Account
+from analysis.account import StepAccount
 from analysis.comparison.history import History
 from analysis.figures.chart import (
     KEY_GREY,
@@ -153,11 +153,11 @@ _PARTS: Mapping[str, tuple[str, str]] = {
     "host": ("host between ops", "#999999"),
     "not explained": ("not explained", "#F0E442"),
     "profiling": ("the profiler", "#DDDDDD"),
-    "cache": ("served by a cache", "#009E73"),
+    "cache": ("faster than their roof", "#009E73"),
 }
 
 
-def account_chart(accounts: Sequence[tuple[Run, Account]]) -> Chart:
+def account_chart(accounts: Sequence[tuple[Run, StepAccount]]) -> Chart:
     """Return a bar for each run's step, its parts end to end; what takes time off is left of 0."""
     series, legend, longest = [], dict[str, Series](), 0.0
     for row, (run, account) in enumerate(accounts[:MAX_ROWS]):

@@ -72,8 +72,8 @@ _KERNELS_CAPTION = (
     "those of the table"
 )
 _ACCOUNT_CAPTION = (
-    "The parts of each configuration's step, of its last run, add up to the step; what a cache or "
-    "the profiler took off stands left of 0"
+    "The parts of each configuration's step, of its last run, add up to the step; what ops "
+    "are faster than their roof, and what the profiler added, stands left of 0"
 )
 _MODELS_CAPTION = "The fastest batch of each machine and model; its size stands beside the marker"
 _DATA_CAPTION = "The same configuration with data from disk and with tensors made once"

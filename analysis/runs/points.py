@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from analysis.profiles import NOT_SEEN, ProfiledStep, profiled_step
 from analysis.roofs.ceilings import UsedCeiling, choose_ceiling
-from analysis.roofs.roof import Peaks, Roof
+from analysis.roofs.roof import CEILING_MARGIN, Peaks, Roof
 from analysis.runs.bounds import Bound, StepTimes, check_possible, decide_bound, step_times
 from bench.errors import Unknown
 from bench.records import Ceiling, CeilingsRecord, Finding, Level, ProfileRecord, RunRecord, worst
@@ -141,6 +141,10 @@ def point_under(
     )
     fraction_min = attained / attainable_max
     found = list(notes)
+    above_peak = share * attained > CEILING_MARGIN * roof.peak_flops_per_s
+    if above_peak and share * attained <= CEILING_MARGIN * roof.most_flops_per_s:
+        percent = f"{100 * share * attained / roof.peak_flops_per_s:.0f} % of the compute roof"
+        found.append(("above-peak", f"{percent}: convolutions may execute fewer FLOP (Winograd)"))
     if share < 0.995:
         skipped = f"fused attention may skip {100 * (1 - share):.0f} % of the counted FLOP"
         rest = "behind causal masks: shares of the roof are of the rest"

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from analysis.account import Account, account_of_run
+from analysis.account import StepAccount, account_of_run
 from analysis.profiles import explains
 from analysis.roofs.ceilings import alike_devices
 from analysis.roofs.roof import Peaks
@@ -29,7 +29,13 @@ from bench.records import (
     RunRecord,
     TraceRecord,
 )
-from bench.records.folders import AnyRecord, RecordFolder, read_all, record_folders
+from bench.records.folders import (
+    AnyRecord,
+    RecordFolder,
+    ceilings_of,
+    read_all,
+    record_folders,
+)
 from bench.records.metrics import PHASES
 from tracking import schema
 from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
@@ -354,7 +360,7 @@ def addition_of(run: Run) -> schema.Addition | None:
     shares = {name: getattr(point, name) for name in names if math.isfinite(getattr(point, name))}
     account = account_of_run(run)
     return schema.Addition(
-        shares | (account.metrics() if isinstance(account, Account) else {}),
+        shares | (account.metrics() if isinstance(account, StepAccount) else {}),
         {name: text[: schema.TAG_CHARACTERS] for name, text in tags.items()},
     )
 
@@ -385,16 +391,5 @@ class LocalRoofs:
             return None
         for other in record_folders(folder.path.parent, missing_ok=True):
             if other.record_id not in self._found and other.record.is_file():
-                self._found[other.record_id] = self._ceilings(other)
+                self._found[other.record_id] = ceilings_of(other)
         return addition_of(place(record, [one for one in self._found.values() if one]))
-
-    @staticmethod
-    def _ceilings(folder: RecordFolder) -> CeilingsRecord | None:
-        """The record, if it is of ceilings; others are not parsed, which would take much longer."""
-        try:
-            if b'"ceilings"' not in folder.record.read_bytes():
-                return None
-        except OSError:
-            return None
-        record = folder.readable_record()
-        return record if isinstance(record, CeilingsRecord) else None

@@ -213,16 +213,20 @@ def readable_records(
 
 
 def ceilings_in(records: Path) -> list[CeilingsRecord]:
-    """Return the measured roofs below `records`, oldest first; none where it is no folder.
+    """Return the measured roofs below `records`, oldest first; none where it is no folder."""
+    folders = record_folders(records, missing_ok=True)
+    return [record for folder in folders if (record := ceilings_of(folder))]
 
-    Other records are not parsed, which would take much longer.
-    """
-    found = []
-    for folder in record_folders(records, missing_ok=True):
-        with contextlib.suppress(OSError):
-            if b'"ceilings"' in folder.record.read_bytes():
-                found.append(folder.readable_record())
-    return [record for record in found if isinstance(record, CeilingsRecord)]
+
+def ceilings_of(folder: RecordFolder) -> CeilingsRecord | None:
+    """Return the record, if it is of roofs; others are not parsed, which would take much longer."""
+    try:
+        if b'"ceilings"' not in folder.record.read_bytes():
+            return None
+    except OSError:
+        return None
+    record = folder.readable_record()
+    return record if isinstance(record, CeilingsRecord) else None
 
 
 def record_folders(records: Path, *, missing_ok: bool = False) -> Iterator[RecordFolder]:

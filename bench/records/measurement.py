@@ -30,7 +30,7 @@ from bench.records.profile import OpProfile, WorkSet
 from bench.records.steady_state import transient
 
 #: Mean and median of a window that nothing disturbs differ by less, and waits for data are rarer.
-MOST_APART = 0.05
+_MOST_APART = 0.05
 
 
 class RankFigures(Facts):
@@ -155,9 +155,9 @@ class Measurement(Facts):
     @property
     def is_disturbed(self) -> bool:
         """Whether iterations take over 5 % more on average than the median, and not for data."""
-        waits = sum(self.data_wait_s) > MOST_APART * self.window_s
+        waits = sum(self.data_wait_s) > _MOST_APART * self.window_s
         mean_s = statistics.fmean(self.steady_times_s)
-        return mean_s > (1 + MOST_APART) * self.pace_s and not waits
+        return mean_s > (1 + _MOST_APART) * self.pace_s and not waits
 
     @property
     def step_s(self) -> float:

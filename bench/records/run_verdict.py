@@ -28,6 +28,7 @@ _EVENT_GAP = 0.02
 _THROTTLED_SHARE = 0.05
 _INPUT_BOUND_SHARE = 0.05
 _OUTLIER_RATIO = 2.0
+#: Of the rest of the window: more than neighbouring iterations of a busy machine differ.
 _NOT_WARM = 1.2
 #: Of the usable cores; the launcher's own sampling stays under 1 %.
 _BUSY_HOST_SHARE = 0.05

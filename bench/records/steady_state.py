@@ -18,12 +18,12 @@ _NEAR = 0.05
 #: Of a warm-up: the fastest of more iterations is luck that does not come again.
 _LATEST = 10
 #: Half of the 95 % interval of a median that is known well enough.
-KNOWN = 0.015
+_KNOWN_TO = 0.015
 #: Of the mean. A drift of 5 % between the thirds moves the window's mean by about 2.5 %, which is
 #: more than the 2 % that a comparison takes for no change.
-DRIFT = 0.05
+_DRIFT = 0.05
 #: Fewer iterations show no drift.
-FEWEST_ITERATIONS = 15
+_FEWEST_ITERATIONS = 15
 #: Two-sided normal deviates of 95 % and of 97 %: two intervals of the latter that do not meet leave
 #: one chance in a hundred.
 _OF_PACE, _OF_DRIFT = 1.96, 2.17
@@ -114,7 +114,9 @@ def iterations_needed(times_s: Sequence[float]) -> int:
     count, width = len(times_s), pace_half_width(times_s)
     if width is None:
         return 2 * count
-    return count if width <= KNOWN else min(2 * count, math.ceil(count * (width / KNOWN) ** 2))
+    return (
+        count if width <= _KNOWN_TO else min(2 * count, math.ceil(count * (width / _KNOWN_TO) ** 2))
+    )
 
 
 def drift(times_s: Sequence[float]) -> float | None:
@@ -123,14 +125,19 @@ def drift(times_s: Sequence[float]) -> float | None:
     It is over 5 % by the medians, whose 97 % intervals do not meet, and the lower quartiles moved
     too: other work on the machine leaves these where they were.
     """
-    if len(times_s) < FEWEST_ITERATIONS:
+    if len(times_s) < _FEWEST_ITERATIONS:
         return None
     size = len(times_s) // 3
     first, last = times_s[:size], times_s[-size:]
     change = statistics.median(last) / statistics.median(first) - 1
     floor = sorted(last)[size // 4] / sorted(first)[size // 4] - 1
     intervals = [_interval(one, _OF_DRIFT, _independent(_level(one))) for one in (first, last)]
-    if abs(change) <= DRIFT or floor * change <= 0 or abs(floor) <= DRIFT / 2 or None in intervals:
+    if (
+        abs(change) <= _DRIFT
+        or floor * change <= 0
+        or abs(floor) <= _DRIFT / 2
+        or None in intervals
+    ):
         return None
     (_, end), (begin, _) = sorted(one for one in intervals if one)
     return change if end < begin else None
@@ -180,7 +187,7 @@ def window_class(times_s: Sequence[float]) -> WindowClass:
         kind, before_s = "settles", statistics.median(times_s[:cut])
     elif slower:
         kind, after = "settles", starts[-1]
-    elif len(times_s) < FEWEST_ITERATIONS:
+    elif len(times_s) < _FEWEST_ITERATIONS:
         kind = "unproven"
     drifted = drift(steady_s)
     if kind == "flat" and drifted is not None:

@@ -41,7 +41,7 @@ from commands.console.output import Result, Shown, fact_lines
 from commands.console.progress import WorkerProgress
 
 if TYPE_CHECKING:
-    from analysis.account import Account
+    from analysis.account import StepAccount
     from tracking.connection import Server
     from tracking.upload.delivery import Delivery
     from tracking.upload.upload import Placing
@@ -142,7 +142,7 @@ class Measuring(Recording):
             return self.finish(folder, record, facts(record))
 
 
-def _account(record: MeasuredRecord, records: Path) -> Account | None:
+def _account(record: MeasuredRecord, records: Path) -> StepAccount | None:
     """Where the time of a step goes, under the roofs of its folder; None if no op was timed."""
     if not isinstance(record, RunRecord | ProfileRecord) or record.ops is None:
         return None

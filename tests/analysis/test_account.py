@@ -63,7 +63,7 @@ def test_the_parts_of_a_step_by_hand():
             "unfused memory traffic": 0.28,
             "convolution below its roof": 0.05,
             "optimizer below its roof": 0.02,
-            "ops faster than their roof, as from a cache": -0.05,
+            "ops faster than their roof": -0.05,
             "copy, its work not known": 0.03,
             "the host between ops: Python, autograd, dispatch": 0.25,
             "the profiler": 0.1,

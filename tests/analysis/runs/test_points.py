@@ -140,7 +140,8 @@ def test_above_the_compute_roof_is_invalid_past_three_percent_of_a_burst(burst, 
     placed = point(make.run_record(step_s=0.5 * 100 / percent), [roofs])
     assert placed.fraction_of_peak == pytest.approx(percent / 100)
     assert placed.level == ("invalid" if said else "clean")
-    assert [one.code for one in placed.findings] == (["above-compute-roof"] if said else [])
+    beyond = ["above-peak"] if percent == 122 else []  # what a burst, or Winograd, reaches
+    assert [one.code for one in placed.findings] == (["above-compute-roof"] if said else beyond)
     assert not said or f"{said} of the compute ceiling" in placed.findings[0].message
 
 
