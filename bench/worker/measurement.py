@@ -114,7 +114,7 @@ class MeasurementAttempt(Attempt):
         spent_s = self._whole.window_s + sum(self._whole.warmup_times_s)
         fit = int(_EXPLAIN_SHARE * spent_s / (_STEPS_OF_ONE * self._whole.step_s))
         try:
-            self._ops = probe(ready.profile_ops, min(max(fit, 1), 3), started=True)
+            self._ops = probe(ready.profile_ops, min(max(fit, 1), 3), pace_s=self._whole.step_s)
         except BaseException as error:  # an interrupt, or an exit of the model's own code
             self._ops = Unknown(f"cut off: {type(error).__name__}")
 

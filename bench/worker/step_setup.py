@@ -186,7 +186,7 @@ class ReadyStep:
         )
 
     def profile_ops(
-        self, iterations: int, trace_file: Path | None = None, *, started: bool = False
+        self, iterations: int, trace_file: Path | None = None, *, pace_s: float | None = None
     ) -> OpProfile:
         """Time the step's ops, beside the cost model's work where it can follow the model."""
         spec = StepSpec.of(self.config, self.resolved)
@@ -194,7 +194,7 @@ class ReadyStep:
             work = op_work(spec, grad_accum_steps=self.config.grad_accum_steps)
         except UserError:  # as the complexity says
             work = ()
-        return profile_ops(self.step, self.device, work, iterations, trace_file, started=started)
+        return profile_ops(self.step, self.device, work, iterations, trace_file, pace_s=pace_s)
 
     def measure(self) -> None:
         """Run the measured window."""

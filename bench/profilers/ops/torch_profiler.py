@@ -35,6 +35,8 @@ from bench.training.devices import Device
 STEP_MARK = "ProfilerStep#0"
 #: Looks at one step's kernels.
 _SESSIONS = 3
+#: Of the pace: a profiled step that is so near to it is like those of the window.
+_NEAR = 0.1
 #: A larger trace is not kept; viewers load up to some hundred megabytes.
 MOST_BYTES = 100_000_000
 
@@ -229,14 +231,15 @@ def profile_ops(
     iterations: int = 5,
     trace_file: Path | None = None,
     *,
-    started: bool = False,
+    pace_s: float | None = None,
 ) -> OpProfile:
     """Run `step` once for the tool to start up, then `iterations` times to time its ops.
 
     Before each timed step goes one that is not: reading the last trace has taken the memory that
     the allocator keeps from step to step, and a step that pays for new pages is up to a third
-    slower. Where the tool has `started` in this process and the step has just run, neither is done
-    before the first.
+    slower. With `pace_s`, what the step took just now without the tool, neither is done before the
+    first; and of a machine that is not quiet only the steps are read that are within 10 % of it,
+    else the nearest.
 
     `work` are the cost model's calls of the same step (`bench.cost.estimate.op_work`). Times are of
     the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
@@ -244,25 +247,37 @@ def profile_ops(
     """
     recorders = {"cpu": Profiled, "cuda": ProfiledOnDevice, "mps": Synchronized}
     recorder = recorders[device.backend](step, device, trace_file)
-    if not started:
+    if pace_s is None:
         recorder.record()
-    steps = []
+    steps: list[TimedStep] = []
     for number in range(iterations):
-        if number or not started:
+        if number or pace_s is None:
             step()
         steps.append(recorder.record())
-    found = _profile(recorder.method, steps, work)
+    found = _profile(recorder.method, steps, work, pace_s)
     if trace_file is not None and trace_file.exists() and (why := pack_trace(trace_file)):
         return found.replaced({"trace": why})
     return found
 
 
-def _profile(method: str, timed: Sequence[TimedStep], work: Sequence[CallWork]) -> OpProfile:
+def _near(steps: list[TimedStep], pace_s: float | None) -> list[TimedStep]:
+    """The steps that took about `pace_s`, or the one that comes nearest to it; without it all."""
+    if pace_s is None:
+        return steps
+    by_distance = sorted(steps, key=lambda step: abs(step.wall_s - pace_s))
+    near = [step for step in steps if abs(step.wall_s / pace_s - 1) <= _NEAR]
+    return near or by_distance[:1]
+
+
+def _profile(
+    method: str, timed: Sequence[TimedStep], work: Sequence[CallWork], pace_s: float | None = None
+) -> OpProfile:
     """Sum up the steps, but for those of which the profiler lost kernels (pytorch#192021)."""
     most = max(step.kernels for step in timed)
     steps = [step for step in timed if step.kernels == most]
     if lost := len(timed) - len(steps):
         method += f"; {lost} of {len(timed)} steps left out, of which it lost kernels"
+    steps = _near(steps, pace_s)
     shares = [join(step.ops, CallsInOrder(work)) for step in steps]
     facts: dict[str, Any] = {
         "device_busy_share": _median(step.busy_s and step.busy_s / step.wall_s for step in steps),

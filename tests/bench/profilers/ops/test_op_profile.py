@@ -294,6 +294,26 @@ def test_a_step_that_lost_kernels_is_left_out_and_counted():
     assert profile.method == "by hand; 1 of 3 steps left out, of which it lost kernels"
 
 
+@pytest.mark.parametrize(
+    ("walls_s", "pace_s", "step_time_s"),
+    [
+        ((10, 12, 14), 12.5, 12),  # within 10 % of the pace
+        ((10, 12, 13), 12.5, 12.5),
+        ((10, 14, 20), 12.5, 14),  # the nearest
+        ((10, 14, 20), None, 14),  # all
+    ],
+)
+def test_of_a_restless_machine_the_steps_are_read_that_are_near_the_pace(
+    walls_s, pace_s, step_time_s
+):
+    steps = [
+        TimedStep(wall_s, [relu(wall_s)], missing=dict.fromkeys(MISSING, "no"))
+        for wall_s in walls_s
+    ]
+    profile = _profile("by hand", steps, (), pace_s)
+    assert profile.step_time_s == profile.ops_time_s == step_time_s
+
+
 MISSING = ("device_busy_share", "launch_gap_s", "copies")
 
 
