@@ -29,11 +29,11 @@ from analysis.server.pull import (
 )
 
 if TYPE_CHECKING:
-    from analysis.account import step_account
     from analysis.comparison import compare, compare_pairs, compared_metric, pair_runs
     from analysis.figures import draw_roofline, plot_roofline, save_figure, single_axes
     from analysis.findings import find_all
     from analysis.prediction import predict
+    from analysis.runs.frame import step_account
 
 __all__ = [
     "RecordSet",
@@ -59,11 +59,11 @@ __all__ = [
     "step_account",
 ]
 _LATER = {
-    "analysis.account": ("step_account",),
     "analysis.comparison": ("compare", "compare_pairs", "compared_metric", "pair_runs"),
     "analysis.figures": ("draw_roofline", "plot_roofline", "save_figure", "single_axes"),
     "analysis.findings": ("find_all",),
     "analysis.prediction": ("predict",),
+    "analysis.runs.frame": ("step_account",),
 }
 
 

@@ -22,25 +22,19 @@ disturbed: idle time may be the profiler's own.
 from __future__ import annotations
 
 import re
-import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from analysis.profiles import short_kernel_name
 from analysis.roofs.roof import Roof
-from analysis.runs.run import Run
-from analysis.traces.placed import PlacedTrace
 from analysis.words import percent, ratio_digits, three_digits
-from bench.errors import Unknown, UserError
+from bench.errors import Unknown
 from bench.records import Measurement, OpTime, ProfileRecord, RunRecord, TracedOp
 from bench.records.base import ratio
 from bench.records.metrics import data_wait_share
 from bench.records.profile import COMMUNICATION
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Kind = Literal[
     "roof", "traffic", "ops", "cache", "unknown work", "communication", "idle", "host", "input",
@@ -53,7 +47,8 @@ _SIZES = re.compile(r" \d+x\d+.*| \d+ .*")
 #: A terminal shows so many parts; the smaller ones are added up.
 _MOST_LINES = 7
 _ROUNDING = 1e-9
-_HOST = "the host between ops: Python, autograd, dispatch"
+#: What a processor does with the rest of a step.
+HOST = "the host between ops: Python, autograd, dispatch"
 
 
 @dataclass(frozen=True)
@@ -83,10 +78,14 @@ class StepAccount:
         traced_s = self.traced_step_s
         return traced_s is not None and abs(traced_s / self.step_time_s - 1) > _DISTURBED
 
+    def seconds_of(self, kind: Kind) -> float:
+        """Return the seconds of all parts of a kind."""
+        return sum(part.time_s for part in self.parts if part.kind == kind)
+
     @property
     def not_explained_s(self) -> float:
         """Seconds for which there is no cause."""
-        return sum(part.time_s for part in self.parts if part.kind == "not explained")
+        return self.seconds_of("not explained")
 
     def facts(self) -> dict[str, Any]:
         """Return what a script wants of it, ready for JSON."""
@@ -98,10 +97,8 @@ class StepAccount:
 
     def metrics(self) -> dict[str, float]:
         """Return the seconds of each class of parts by the names of metrics on a tracked run."""
-        sums_s: defaultdict[str, float] = defaultdict(float)
-        for part in self.parts:
-            sums_s[f"account_{part.kind.replace(' ', '_')}_s"] += part.time_s
-        return dict(sums_s)
+        kinds = dict.fromkeys(part.kind for part in self.parts)
+        return {f"account_{kind.replace(' ', '_')}_s": self.seconds_of(kind) for kind in kinds}
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per part: its name, class, seconds, share of the step and of its roof."""
@@ -129,59 +126,64 @@ class StepAccount:
             yield f"{three_digits(1e3 * part.time_s):>8} ms  {share:>5}  {part.name}{own}"
 
 
-#: What removes a part, by its kind.
-_REMEDIES: Mapping[Kind, str] = {
-    "traffic": "torch.compile fuses elementwise ops into their neighbours, and saves their traffic",
-    "ops": "another layout, precision or batch size may choose faster kernels: mlproject tune",
-    "communication": "larger buckets, or gradients in 16 bits, hide or save communication",
-    "idle": "CUDA graphs, torch.compile or a larger batch leave the device fewer gaps",
-    "host": "torch.compile or a larger batch leaves the host less to do for each op",
-    "input": "more loader processes have batches ready earlier",
-}
+#: Kinds of parts that a setting or a change of the code can remove.
+REMOVABLE: tuple[Kind, ...] = ("traffic", "ops", "communication", "idle", "host", "input")
 #: A smaller part is not worth a sentence.
 _LEAST_SHARE = 0.05
 
 
-def largest_loss(account: StepAccount) -> str | None:
-    """Return a sentence on the largest part that can be removed; None where there is none to tell.
+def largest_loss(account: StepAccount) -> Part | None:
+    """Return the largest part that can be removed, if it is at least 5 % of the step.
 
-    Nothing is said of a disturbed account, and of parts below 5 % of the step.
+    None of a disturbed account, which accuses nobody.
     """
-    parts = [part for part in account.parts if part.kind in _REMEDIES]
+    parts = [part for part in account.parts if part.kind in REMOVABLE]
     part = max(parts, key=lambda part: part.time_s, default=None)
-    if part is None or account.is_disturbed:
+    if part is None or account.is_disturbed or part.time_s < _LEAST_SHARE * account.step_time_s:
         return None
-    share = part.time_s / account.step_time_s
-    if share < _LEAST_SHARE:
-        return None
-    return f"{percent(share)} of its step is {part.name}: {_REMEDIES[part.kind]}"
+    return part
 
 
 #: Parts of a difference that are named.
 _MOST_NAMED = 4
+#: A part that gained less than this share of itself does not shrink.
+_KEPT = 0.1
 
 
-def difference(a: StepAccount, b: StepAccount) -> str:
+def difference(a: StepAccount, b: StepAccount, repetitions: tuple[float, float] = (1, 1)) -> str:
     """Return which parts make a step of B shorter or longer than one of A, the largest first.
 
-    And what the roofs of both allow, where both are known.
+    And what the roofs of both allow, where both are known. Where a step does the work of several
+    `repetitions`, one of them is meant.
     """
     gains_s = {part.name: 0.0 for part in (*a.parts, *b.parts)}
-    for account, sign in ((a, 1), (b, -1)):
+    whole_s = 0.0
+    for account, times, sign in zip((a, b), repetitions, (1, -1), strict=True):
+        whole_s += sign * account.step_time_s / times
         for part in account.parts:
-            gains_s[part.name] += sign * part.time_s
-    whole_s = a.step_time_s - b.step_time_s
+            gains_s[part.name] += sign * part.time_s / times
     word, sign = ("saved", 1) if whole_s >= 0 else ("added", -1)
     largest = sorted(gains_s.items(), key=lambda one: -abs(one[1]))[:_MOST_NAMED]
     named = ", ".join(f"{name} {three_digits(sign * 1e3 * gain)}" for name, gain in largest if gain)
     said = f"of {three_digits(1e3 * abs(whole_s))} ms {word}: {named}"
     a_roof_s, b_roof_s = (
-        sum(part.time_s for part in one.parts if part.kind == "roof") for one in (a, b)
+        one.seconds_of("roof") / times for one, times in zip((a, b), repetitions, strict=True)
     )
     if not (a_roof_s and b_roof_s):
         return said
-    times = f"{ratio_digits(a_roof_s / b_roof_s)} times, measured are "
-    return f"{said}; the roofs allow {times}{ratio_digits(a.step_time_s / b.step_time_s)}"
+    allows = a_roof_s / b_roof_s
+    measured = a.step_time_s / repetitions[0] / (b.step_time_s / repetitions[1])
+    said += f"; the roofs allow {ratio_digits(allows)} times, measured are {ratio_digits(measured)}"
+    kept = [
+        part
+        for part in b.parts
+        if part.kind in REMOVABLE and gains_s[part.name] * repetitions[1] <= _KEPT * part.time_s
+    ]
+    stays = max(kept, key=lambda part: part.time_s, default=None)
+    if measured >= allows or stays is None or stays.time_s < _LEAST_SHARE * b.step_time_s:
+        return said
+    stays_ms = three_digits(1e3 * stays.time_s / repetitions[1])
+    return f"{said}: {stays_ms} ms of {stays.name} do not shrink"
 
 
 def class_of(op: OpTime | TracedOp) -> str:
@@ -204,7 +206,7 @@ def account_of(
     """
     if (ops := record.ops) is None:
         return Unknown(f"no times of ops: {record.missing['ops']}")
-    parts, traced_s = list(_of_ops(ops.ops, roof)), ops.step_time_s
+    parts, traced_s = list(parts_of_ops(ops.ops, roof)), ops.step_time_s
     rest_s = traced_s - sum(part.time_s for part in parts)
     if timed is not None:
         wait_s = min(data_wait_share(timed) * timed.step_s, max(rest_s, 0.0))
@@ -212,63 +214,12 @@ def account_of(
         rest_s -= wait_s
         parts.append(Part("the profiler", "profiling", timed.step_s - traced_s))
     on_host = ops.device_busy_share is None
-    parts.append(Part(_HOST, "host", rest_s) if on_host else Part("device idle", "idle", rest_s))
-    return _account(timed.step_s if timed else traced_s, parts, traced_s)
+    parts.append(Part(HOST, "host", rest_s) if on_host else Part("device idle", "idle", rest_s))
+    return completed(timed.step_s if timed else traced_s, parts, traced_s)
 
 
-def account_of_run(run: Run) -> StepAccount | Unknown:
-    """Return the account of a run's own step, under the roof of its place, or why there is none."""
-    if (record := run.record) is None:
-        return Unknown("another program measured it")
-    return account_of(record, run.point.roof if run.point else None, record.measurement)
-
-
-def step_account(run: Run) -> pd.DataFrame:
-    """Return the account of a run's step: a row per part, the roof first, then the largest.
-
-    Columns are `name`, `class`, `seconds`, `share` of the step and `of_its_roof`. `run` is of
-    `pull_records(...).runs()` or `place`. Raises `UserError` where no op of its step was timed.
-    """
-    import pandas as pd
-
-    account = account_of_run(run)
-    if isinstance(account, Unknown):
-        raise UserError(f"run {run.name}: {account.reason}")
-    table: pd.DataFrame = pd.DataFrame(account.rows())
-    return table
-
-
-def newest_accounts(runs: Sequence[Run]) -> list[tuple[Run, StepAccount]]:
-    """Return the account of each configuration's last run that has one, in the runs' order."""
-    found: dict[str, tuple[Run, StepAccount]] = {}
-    for run in reversed(runs):
-        if run.label not in found and isinstance(account := account_of_run(run), StepAccount):
-            found[run.label] = run, account
-    return list(found.values())[::-1]
-
-
-def account_of_trace(trace: PlacedTrace) -> StepAccount:
-    """Return the account of a trace's mean step; without a roof ops are their whole time."""
-    record, idle_s = trace.record, defaultdict[str, float](float)
-    parts = list(_of_ops(record.ops, trace.used.roof if trace.used else None))
-    for step in record.steps:
-        for cause, time_s in step.idle_s_by_cause.items():
-            idle_s[cause] += time_s / len(record.steps)
-    for cause, time_s in idle_s.items():
-        kind: Kind = "input" if cause == "input" else "idle"
-        parts.append(Part(f"device idle: {cause}", kind, time_s))
-    windows_s = [step.device_time_s for step in record.steps if step.device_time_s is not None]
-    if windows_s:  # the step's time is from one's end to the next one's: the first is not in it
-        more_s = record.step_time_s - statistics.fmean(windows_s)
-        parts.append(Part("the first step of the trace, against the others", "profiling", more_s))
-    else:
-        rest_s = record.step_time_s - sum(part.time_s for part in parts)
-        parts.append(Part(_HOST, "host", rest_s))
-    return _account(record.step_time_s, parts, None)
-
-
-def _of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterator[Part]:
-    """The parts of the time in which ops ran."""
+def parts_of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterator[Part]:
+    """Yield the parts of the time in which `ops` ran; without a roof ops are their whole time."""
     at_roof_s = unfused_s = cached_s = communicated_s = 0.0
     below_s: defaultdict[str, float] = defaultdict(float)
     of_class_s: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
@@ -305,7 +256,8 @@ def _of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterator[Par
     yield Part("communication that nothing hides", "communication", communicated_s)
 
 
-def _account(step_s: float, parts: Iterable[Part], traced_s: float | None) -> StepAccount:
+def completed(step_s: float, parts: Iterable[Part], traced_s: float | None) -> StepAccount:
+    """Return the account of a step with these parts; what they leave is not explained."""
     known = [part for part in parts if part.time_s]
     rest_s = step_s - sum(part.time_s for part in known)
     if abs(rest_s) > _ROUNDING * step_s:

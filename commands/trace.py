@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.account import account_of_trace
+from analysis.account import difference
 from analysis.report.sentences import step_sentences
 from analysis.report.step_tables import comparison_table, trace_ops_table, trace_tables
 from analysis.table import Table
@@ -102,12 +102,13 @@ class Trace(WithRecords, WithPeaks, Formatted):
             facts = {"traces": facts, "comparison": None, "not_compared": compared.reason}
         elif compared is not None:
             changes = self._longest(comparison_table(compared), "ops that explain most")
-            parts += [compared.summary, changes]
+            accounts = traces[0].account, traces[1].account
+            parts += [compared.summary, difference(*accounts, compared.repetitions), changes]
             ops = [asdict(op) for op in compared.changed]
             facts = {"traces": facts, "comparison": {**asdict(compared), "ops": ops}}
         for trace, table in zip(traces, tables, strict=True):
             parts += [trace.label, replace(trace_tables([trace])["trace-steps"], title="")]
-            parts += account_of_trace(trace).lines()
+            parts += trace.account.lines()
             parts += [f"  {sentence}" for sentence in step_sentences(trace)]
             parts.append(self._longest(table, "longest ops, per step"))
         return Result(parts, facts if len(traces) > 1 else facts[0], tables)
@@ -192,7 +193,7 @@ def _facts(trace: PlacedTrace) -> dict[str, Any]:
     }
     if isinstance(trace.ceiling, Unknown):
         record["missing"]["roof"] = trace.ceiling.reason
-    record |= account_of_trace(trace).facts()
+    record |= trace.account.facts()
     for op, place in zip(record["ops"], trace.ops, strict=True):
         op["attained_flops_per_s"] = place.flops_per_s
         op["eager_bytes_per_s"] = ratio(op["eager_bytes"], op["time_s"])

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from analysis.account import difference, newest_accounts
 from analysis.columns import both_sides, columns
 from analysis.comparison.judgement import (
     BY_PACE,
@@ -21,12 +20,13 @@ from analysis.comparison.kinds import odd_machines
 from analysis.comparison.pairs import Pairing, pair_runs
 from analysis.comparison.sides import read_side, read_sides
 from analysis.runs.frame import Row
-from analysis.runs.groups import Group
+from analysis.runs.groups import Group, difference_between
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION
 from analysis.statistics import Scope
 from analysis.table import Column, RunList, Table, markdown_text
 from analysis.words import counted, percent, three_digits
+from bench.errors import Unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -175,9 +175,9 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
     lines += (doubts := in_doubt(comparisons))
     lines += covered(comparisons)
     for one in comparisons:
-        accounts = [account for side in (one.a, one.b) for _, account in newest_accounts(side.runs)]
-        if len(accounts) == 2 and not any(account.is_disturbed for account in accounts):
-            lines.append(f"{one.label}: {difference(*accounts)}")
+        said = difference_between(one.a.runs, one.b.runs)
+        if said is not None:
+            lines.append(f"{one.label}: {said.reason if isinstance(said, Unknown) else said}")
     words = f"less {pairing.metric}", f"more {pairing.metric}"
     for side, runs in _runs_of(comparisons).items():
         for label, odd in odd_machines(runs, pairing.metric).items():

@@ -13,8 +13,13 @@ from functools import partial
 from analysis.comparison.machines import AcrossMachines, across_machines
 from analysis.comparison.prices import NO_PRICES, Prices
 from analysis.findings.batches import knee_rows
-from analysis.findings.bottlenecks import input_rows, launch_rows, next_knob_rows
-from analysis.findings.differences import odd_rows, speed_up_rows, uplift_rows, variability_rows
+from analysis.findings.bottlenecks import change_rows, input_rows, launch_rows, next_knob_rows
+from analysis.findings.differences import (
+    odd_rows,
+    speed_up_rows,
+    uplift_rows,
+    variability_rows,
+)
 from analysis.findings.faults import (
     roof_rows,
     shrinking_rows,
@@ -140,6 +145,8 @@ _RULES = (
     Rule("precision uplift", uplift_rows, "{series}: {says}",
          "{machine}: a lower precision against fp32, of {number} models or precisions.",
          table="uplift"),
+    Rule("one change", change_rows, "{label}, {change}: {says}.",
+         "{machine}: where one change gains or loses time, in {number} pairs of configurations."),
     Rule("batch knee", knee_rows, "{series}: {says}",
          "{machine}: where a larger batch stops paying, of {number} batch curves.",
          table="batch-gains"),
@@ -149,8 +156,8 @@ _RULES = (
          "Repeats scatter {ratio} times as much on {wild} as on {steady}.", "",
          "On {where} a difference needs to be larger, or measured more often, to be one.",
          table="scatter"),
-    Rule("next knob", next_knob_rows, "{label}: bound by {bound}. {says}",
-         "{machine}: what to try next, in {number} configurations.", table="points"),
+    Rule("next knob", next_knob_rows, "{label}: {says}.",
+         "{machine}: what to try next, in {number} configurations.", table="accounts"),
 )  # fmt: skip
 #: Kind -> its rule; faults first, then what holds runs back, then what they are worth.
 KINDS: Mapping[str, Rule] = {rule.kind: rule for rule in _RULES}

@@ -1,4 +1,4 @@
-"""What holds a step back, data, launches or its roof, and which settings are worth a try.
+"""What holds a step back, by its account, its data and its launches, and what is worth a try.
 
 A knob is left out where it is on already, where this device cannot have it, and where a run of this
 machine and model with it was not surely faster. What such a run gained stands beside the knob.
@@ -11,14 +11,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, permutations
 from typing import NamedTuple
 
+from analysis.account import Kind, largest_loss
 from analysis.findings.batches import beside, curve_row, why_no_larger_batch
 from analysis.findings.differences import in_fp32
 from analysis.runs.bounds import INPUT_SHARE
 from analysis.runs.frame import Row
-from analysis.runs.groups import Configurations, Group, fastest, group_runs, names_of
-from analysis.runs.points import RooflinePoint
+from analysis.runs.groups import (
+    Configurations,
+    Group,
+    difference_between,
+    fastest,
+    group_runs,
+    names_of,
+    newest_accounts,
+)
 from analysis.runs.run import Run
-from analysis.runs.settings import OF_PRECISION
+from analysis.runs.settings import OF_PRECISION, OF_WORK, is_implied_by
 from analysis.statistics import estimate_ratio
 from analysis.words import percent, three_digits, times, whole_number
 from bench.config import FAKEDATA, SYNTHETIC
@@ -147,7 +155,7 @@ class _Knob(NamedTuple):
 
 _KNOBS: Mapping[str, _Knob] = {
     "threads": _Knob("threads for its idle cores", _MORE, lambda group, _: (
-        (_number(group, "threads") or _cores(group)) < _cores(group))),
+        group.backend == "cpu" and (_number(group, "threads") or _cores(group)) < _cores(group))),
     "channels_last": _Knob("channels-last", "true", lambda group, _: (
         "image_size" in group.first.settings and _off(group, "channels_last"))),
     "fused_optimizer": _Knob("the fused optimizer", "true", lambda group, _: (
@@ -258,35 +266,29 @@ _SAME_STEP = 1.15
 _MIN_GROWTH = 0.9
 #: These modes of torch.compile use CUDA graphs.
 _CAPTURING = ("reduce-overhead", "max-autotune")
+#: Bounds that explain why a step takes as long for more samples.
+_EXPLAINING = ("compute", "memory", "input", "communication")
 
 
 def launch_rows(runs: Configurations) -> Iterator[Row]:
-    """Yield each accelerator's curve with a flat step time or a starved device."""
+    """Yield each accelerator's curve with a flat step time."""
     for curve in runs.curves:
         first, settings = curve[0], curve[0].first.settings
         captured = settings.get("cuda_graphs") == "true" or settings.get("compile") in _CAPTURING
         if first.backend == "cpu" or captured:  # where one launch starts the whole step
             continue
-        flat = [pair for pair in pairwise(curve) if _flat(*pair)]
-        runs_of_curve = [run for group in curve for run in group.runs]
-        starved = {run.name: why for run in runs_of_curve if (why := _why_starved(run))}
-        if not flat and not starved:
+        if not (flat := [pair for pair in pairwise(curve) if _flat(*pair)]):
             continue
-        last, what, advice = curve[-1], [*starved.values()][:1], []
-        names: tuple[str, ...] = ("batch_size", "cuda_graphs", "compile")
-        if flat:
-            small, last = flat[-1]
-            small_ms, last_ms = (three_digits(1e3 * group.step_s) for group in flat[-1])
-            what.insert(0, f"the step takes {small_ms} ms at batch {small.batch_size} and "
-                           f"{last_ms} ms at batch {last.batch_size}")  # fmt: skip
-            advice, names = [f"a batch of {last.batch_size} or more"], names[1:]
-        advice += knobs_for(last, names, runs).values()
-        found = (*names_of(group for pair in flat for group in pair), *starved)
+        small, last = flat[-1]
+        small_ms, last_ms = (three_digits(1e3 * group.step_s) for group in flat[-1])
+        advice = (f"a batch of {last.batch_size} or more",
+                  *knobs_for(last, ("cuda_graphs", "compile"), runs).values())  # fmt: skip
         yield {
             **curve_row(curve),
-            "what": "; ".join(what),
-            "advice": f" Fewer launches for the work: {', '.join(advice)}." if advice else "",
-            "runs": tuple(dict.fromkeys(found)),
+            "what": f"the step takes {small_ms} ms at batch {small.batch_size} and {last_ms} ms at "
+            f"batch {last.batch_size}",
+            "advice": f" Fewer launches for the work: {', '.join(advice)}.",
+            "runs": names_of(group for pair in flat for group in pair),
         }
 
 
@@ -296,88 +298,81 @@ def _flat(small: Group, large: Group) -> bool:
     A step that reads its weights each time may be flat by the roof.
     """
     more = (large.batch_size or 0) / (small.batch_size or 1)
-    explained = any(point.bound != "overhead" for point in (*small.points, *large.points))
+    explained = any(point.bound in _EXPLAINING for point in (*small.points, *large.points))
     grows = large.step_s / small.step_s
     return more >= _MORE_SAMPLES and _MIN_GROWTH <= grows < _SAME_STEP and not explained
 
 
-def _why_starved(run: Run) -> str | None:
-    """What a profile saw of a device that was idle, if neither roof nor input explains the step."""
-    point = run.point
-    if point is None or point.bound != "overhead" or point.times.device_busy_s is None:
-        return None
-    busy = point.times.device_busy_s / point.times.measured_s
-    words = f"the device was at work {percent(busy)} of the step at batch {run.batch_size}"
-    return f"{words}; {point.bound_because}" if busy < 1 / 2 else None
-
-
-_KNOBS_OF: Mapping[str, tuple[str, ...]] = {
+#: What may remove a part of a step, by its kind.
+_KNOBS_OF: Mapping[Kind, tuple[str, ...]] = {
+    "traffic": ("compile", "channels_last", "fused_optimizer", "precision"),
+    "ops": ("threads", "channels_last", "precision", "batch_size", "compile"),
+    "host": ("threads", "compile", "batch_size", "fused_optimizer"),
+    "idle": ("cuda_graphs", "batch_size", "compile", "fused_optimizer"),
     "input": ("workers",),
-    "memory": ("precision", "channels_last", "fused_optimizer", "compile"),
-    "overhead": ("batch_size", "cuda_graphs", "compile", "fused_optimizer"),
-    "compute": ("channels_last", "batch_size", "compile", "precision"),
-    # a processor launches nothing; its overhead is of small kernels and idle cores
-    "overhead on a CPU": ("threads", "channels_last", "fused_optimizer", "batch_size", "compile"),
+    "communication": ("batch_size",),
 }
 
 
-def next_knob_rows(runs: Configurations) -> Iterator[Row]:
-    """Yield the fastest batch of each machine, model and precision that has a place under its roof.
+def loss_of(group: Group, runs: Sequence[Run]) -> tuple[str, str] | None:
+    """Return the largest part of its step that can be removed, and what may do so, for people.
 
-    Not where every knob of its bound is on or was measured to gain nothing, where fp32 was measured
-    to be faster, and where waiting for data was measured to cost nothing.
+    By the account of its last run that has one. What was measured of a setting, in `runs`, stands
+    beside it; the second is empty where each is on or was measured to gain nothing. None where no
+    part is worth a word.
+    """
+    possible = [run for run in group.runs if run.verdict != "invalid"]
+    for _, account in newest_accounts(possible):
+        if part := largest_loss(account):
+            of_roof = "" if part.of_roof is None else f", at {percent(part.of_roof)} of it"
+            said = f"{percent(part.time_s / account.step_time_s)} of its step is {part.name}"
+            knobs = [*knobs_for(group, _KNOBS_OF[part.kind], runs).values()]
+            untried = "" if any(MEASURED in words for words in knobs) else ", not tried here"
+            return said + of_roof, f"Next{untried}: {', '.join(knobs)}" if knobs else ""
+    return None
+
+
+def next_knob_rows(runs: Configurations) -> Iterator[Row]:
+    """Yield the fastest batch of each machine, model and precision that loses a part of its step.
+
+    Not where each setting that may remove it is on or was measured to gain nothing, where fp32 was
+    measured to be faster, and where waiting for data was measured to cost nothing.
     """
     no_gain = {real.names for real, same in synthetic_pairs(runs.groups) if not faster(same, real)}
-    full, points = in_fp32(runs.groups), {}
-    for group in runs.groups:
-        if possible := [point for point in group.points if point.level != "invalid"]:
-            points[group.names] = possible[0]
-    for group in fastest(group for group in runs.groups if group.names in points).values():
-        point, in_full = points[group.names], full.get(group.identity.key(OF_PRECISION))
-        bound, on_cpu = point.bound, group.backend == "cpu"
-        if (
-            group.first.imported  # what is on already is not known
-            or most_gain(point) < MIN_GAIN
-            or (in_full is not None and in_full.samples_per_s > group.samples_per_s)
-            or (bound == "input" and group.names in no_gain)
-        ):
+    full = in_fp32(runs.groups)
+    for group in fastest(group for group in runs.groups if group.points).values():
+        in_full, loss = full.get(group.identity.key(OF_PRECISION)), loss_of(group, runs)
+        slower = in_full is not None and in_full.samples_per_s > group.samples_per_s
+        if loss is None or slower or (group.points[0].bound == "input" and group.names in no_gain):
             continue
-        names = _KNOBS_OF["overhead on a CPU" if bound == "overhead" and on_cpu else bound]
-        if knobs := knobs_for(group, names, runs):
-            says = _advice([*knobs.values()], point)
-            if bound == "overhead" and not on_cpu and point.times.device_busy_s is None:
-                says += (
-                    " Whether launches, slow kernels, copies or the host take the time, a trace "
-                    "says: mlproject profile, then mlproject trace on its trace.json.gz."
-                )
+        if loss[1]:
             yield {
                 "machine": group.env,
                 "label": group.label,
-                "bound": f"{bound}{'' if point.bound_sure else ', perhaps'}",
-                "says": says,
+                "says": ". ".join(loss),
                 "runs": group.names,
             }
 
 
-def _advice(knobs: Sequence[str], point: RooflinePoint) -> str:
-    """The knobs, and how far the roof of this precision is: none promises to reach it."""
-    tried, gain = any(MEASURED in words for words in knobs), times(most_gain(point))
-    said = f"Next{'' if tried else ', not tried here'}: {', '.join(knobs)}."
-    if point.bound == "input":
-        return f"{said} Without the wait for data at most {gain}."
-    by_memory = point.times.memory_min_s > point.times.compute_s
-    roof = f"memory roof ({point.times.traffic})" if by_memory else "compute roof of this precision"
-    return f"{said} The {roof} is at {gain} this speed; how near a setting comes is not known."
+def change_rows(runs: Configurations) -> Iterator[Row]:
+    """Yield each two configurations of a machine of which one setting made one faster, and where.
 
-
-def most_gain(point: RooflinePoint) -> float:
-    """Return how many times faster the step could be at most by its roof and its bound.
-
-    Input: without the wait, but no faster than the roof. All else: as long as the larger of
-    arithmetic and fused (or counted) traffic takes at the roof.
+    A setting that follows from another is none of its own; nor is another batch size one change:
+    its step has other work.
     """
-    step = point.times
-    least_s = max(step.compute_s, step.memory_min_s)
-    if point.bound == "input":
-        least_s = max(least_s, step.measured_s - (step.data_wait_s or 0.0))
-    return max(step.measured_s / least_s, 1.0)
+    for slow, fast in permutations(runs.groups, 2):
+        before, after = slow.identity.ran, fast.identity.ran
+        differ = {name for name in (*before, *after) if before.get(name) != after.get(name)}
+        changed = [name for name in differ if not is_implied_by(name, differ)]
+        if len(changed) != 1 or changed[0] in {"env", "device", "arch", *OF_WORK}:
+            continue
+        said = difference_between(slow.runs, fast.runs) if faster(fast, slow) else None
+        if isinstance(said, str):
+            values = (side.get(changed[0], "not set") for side in (after, before))
+            yield {
+                "machine": fast.env,
+                "label": fast.label,
+                "change": f"{changed[0]} {' against '.join(values)}",
+                "says": said,
+                "runs": names_of((slow, fast)),
+            }

@@ -12,7 +12,7 @@ from analysis.comparison.judgement import METRICS, Comparison, compare_pairs
 from analysis.comparison.kinds import odd_machines
 from analysis.comparison.machines import MachinePair, across_machines
 from analysis.runs.frame import Row
-from analysis.runs.groups import Configurations, Group, group_runs, names_of
+from analysis.runs.groups import Configurations, Group, difference_between, group_runs, names_of
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION, Key
 from analysis.statistics import RatioEstimate
@@ -128,7 +128,10 @@ def speed_up_rows(
     for pair in across_machines(runs).pairs if pairs is None else pairs:
         if said := pair.times_as_fast(pair.a, pair.b):
             names = (name for row in pair.rows for name in row["runs"].names)
-            yield {"runs": tuple(dict.fromkeys(names)), "says": f"{said}."}
+            compared = [row["comparison"] for row in pair.rows]
+            parts = [(one.label, difference_between(one.a.runs, one.b.runs)) for one in compared]
+            why = [f" {label}: {words}." for label, words in parts if isinstance(words, str)]
+            yield {"runs": tuple(dict.fromkeys(names)), "says": f"{said}.{''.join(why[:1])}"}
 
 
 def odd_rows(runs: Configurations) -> Iterator[Row]:

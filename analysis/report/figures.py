@@ -11,7 +11,6 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from analysis.account import newest_accounts
 from analysis.comparison.machines import AcrossMachines
 from analysis.figures import (
     draw_chart,
@@ -45,7 +44,7 @@ from analysis.figures.times import account_chart, distributions_chart, trace_pan
 from analysis.findings.bottlenecks import synthetic_pairs
 from analysis.report.folder import file_names
 from analysis.report.run_tables import pooled_scatters, predicted_curves
-from analysis.runs.groups import group_runs, names_of, sample_of
+from analysis.runs.groups import group_runs, names_of, newest_accounts, sample_of
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import Run
 from analysis.table import grouped

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 
-from analysis.account import largest_loss, newest_accounts
+from analysis.findings.bottlenecks import loss_of
 from analysis.findings.differences import uplifts
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.place import PlacedProfile
@@ -26,9 +26,13 @@ _BOUND = {
     "compute": "arithmetic is what limits it",
     "memory": "memory traffic is what limits it",
     "input": "waiting for {sample}s is what limits it",
-    "overhead": (
-        "neither arithmetic nor memory traffic explains most of its time, so launches, slow "
-        "kernels or the host do"
+    "slow kernels": "kernels that are slower than their roof are what limits it",
+    "idle": "the device waits for its host to launch work",
+    "host": "what the host does between ops is what limits it",
+    "communication": "communication is what limits it",
+    "not known": (
+        "neither arithmetic nor memory traffic explains most of its time, and no step that "
+        "was profiled says what does"
     ),
 }
 
@@ -50,9 +54,7 @@ def opening(runs: Sequence[Run]) -> list[str]:
         best = max(of_kind, key=attrgetter("samples_per_s"))
         sentences.append(f"{_speed(best, of_kind, words)}{_against_fp32(best, runs)}.")
         sentences.append(f"{_roof(best, of_kind, words)}.")
-        sentences += [
-            f"{loss}." for _, one in newest_accounts(best.runs) if (loss := largest_loss(one))
-        ]
+        sentences += [f"{said}." for said in loss_of(best, runs) or () if said]
     return [*sentences, f"{_sureness(runs, measured)}."]
 
 
@@ -109,7 +111,7 @@ def _roof(best: Group, measured: Sequence[Group], of_kind: str) -> str:
     attained = point.attained_flops_per_s if gflops is None else 1e9 * gflops
     modelled = " by modelled work" if best.first.imported else ""
     unsure = "" if point.bound_sure else ", as far as modelled traffic can say"
-    if best.first.imported and point.bound == "overhead":
+    if best.first.imported and point.bound == "not known":
         unsure = f", or waiting for {sample}s, of which its file says nothing"
     reaches = (
         f"It reaches{modelled} {flops_rate(attained)}, {percent_interval(*best.of_the_roof)} of "

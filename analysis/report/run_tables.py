@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from analysis.account import newest_accounts
 from analysis.columns import both_sides, columns, tables
 from analysis.comparison.kinds import on_one_device
 from analysis.comparison.machines import AcrossMachines, MachinePair, mean_row
@@ -24,7 +23,7 @@ from analysis.runs.frame import (
     ratio_row,
     run_row,
 )
-from analysis.runs.groups import BatchCurve, Group, batch_curves, sample_of
+from analysis.runs.groups import BatchCurve, Group, batch_curves, newest_accounts, sample_of
 from analysis.runs.run import Run
 from analysis.table import Column, RunList, Table
 from analysis.words import interval, three_digits

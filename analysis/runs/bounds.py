@@ -18,21 +18,35 @@ The first line that holds gives the bound:
    of the step. Sure if the whole interval of traffic agrees, and if its lower end fits into the
    step.
 3. memory, unsure: only traffic near its eager maximum fills half of the step; counters decide.
-4. overhead: not even the eager bytes explain half: launches, small or slow kernels, the host.
-   Unsure where nothing is known of waiting for data, as in results of other programs.
+4. what the account of a profiled step says (`analysis.account`): the largest of slow kernels,
+   unfused traffic (memory), an idle device, the host between ops, and communication. Not known
+   without an account, or where it is disturbed or does not explain more of the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from analysis.account import Kind, StepAccount
 from analysis.roofs.roof import CEILING_MARGIN, Roof
 from bench.records import Finding
 from bench.records.metrics import StepCost
 
-Bound = Literal["compute", "memory", "input", "overhead"]
+Bound = Literal[
+    "compute", "memory", "input", "slow kernels", "idle", "host", "communication", "not known"
+]  # fmt: skip
+#: What a kind of parts of an account is as a bound, and in words.
+_BOUND_OF: Mapping[Kind, tuple[Bound, str]] = {
+    "ops": ("slow kernels", "ops below their roof take"),
+    "traffic": ("memory", "unfused memory traffic takes"),
+    "idle": ("idle", "the device idles for"),
+    "host": ("host", "the host between ops takes"),
+    "communication": ("communication", "communication that nothing hides takes"),
+    "unknown work": ("not known", "ops of unknown work take"),
+    "not explained": ("not known", "nothing explains"),
+}
 #: A bound, whether the whole interval of traffic agrees on it, and why, with numbers.
 Decision: TypeAlias = tuple[Bound, bool, str]
 
@@ -90,7 +104,7 @@ def step_times(
     )
 
 
-def decide_bound(times: StepTimes) -> Decision:
+def decide_bound(times: StepTimes, account: StepAccount | None = None) -> Decision:
     """Return the bound of a step by the rule at the top of this module."""
     step_s = times.measured_s
     at_work_s = step_s if times.device_busy_s is None else min(times.device_busy_s, step_s)
@@ -117,8 +131,14 @@ def decide_bound(times: StepTimes) -> Decision:
         f"({at_most}{_share(most_traffic_s, step_s)}) do not explain half of the step"
     )
     if times.data_wait_s is None:
-        return "overhead", False, f"{because}; waiting for data is not known"
-    return "overhead", True, because
+        return "not known", True, f"{because}; waiting for data is not known"
+    if account is None or account.is_disturbed:
+        why = "the profiled step was disturbed" if account else "no step was profiled"
+        return "not known", True, f"{because}, and {why}"
+    kind = max(_BOUND_OF, key=account.seconds_of)
+    bound, words = _BOUND_OF[kind]
+    share = _share(account.seconds_of(kind), account.step_time_s)
+    return bound, True, f"{because}; {words} {share} of it"
 
 
 def _decide_by_roof(times: StepTimes, step_s: float, most_traffic_s: float) -> Decision:

@@ -7,7 +7,7 @@ is None or absent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis.profiles import NO_COUNTERS, NOT_PROFILED
 from analysis.runs.groups import Group, group_runs
@@ -17,9 +17,13 @@ from analysis.runs.settings import Key, same_configuration
 from analysis.statistics import RatioEstimate
 from analysis.table import RunList
 from bench.config import THROUGHPUT
+from bench.errors import Unknown, UserError
 from bench.records import CLOCK_SETTING, POWER_LIMIT, RunRecord
 from bench.records.metrics import PHASES
 from bench.records.steady_state import window_class
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Row = dict[str, Any]
 
@@ -251,3 +255,18 @@ def _verdict(group: Group) -> str:
         return worst
     words = MODELLED if group.points else "imported"
     return words if worst == "not judged" else f"{worst}; {words}"
+
+
+def step_account(run: Run) -> pd.DataFrame:
+    """Return the account of a run's step: a row per part, the roof first, then the largest.
+
+    Columns are `name`, `class`, `seconds`, `share` of the step and `of_its_roof`. `run` is of
+    `pull_records(...).runs()` or `place`. Raises `UserError` where no op of its step was timed.
+    """
+    import pandas as pd
+
+    account = run.account
+    if isinstance(account, Unknown):
+        raise UserError(f"run {run.name}: {account.reason}")
+    table: pd.DataFrame = pd.DataFrame(account.rows())
+    return table

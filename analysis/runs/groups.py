@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from analysis.account import StepAccount, difference
 from analysis.runs.points import RooflinePoint
 from analysis.runs.run import Run
 from analysis.runs.settings import Configured, Identity, Key
@@ -15,6 +16,7 @@ from analysis.statistics.ratios import estimate_ratio
 from analysis.statistics.repeats import Repeats, joined
 from analysis.words import three_digits
 from bench.config import THROUGHPUT, Sample, common_sample
+from bench.errors import Unknown
 
 #: A larger batch that loses more than 30 % has not merely passed its best size.
 CLIFF = 0.7
@@ -191,3 +193,31 @@ def fastest(groups: Iterable[Group]) -> dict[tuple[str, str, str], Group]:
         if group.samples_per_s > found.setdefault(key, group).samples_per_s:
             found[key] = group
     return found
+
+
+def newest_accounts(runs: Sequence[Run]) -> list[tuple[Run, StepAccount]]:
+    """Return the account of each configuration's last run that has one, in the runs' order.
+
+    Of its runs with a disturbed account the last is taken only where all are.
+    """
+    found: dict[str, tuple[Run, StepAccount]] = {}
+    for run in reversed(runs):
+        account, (_, known) = run.account, found.get(run.label, (None, None))
+        if isinstance(account, Unknown) or (known and known.is_disturbed <= account.is_disturbed):
+            continue
+        found[run.label] = run, account
+    return list(found.values())[::-1]
+
+
+def difference_between(a: Sequence[Run], b: Sequence[Run]) -> str | Unknown | None:
+    """Return `difference` of two configurations, by their runs' newest accounts.
+
+    Unknown where one is disturbed; None where no step of one was looked into.
+    """
+    accounts = [account for side in (a, b) for _, account in newest_accounts(side)[:1]]
+    if len(accounts) < 2:
+        return None
+    for side, account in zip("AB", accounts, strict=True):
+        if account.is_disturbed:
+            return Unknown(f"which parts differ is not sure: the account of {side} is disturbed")
+    return difference(accounts[0], accounts[1])

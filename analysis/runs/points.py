@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
-from analysis.profiles import NOT_SEEN, ProfiledStep, profiled_step
+from analysis.account import StepAccount, account_of
+from analysis.profiles import NOT_SEEN, ProfiledStep, profiled_step, profiles_of
 from analysis.roofs.ceilings import UsedCeiling, choose_ceiling
 from analysis.roofs.roof import CEILING_MARGIN, Peaks, Roof
 from analysis.runs.bounds import Bound, StepTimes, check_possible, decide_bound, step_times
@@ -50,6 +52,7 @@ class RooflinePoint:
     fraction_of_roof_max: float
     fraction_of_peak: float
     times: StepTimes
+    account: StepAccount | None  # of its own profiled step or a profile's, undisturbed if possible
     bound: Bound
     bound_sure: bool
     bound_because: str
@@ -101,6 +104,8 @@ def roofline_point(
     if isinstance(used, Unknown):
         return Unknown(f"no ceiling: {used.reason}")
     step_s = measurement.step_s
+    looked: list[RunRecord | ProfileRecord] = [record, *profiles_of(record, profiles)]
+    accounts = [found for one in looked if (found := account_of(one, used.roof, measurement))]
     # The processes of one CPU share that machine's roof.
     on_cpu = record.resolved is not None and record.resolved.backend == "cpu"
     return point_under(
@@ -110,6 +115,7 @@ def roofline_point(
         step_s,
         min(data_wait_share(measurement), 1.0) * step_s,
         profiled_step(record, step_s, used, profiles),
+        min(accounts, key=attrgetter("is_disturbed"), default=None),
         notes=[*_of_roof(used), *([BY_PACE] if measurement.is_disturbed else [])],
     )
 
@@ -121,6 +127,7 @@ def point_under(
     step_s: float,
     data_wait_s: float | None = None,
     seen: ProfiledStep = NOT_SEEN,
+    account: StepAccount | None = None,
     *,
     notes: Iterable[tuple[str, str]],
     what: str = "the run",
@@ -132,7 +139,7 @@ def point_under(
     """
     roof = used.roof.of_several(roofs)
     times = step_times(cost, roof, step_s, data_wait_s, seen.dram_bytes, seen.device_busy_s)
-    bound, sure, because = decide_bound(times)
+    bound, sure, because = decide_bound(times, account)
     attained, share, executed = cost.flops / step_s, cost.computed_share, seen.executed_flops
     ends = cost.flops / cost.eager_bytes, cost.flops / cost.fused_bytes
     counted = cost.flops / seen.dram_bytes if seen.dram_bytes else None
@@ -164,6 +171,7 @@ def point_under(
         fraction_of_roof_max=max(fraction_min, min(1.0, attained / attainable_min)),
         fraction_of_peak=share * attained / roof.peak_flops_per_s,
         times=times,
+        account=account,
         bound=bound,
         bound_sure=sure,
         bound_because=because,

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Literal
 
+from analysis.account import StepAccount, account_of
 from analysis.runs.points import RooflinePoint
 from analysis.runs.settings import Configured, Identity
 from analysis.statistics.repeats import Repeats, summarised_repeats
@@ -148,6 +149,15 @@ class Run(Configured):
     def problems(self) -> tuple[str, ...]:
         """What a reader must know before using the run's numbers; empty for most runs."""
         return problem_lines(self.findings, self.place, "not placed")
+
+    @property
+    def account(self) -> StepAccount | Unknown:
+        """Where the time of its step goes, under the roof of its place, or why nobody knows."""
+        if self.point is not None and self.point.account is not None:
+            return self.point.account
+        if self.record is None:
+            return Unknown("another program measured it")
+        return account_of(self.record, None, self.record.measurement)
 
     def order(self) -> tuple[str, str, str, int, int, str]:
         """Return what sorts runs by machine, model, precision and batch size."""

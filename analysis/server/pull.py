@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from analysis.account import StepAccount, account_of_run
+from analysis.account import StepAccount
 from analysis.profiles import explains
 from analysis.roofs.ceilings import alike_devices
 from analysis.roofs.roof import Peaks
@@ -358,7 +358,7 @@ def addition_of(run: Run) -> schema.Addition | None:
     }
     names = ("fraction_of_roof_min", "fraction_of_roof_max", "fraction_of_peak")
     shares = {name: getattr(point, name) for name in names if math.isfinite(getattr(point, name))}
-    account = account_of_run(run)
+    account = run.account
     return schema.Addition(
         shares | (account.metrics() if isinstance(account, StepAccount) else {}),
         {name: text[: schema.TAG_CHARACTERS] for name, text in tags.items()},
@@ -387,9 +387,14 @@ class LocalRoofs:
 
     def __call__(self, folder: RecordFolder, record: AnyRecord) -> schema.Addition | None:
         """Return what the run of `record` carries beside it; None where no roof is known here."""
+        run = self.run_of(folder, record)
+        return addition_of(run) if run else None
+
+    def run_of(self, folder: RecordFolder, record: AnyRecord) -> Run | None:
+        """Return the placed run of a measurement's `record`; None of another kind."""
         if not isinstance(record, RunRecord) or record.measurement is None:
             return None
         for other in record_folders(folder.path.parent, missing_ok=True):
             if other.record_id not in self._found and other.record.is_file():
                 self._found[other.record_id] = ceilings_of(other)
-        return addition_of(place(record, [one for one in self._found.values() if one]))
+        return place(record, [one for one in self._found.values() if one])

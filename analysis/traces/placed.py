@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import accumulate
 from math import gcd
 
+from analysis.account import HOST, Kind, Part, StepAccount, completed, parts_of_ops
 from analysis.profiles import OpPlace, Places, place_ops
 from analysis.roofs.ceilings import UsedCeiling, ceiling_by_name
 from analysis.roofs.roof import Peaks
@@ -57,6 +58,28 @@ class PlacedTrace:
         model = f"{record.arch} batch {record.batch_size}, " if record.arch else ""
         rank = "" if record.rank is None or not record.world_size else f", rank {record.rank}"
         return f"{model}{record.device or 'device unknown'}{rank} ({record.source_file})"
+
+    @property
+    def account(self) -> StepAccount:
+        """Where the time of its mean step goes; without a roof ops are their whole time."""
+        record, idle_s = self.record, defaultdict[str, float](float)
+        parts = list(parts_of_ops(record.ops, self.used.roof if self.used else None))
+        for step in record.steps:
+            for cause, time_s in step.idle_s_by_cause.items():
+                idle_s[cause] += time_s / len(record.steps)
+        for cause, time_s in idle_s.items():
+            kind: Kind = "input" if cause == "input" else "idle"
+            parts.append(Part(f"device idle: {cause}", kind, time_s))
+        windows_s = [one.device_time_s for one in record.steps if one.device_time_s is not None]
+        if windows_s:  # the step's time is from one's end to the next one's: the first is not in it
+            more_s = record.step_time_s - statistics.fmean(windows_s)
+            parts.append(
+                Part("the first step of the trace, against the others", "profiling", more_s)
+            )
+        else:
+            rest_s = record.step_time_s - sum(part.time_s for part in parts)
+            parts.append(Part(HOST, "host", rest_s))
+        return completed(record.step_time_s, parts, None)
 
     @cached_property
     def ops(self) -> Places[OpPlace]:

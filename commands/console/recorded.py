@@ -27,6 +27,7 @@ from bench.records import (
     findings_text,
 )
 from bench.records.folders import (
+    AnyRecord,
     MeasuredRecord,
     RecordFolder,
     ceilings_in,
@@ -43,6 +44,7 @@ from commands.console.progress import WorkerProgress
 if TYPE_CHECKING:
     from analysis.account import StepAccount
     from tracking.connection import Server
+    from tracking.schema import Addition
     from tracking.upload.delivery import Delivery
     from tracking.upload.upload import Placing
 
@@ -88,14 +90,13 @@ class Recording(Tracked, Shown):
         code = OUTCOME_CODES[record.outcome]
         if self.tracked:
             began_s = time.monotonic()
-            from analysis.server.pull import LocalRoofs
             from tracking.connection import Server
             from tracking.upload.upload import upload
 
             left_s = _TOLD_WITHIN_S - (time.monotonic() - began_s)
             server = Server(patience_s=max(left_s, _AT_LEAST_S), answer_s=None)
             found["run_id"], problem = _tried(
-                lambda: upload(folder, record, server, place=LocalRoofs())
+                lambda: upload(folder, record, server, place=_placing())
             )
             if problem is not None:
                 say_not_uploaded(problem, f"the record is safe in {folder.path}")
@@ -155,6 +156,29 @@ def _account(record: MeasuredRecord, records: Path) -> StepAccount | None:
         timed = RecordFolder(records / record.timed_record_id).readable_record()
     window = timed.measurement if isinstance(timed, RunRecord) else None
     return account_of(record, used.roof if used else None, window) or None
+
+
+def _placing() -> Placing:
+    """What gives an upload a run's place; puts the picture of its account beside the record."""
+    from analysis.account import StepAccount
+    from analysis.server.pull import LocalRoofs, addition_of
+
+    roofs = LocalRoofs()
+
+    def place(folder: RecordFolder, record: AnyRecord) -> Addition | None:
+        run = roofs.run_of(folder, record)
+        if run is None:
+            return None
+        picture = folder.path / "account.png"
+        if isinstance(run.account, StepAccount) and not picture.exists():
+            with suppress(Exception):  # the run is whole without it
+                from analysis.figures import draw_chart
+                from analysis.figures.times import account_chart
+
+                draw_chart(account_chart([(run, run.account)])).savefig(picture, dpi=200)
+        return addition_of(run)
+
+    return place
 
 
 def _tried(call: Callable[[], str]) -> tuple[str | None, str | None]:
@@ -224,10 +248,9 @@ def open_delivery(campaign: str, kind: str, *, tracked: bool) -> AnyDelivery:
     """Return what brings the campaign's records to the server; `kind` is sweep or tune."""
     if not tracked:
         return _NoDelivery()
-    from analysis.server.pull import LocalRoofs
     from tracking.upload.delivery import Delivery
 
-    return Delivery(campaign, kind=kind, place=LocalRoofs())
+    return Delivery(campaign, kind=kind, place=_placing())
 
 
 def wait_for_others(records: Path) -> None:
@@ -257,11 +280,10 @@ def upload_all(
     server refuses, is named and the others go on. Raises `TrackingError` where the server can be
     used for nothing now.
     """
-    from analysis.server.pull import LocalRoofs
     from tracking.connection import Server, TrackingError
     from tracking.upload.upload import LockedError
 
-    server, place = Server(target), LocalRoofs()
+    server, place = Server(target), _placing()
     held = server.runs_of(folder.record_id for folder in folders)
     counts = Counter(dict.fromkeys(_FATES, 0))
     for folder in folders:

@@ -84,7 +84,7 @@ def test_a_roof_is_told_with_its_numbers_and_a_missing_one_with_its_reason(resul
     whole = replace(result, best=measured.config, trials=(trial,))
     line = roof_line(roofline_point(best_record(whole), [samples.ceilings_record()]))
     # 1 GFLOP in 0.5 s under a roof of 200 GFLOP/s.
-    assert line.startswith("0.01 of the roof: 2 of 200 GFLOP/s attainable; bound overhead")
+    assert line.startswith("0.01 of the roof: 2 of 200 GFLOP/s attainable; bound not known")
     assert "no ceilings were measured" in roof_line(roofline_point(best_record(whole), []))
 
 

@@ -28,6 +28,7 @@ ARTIFACTS = (
     "console.log",
     "journal.jsonl",
     "ops.csv",
+    "account.png",
     "kernels.csv",
     "trace.json.gz",
     "trace.sqlite",

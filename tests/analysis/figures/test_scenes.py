@@ -16,7 +16,6 @@ from observed import DRIFT, curve, observation, published, repeated
 from test_account import OPS
 from test_tuning import nothing, result  # noqa: F401 (fixtures)
 
-from analysis.account import newest_accounts
 from analysis.comparison import METRICS, compare_pairs, pair_runs
 from analysis.comparison.history import histories
 from analysis.comparison.machines import across_machines
@@ -36,7 +35,7 @@ from analysis.profiles import place_kernels, place_ops
 from analysis.report.figures import ReportFigure, run_figures, save_figures
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.roofs.roof import Roof
-from analysis.runs.groups import group_runs
+from analysis.runs.groups import group_runs, newest_accounts
 from analysis.runs.place import place, place_runs
 
 THROUGHPUT = METRICS["throughput_samples_per_s"]

@@ -81,7 +81,7 @@ BY_HAND = {
     "little traffic": (
         counted(15, 10, complexity=LITTLE),
         {"complexity": LITTLE},
-        {"bound": "overhead", "bound_sure": True},
+        {"bound": "not known", "bound_sure": True},
     ),
     "three batches: 300 GFLOP over 50 GB, 3 x (4 + 4) + 2 GB fused": (
         counted(50, 300, 2.0, config=THREE),

@@ -56,7 +56,7 @@ def test_a_result_stands_under_the_datasheet_of_its_devices_very_name():
     assert (point.attained_flops_per_s, point.intensity_min, point.intensity_max) == (1e11, 4, 10)
     assert (point.ceiling.kind, point.roof.peak_bytes_per_s) == ("datasheet", 300e9)
     assert (point.attainable_min_flops_per_s, point.attainable_max_flops_per_s) == (1.2e12, 3e12)
-    assert (point.bound, point.bound_sure, point.data_wait_share) == ("overhead", False, None)
+    assert (point.bound, point.bound_sure, point.data_wait_share) == ("not known", True, None)
     assert point.bound_because.endswith("waiting for data is not known")
     assert (run.imported.source_file, run.metrics["attained_gflops"]) == ("table.csv", 100)
     assert run.refusal is None
@@ -222,7 +222,7 @@ def test_tracked_results_are_pulled_with_their_places(monkeypatch):
     gathered = pull_records()
     assert [run.point is not None for run in gathered.runs()].count(True) == 1
     table = pull_runs(roofs=True).set_index("run_id")
-    assert (table["bound"]["r1"], table["math_mode"]["r1"]) == ("overhead", "tf32")
+    assert (table["bound"]["r1"], table["math_mode"]["r1"]) == ("not known", "tf32")
     assert table["verdict_under_roof"]["r1"] == "not judged"
     assert table["not_placed"]["r2"].startswith("on which device it ran")
     points = pull_points()

@@ -46,7 +46,7 @@ POINTS = {
     # traffic takes 0.2 to 0.4 s of 1 s
     "under the slope": (work(step_flops=20, eager_bytes=20), SLOPE | {
         "attainable_min_flops_per_s": 50e9, "attainable_max_flops_per_s": 100e9,
-        "fraction_of_roof_max": 0.4, "bound": "overhead", "bound_sure": True}),
+        "fraction_of_roof_max": 0.4, "bound": "not known", "bound_sure": True}),
     # at eager bytes 10 GFLOP/s would be attainable, but 20 are attained: traffic was less
     "surely less traffic": (work(step_flops=20, eager_bytes=100), SLOPE | {
         "attainable_min_flops_per_s": 10e9, "attainable_max_flops_per_s": 100e9,
