@@ -44,6 +44,8 @@ Kind = Literal[
 _DISTURBED = 0.1
 #: What a convolution's label has behind its kind.
 _SIZES = re.compile(r" \d+x\d+.*| \d+ .*")
+#: Kernels of a trace that copy between the host and the device.
+_HOST_COPY = re.compile(r"Memcpy (HtoD|DtoH)")
 #: A terminal shows so many parts; the smaller ones are added up.
 _MOST_LINES = 7
 _ROUNDING = 1e-9
@@ -220,7 +222,7 @@ def account_of(
 
 def parts_of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterator[Part]:
     """Yield the parts of the time in which `ops` ran; without a roof ops are their whole time."""
-    at_roof_s = unfused_s = cached_s = communicated_s = 0.0
+    at_roof_s = unfused_s = cached_s = communicated_s = copied_s = 0.0
     below_s: defaultdict[str, float] = defaultdict(float)
     of_class_s: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     unknown_s: defaultdict[str, float] = defaultdict(float)
@@ -228,6 +230,8 @@ def parts_of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterato
         name, took_s = class_of(op), op.exclusive_s
         if op.label == COMMUNICATION:
             communicated_s += took_s
+        elif isinstance(op, TracedOp) and op.kernels and all(map(_HOST_COPY.search, op.kernels)):
+            copied_s += took_s
         elif op.flops is None or roof is None:
             unknown_s[name] += took_s
         else:
@@ -254,6 +258,7 @@ def parts_of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterato
         kind: Kind = "ops" if roof is None else "unknown work"
         yield Part(name if roof is None else f"{name}, its work not known", kind, time_s)
     yield Part("communication that nothing hides", "communication", communicated_s)
+    yield Part("copies from and to the host that nothing hides", "communication", copied_s)
 
 
 def completed(step_s: float, parts: Iterable[Part], traced_s: float | None) -> StepAccount:

@@ -103,7 +103,8 @@ class Trace(WithRecords, WithPeaks, Formatted):
         elif compared is not None:
             changes = self._longest(comparison_table(compared), "ops that explain most")
             accounts = traces[0].account, traces[1].account
-            parts += [compared.summary, difference(*accounts, compared.repetitions), changes]
+            parts += [compared.summary, changes]
+            parts.insert(1, f"mean steps: {difference(*accounts, compared.repetitions)}")
             ops = [asdict(op) for op in compared.changed]
             facts = {"traces": facts, "comparison": {**asdict(compared), "ops": ops}}
         for trace, table in zip(traces, tables, strict=True):

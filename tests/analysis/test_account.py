@@ -168,6 +168,18 @@ def test_a_traces_mean_step_has_its_idle_time_by_cause_and_what_is_not_explained
     assert found.not_explained_s == pytest.approx(0.061)
 
 
+@pytest.mark.parametrize(
+    ("kernels", "is_copy"),
+    [(("Memcpy HtoD (Pinned -> Device)",), True), (("Memcpy DtoH",), True),
+     (("Memcpy DtoD",), False), (("Memcpy HtoD", "elementwise"), False), ((), False)],
+)  # fmt: skip
+def test_a_copy_from_the_host_is_not_held_against_the_devices_memory(kernels, is_copy):
+    copy = samples.traced_op(label="copy", kernels=kernels)
+    [placed] = place_traces([samples.trace_record(samples.traced_step("s"), ops=(copy,))])
+    name = "copies from and to the host that nothing hides"
+    assert (name in times(placed.account)) is is_copy
+
+
 def test_an_op_that_other_work_hides_takes_nothing_and_a_step_of_no_time_is_no_error():
     hidden = op("relu", "forward", 0.1, 0, 0, 0, exclusive_s=0.0)
     assert "relu below its roof" not in times(account(*OPS, hidden))
