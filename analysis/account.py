@@ -24,7 +24,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from analysis.profiles import short_kernel_name
@@ -97,6 +98,12 @@ class StepAccount:
             "account_disturbed": self.is_disturbed,
         }
 
+    def divided(self, times: float) -> StepAccount:
+        """Return the account of one of so many repetitions of the same work in the step."""
+        parts = tuple(replace(part, time_s=part.time_s / times) for part in self.parts)
+        traced_s = self.traced_step_s and self.traced_step_s / times
+        return StepAccount(self.step_time_s / times, parts, traced_s)
+
     def metrics(self) -> dict[str, float]:
         """Return the seconds of each class of parts by the names of metrics on a tracked run."""
         kinds = dict.fromkeys(part.kind for part in self.parts)
@@ -152,40 +159,47 @@ _MOST_NAMED = 4
 _KEPT = 0.1
 
 
-def difference(a: StepAccount, b: StepAccount, repetitions: tuple[float, float] = (1, 1)) -> str:
-    """Return which parts make a step of B shorter or longer than one of A, the largest first.
+@dataclass(frozen=True)
+class Difference:
+    """Which parts make a step of B shorter or longer than one of A."""
 
-    And what the roofs of both allow, where both are known. Where a step does the work of several
-    `repetitions`, one of them is meant.
-    """
-    gains_s = {part.name: 0.0 for part in (*a.parts, *b.parts)}
-    whole_s = 0.0
-    for account, times, sign in zip((a, b), repetitions, (1, -1), strict=True):
-        whole_s += sign * account.step_time_s / times
-        for part in account.parts:
-            gains_s[part.name] += sign * part.time_s / times
-    word, sign = ("saved", 1) if whole_s >= 0 else ("added", -1)
-    largest = sorted(gains_s.items(), key=lambda one: -abs(one[1]))[:_MOST_NAMED]
-    named = ", ".join(f"{name} {three_digits(sign * 1e3 * gain)}" for name, gain in largest if gain)
-    said = f"of {three_digits(1e3 * abs(whole_s))} ms {word}: {named}"
-    a_roof_s, b_roof_s = (
-        one.seconds_of("roof") / times for one, times in zip((a, b), repetitions, strict=True)
-    )
-    if not (a_roof_s and b_roof_s):
-        return said
-    allows = a_roof_s / b_roof_s
-    measured = a.step_time_s / repetitions[0] / (b.step_time_s / repetitions[1])
-    said += f"; the roofs allow {ratio_digits(allows)} times, measured are {ratio_digits(measured)}"
-    kept = [
-        part
-        for part in b.parts
-        if part.kind in REMOVABLE and gains_s[part.name] * repetitions[1] <= _KEPT * part.time_s
-    ]
-    stays = max(kept, key=lambda part: part.time_s, default=None)
-    if measured >= allows or stays is None or stays.time_s < _LEAST_SHARE * b.step_time_s:
-        return said
-    stays_ms = three_digits(1e3 * stays.time_s / repetitions[1])
-    return f"{said}: {stays_ms} ms of {stays.name} do not shrink"
+    a: StepAccount
+    b: StepAccount
+
+    @cached_property
+    def gains_s(self) -> dict[str, float]:
+        """The seconds by which each part of B is shorter than of A, the largest first."""
+        gains_s = {part.name: 0.0 for part in (*self.a.parts, *self.b.parts)}
+        for account, sign in ((self.a, 1), (self.b, -1)):
+            for part in account.parts:
+                gains_s[part.name] += sign * part.time_s
+        return dict(sorted(gains_s.items(), key=lambda one: -abs(one[1])))
+
+    @property
+    def words(self) -> str:
+        """The largest parts, what the roofs of both allow, and what does not shrink."""
+        whole_s = self.a.step_time_s - self.b.step_time_s
+        word, sign = ("saved", 1) if whole_s >= 0 else ("added", -1)
+        largest = [(name, sign * gain) for name, gain in self.gains_s.items() if gain]
+        named = ", ".join(f"{name} {three_digits(1e3 * s)}" for name, s in largest[:_MOST_NAMED])
+        said = f"of {three_digits(1e3 * abs(whole_s))} ms {word}: {named}"
+        a_roof_s, b_roof_s = self.a.seconds_of("roof"), self.b.seconds_of("roof")
+        if not (a_roof_s and b_roof_s):
+            return said
+        allows, measured = a_roof_s / b_roof_s, self.a.step_time_s / self.b.step_time_s
+        said += f"; the roofs allow {ratio_digits(allows)} times, measured are "
+        said += ratio_digits(measured)
+        kept = [
+            part
+            for part in self.b.parts
+            if part.kind in REMOVABLE and self.gains_s[part.name] <= _KEPT * part.time_s
+        ]
+        stays = max(kept, key=lambda part: part.time_s, default=None)
+        if measured >= allows or stays is None:
+            return said
+        if stays.time_s < _LEAST_SHARE * self.b.step_time_s:
+            return said
+        return f"{said}: {three_digits(1e3 * stays.time_s)} ms of {stays.name} do not shrink"
 
 
 def class_of(op: OpTime | TracedOp) -> str:

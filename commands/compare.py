@@ -165,6 +165,7 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
 
 def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[str, Any]:
     from analysis.comparison.shown import in_doubt
+    from analysis.runs.groups import difference_between
 
     alone: dict[str, list[str]] = {}
     for name, verdict in (("crashed",) * 2, ("only_a", "only in A"), ("only_b", "only in B")):
@@ -183,8 +184,10 @@ def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[st
                 "a_runs": list(one.a.names),
                 "b_runs": list(one.b.names),
                 **one.facts,
+                "account_gain_s": differ.gains_s if differ else None,
             }
             for one in found
+            for differ in [difference_between(one.a.runs, one.b.runs)]
         ],
         **alone,
         "left_out": list(pairing.left_out),

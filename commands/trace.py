@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from analysis.account import difference
+from analysis.account import Difference
 from analysis.report.sentences import step_sentences
 from analysis.report.step_tables import comparison_table, trace_ops_table, trace_tables
 from analysis.table import Table
@@ -102,11 +102,13 @@ class Trace(WithRecords, WithPeaks, Formatted):
             facts = {"traces": facts, "comparison": None, "not_compared": compared.reason}
         elif compared is not None:
             changes = self._longest(comparison_table(compared), "ops that explain most")
-            accounts = traces[0].account, traces[1].account
             parts += [compared.summary, changes]
-            parts.insert(1, f"mean steps: {difference(*accounts, compared.repetitions)}")
             ops = [asdict(op) for op in compared.changed]
-            facts = {"traces": facts, "comparison": {**asdict(compared), "ops": ops}}
+            sides = zip(traces, compared.repetitions, strict=True)
+            mean = Difference(*(trace.account.divided(times) for trace, times in sides))
+            parts.insert(1, f"mean steps: {mean.words}")
+            gains = {"ops": ops, "account_gain_s": mean.gains_s}
+            facts = {"traces": facts, "comparison": {**asdict(compared), **gains}}
         for trace, table in zip(traces, tables, strict=True):
             parts += [trace.label, replace(trace_tables([trace])["trace-steps"], title="")]
             parts += trace.account.lines()

@@ -177,7 +177,7 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
     for one in comparisons:
         said = difference_between(one.a.runs, one.b.runs)
         if said is not None:
-            lines.append(f"{one.label}: {said.reason if isinstance(said, Unknown) else said}")
+            lines.append(f"{one.label}: {said.reason if isinstance(said, Unknown) else said.words}")
     words = f"less {pairing.metric}", f"more {pairing.metric}"
     for side, runs in _runs_of(comparisons).items():
         for label, odd in odd_machines(runs, pairing.metric).items():

@@ -367,12 +367,12 @@ def change_rows(runs: Configurations) -> Iterator[Row]:
         if len(changed) != 1 or changed[0] in {"env", "device", "arch", *OF_WORK}:
             continue
         said = difference_between(slow.runs, fast.runs) if faster(fast, slow) else None
-        if isinstance(said, str):
+        if said:
             values = (side.get(changed[0], "not set") for side in (after, before))
             yield {
                 "machine": fast.env,
                 "label": fast.label,
                 "change": f"{changed[0]} {' against '.join(values)}",
-                "says": said,
+                "says": said.words,
                 "runs": names_of((slow, fast)),
             }

@@ -130,7 +130,7 @@ def speed_up_rows(
             names = (name for row in pair.rows for name in row["runs"].names)
             compared = [row["comparison"] for row in pair.rows]
             parts = [(one.label, difference_between(one.a.runs, one.b.runs)) for one in compared]
-            why = [f" {label}: {words}." for label, words in parts if isinstance(words, str)]
+            why = [f" {label}: {found.words}." for label, found in parts if found]
             yield {"runs": tuple(dict.fromkeys(names)), "says": f"{said}.{''.join(why[:1])}"}
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from analysis.account import StepAccount, difference
+from analysis.account import Difference, StepAccount
 from analysis.runs.points import RooflinePoint
 from analysis.runs.run import Run
 from analysis.runs.settings import Configured, Identity, Key
@@ -209,8 +209,8 @@ def newest_accounts(runs: Sequence[Run]) -> list[tuple[Run, StepAccount]]:
     return list(found.values())[::-1]
 
 
-def difference_between(a: Sequence[Run], b: Sequence[Run]) -> str | Unknown | None:
-    """Return `difference` of two configurations, by their runs' newest accounts.
+def difference_between(a: Sequence[Run], b: Sequence[Run]) -> Difference | Unknown | None:
+    """Return how the steps of two configurations differ, by their runs' newest accounts.
 
     Unknown where one is disturbed; None where no step of one was looked into.
     """
@@ -220,4 +220,4 @@ def difference_between(a: Sequence[Run], b: Sequence[Run]) -> str | Unknown | No
     for side, account in zip("AB", accounts, strict=True):
         if account.is_disturbed:
             return Unknown(f"which parts differ is not sure: the account of {side} is disturbed")
-    return difference(accounts[0], accounts[1])
+    return Difference(accounts[0], accounts[1])

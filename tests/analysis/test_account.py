@@ -6,8 +6,8 @@ import samples
 
 from analysis import step_account
 from analysis.account import (
+    Difference,
     account_of,
-    difference,
     largest_loss,
 )
 from analysis.findings import find_all
@@ -220,25 +220,29 @@ def test_the_largest_part_that_can_be_removed(kind, changes):
 
 def test_a_difference_names_its_parts_and_what_the_roofs_allow():
     before, after = account(*OPS, traced_s=1.0), account(*OPS[1:], traced_s=0.55, step_s=0.55)
-    assert difference(before, after) == (
+    assert Difference(before, after).words == (
         "of 450 ms saved: each op at its roof 200, unfused memory traffic 100, the host between "
         "ops: Python, autograd, dispatch 100, convolution below its roof 50; the roofs allow 2.67 "
         "times, measured are 1.82"
     )
     kept = account(*OPS[1:], traced_s=0.65, step_s=0.65)
-    assert difference(before, kept).endswith(
+    assert Difference(before, kept).words.endswith(
         "the roofs allow 2.67 times, measured are 1.54: 380 ms of the host between ops: Python, "
         "autograd, dispatch do not shrink"
     )
-    assert difference(after, before).startswith("of 450 ms added: each op at its roof 200, unfused")
+    assert Difference(after, before).words.startswith(
+        "of 450 ms added: each op at its roof 200, unfused"
+    )
     profile = make.profile(ops=samples.op_profile(*OPS, step_time_s=1.0))
-    assert "roofs" not in difference(before, account_of(profile, None, None))
+    assert "roofs" not in Difference(before, account_of(profile, None, None)).words
 
 
 def test_of_two_repetitions_in_a_step_one_is_meant():
     one, two = account(*OPS, traced_s=1.0), account(*OPS, *OPS, traced_s=1.8, step_s=1.8)
-    assert difference(one, two, (1, 2)).startswith("of 100 ms saved: the host between ops")
-    assert difference(one, two, (1, 2)).endswith("roofs allow 1 times, measured are 1.11")
+    found = Difference(one, two.divided(2))
+    assert found.words.startswith("of 100 ms saved: the host between ops")
+    assert found.words.endswith("roofs allow 1 times, measured are 1.11")
+    assert sum(found.gains_s.values()) == pytest.approx(0.1)
 
 
 #: 95 % of the compute roof.
