@@ -85,11 +85,6 @@ class StepAccount:
         """Return the seconds of all parts of a kind."""
         return sum(part.time_s for part in self.parts if part.kind == kind)
 
-    @property
-    def not_explained_s(self) -> float:
-        """Seconds for which there is no cause."""
-        return self.seconds_of("not explained")
-
     def facts(self) -> dict[str, Any]:
         """Return what a script wants of it, ready for JSON."""
         return {

@@ -28,6 +28,7 @@ from analysis.runs.groups import (
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION, OF_WORK, is_implied_by
 from analysis.statistics import estimate_ratio
+from analysis.table import grouped
 from analysis.words import percent, three_digits, times, whole_number
 from bench.config import FAKEDATA, SYNTHETIC
 from bench.records.step_settings import OF_DATA
@@ -360,11 +361,13 @@ def change_rows(runs: Configurations) -> Iterator[Row]:
     A setting that follows from another is none of its own; nor is another batch size one change:
     its step has other work.
     """
-    for slow, fast in permutations(runs.groups, 2):
+    same = ("env", "device", "arch", *OF_WORK)
+    alike = grouped(runs.groups, lambda group: tuple(map(group.identity.ran.get, same)))
+    for slow, fast in (pair for groups in alike.values() for pair in permutations(groups, 2)):
         before, after = slow.identity.ran, fast.identity.ran
         differ = {name for name in (*before, *after) if before.get(name) != after.get(name)}
         changed = [name for name in differ if not is_implied_by(name, differ)]
-        if len(changed) != 1 or changed[0] in {"env", "device", "arch", *OF_WORK}:
+        if len(changed) != 1:
             continue
         said = difference_between(slow.runs, fast.runs) if faster(fast, slow) else None
         if said:

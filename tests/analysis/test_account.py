@@ -78,7 +78,7 @@ def test_the_parts_of_a_step_by_hand():
         {"convolution below its roof": 0.2 / 0.35, "optimizer below its roof": 0.1 / 0.12}
     )
     assert not found.is_disturbed  # by 10 %, and not more
-    assert found.not_explained_s == 0
+    assert found.seconds_of("not explained") == 0
 
 
 def test_without_a_timed_run_the_step_is_the_profiled_one():
@@ -165,7 +165,7 @@ def test_a_traces_mean_step_has_its_idle_time_by_cause_and_what_is_not_explained
         }
     )
     assert sum(times(found).values()) == pytest.approx(0.1, abs=1e-15)
-    assert found.not_explained_s == pytest.approx(0.061)
+    assert found.seconds_of("not explained") == pytest.approx(0.061)
 
 
 @pytest.mark.parametrize(
