@@ -15,8 +15,8 @@ and as measured. So a step is:
 - profiling: the untraced step less the traced one, negative where the profiler slowed it;
 - not explained: what the others leave.
 
-The step is the timed run's. Where a profiled step is over 10 % longer or shorter the account is
-disturbed: idle time may be the profiler's own.
+The step is the timed run's. Where a profiled step on a processor, or the kernels of one on a GPU,
+take over 10 % longer or shorter than it, the account is disturbed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Part:
 class StepAccount:
     """A step and its parts, which add up to it: the roof first, then the largest.
 
-    `traced_step_s` is the profiled step, None where the step itself is a trace's.
+    `traced_step_s` is the profiled step, on a GPU its kernels where they take longer than the step;
+    None where the step itself is a trace's.
     """
 
     step_time_s: float
@@ -117,7 +118,7 @@ class StepAccount:
         if self.is_disturbed:
             traced_ms, step_ms = 1e3 * (self.traced_step_s or 0.0), 1e3 * self.step_time_s
             yield (
-                f"disturbed: the profiled step takes {three_digits(traced_ms)} ms, the timed one "
+                f"disturbed: what was profiled takes {three_digits(traced_ms)} ms, the timed one "
                 f"{three_digits(step_ms)} ms; no part is sure"
             )
         shown, rest = self.parts[:_MOST_LINES], self.parts[_MOST_LINES:]
@@ -217,16 +218,18 @@ def account_of(
     """
     if (ops := record.ops) is None:
         return Unknown(f"no times of ops: {record.missing['ops']}")
-    parts, traced_s = list(parts_of_ops(ops.ops, roof)), ops.step_time_s
-    rest_s = traced_s - sum(part.time_s for part in parts)
+    parts, step_s = list(parts_of_ops(ops.ops, roof)), timed.step_s if timed else ops.step_time_s
+    of_ops_s, on_host = sum(part.time_s for part in parts), ops.device_busy_share is None
+    # A profiler slows the host, not kernels: a device idles for what they leave of the timed step.
+    traced_s = ops.step_time_s if on_host else max(step_s, of_ops_s)
+    rest_s = traced_s - of_ops_s
     if timed is not None:
-        wait_s = min(data_wait_share(timed) * timed.step_s, max(rest_s, 0.0))
+        wait_s = min(data_wait_share(timed) * step_s, max(rest_s, 0.0))
         parts.append(Part("waiting for the loader", "input", wait_s))
         rest_s -= wait_s
-        parts.append(Part("the profiler", "profiling", timed.step_s - traced_s))
-    on_host = ops.device_busy_share is None
+        parts.append(Part("the profiler", "profiling", step_s - traced_s))
     parts.append(Part(HOST, "host", rest_s) if on_host else Part("device idle", "idle", rest_s))
-    return completed(timed.step_s if timed else traced_s, parts, traced_s)
+    return completed(step_s, parts, traced_s)
 
 
 def parts_of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterator[Part]:

@@ -21,6 +21,7 @@ from bench.errors import UserError
 from bench.records import IdleTime
 
 GIGA = 10**9
+BUSY = {"device_busy_share": 0.62, "launch_gap_s": 0.1}
 ROOF = Roof(200e9, 50e9)
 
 
@@ -108,7 +109,21 @@ def test_of_a_gpu_the_rest_is_idle_and_communication_is_a_part():
     found = account(*OPS, reduced, device_busy_share=0.67 / 0.9, launch_gap_s=0.1)
     kinds = {part.kind: part.time_s for part in found.parts}
     assert kinds["communication"] == pytest.approx(0.05)
-    assert kinds["idle"] == pytest.approx(0.9 - 0.67)
+    assert kinds["idle"] == pytest.approx(1.0 - 0.67)  # of the timed step
+
+
+@pytest.mark.parametrize("traced_s", [0.9, 1.8])
+@pytest.mark.parametrize(
+    ("step_s", "idle_s", "profiler_s", "disturbed"),
+    [(1.0, 0.38, 0, False), (0.62, 0, 0, False), (0.58, 0, -0.04, False), (0.55, 0, -0.07, True)],
+)
+def test_a_gap_that_the_profiler_makes_is_no_idle_time_of_a_gpu(
+    step_s, idle_s, profiler_s, disturbed, traced_s
+):
+    found = account(*OPS, step_s=step_s, traced_s=traced_s, **BUSY)
+    assert found.seconds_of("idle") == pytest.approx(idle_s)
+    assert found.seconds_of("profiling") == pytest.approx(profiler_s)
+    assert found.is_disturbed is disturbed
 
 
 def test_a_runs_own_steps_are_held_against_its_window():
@@ -146,7 +161,7 @@ def test_without_a_roof_ops_are_their_whole_time():
 def test_a_disturbed_account_says_so_first():
     first, *_ = account(*OPS, traced_s=1.5).lines()
     assert first == (
-        "disturbed: the profiled step takes 1500 ms, the timed one 1000 ms; no part is sure"
+        "disturbed: what was profiled takes 1500 ms, the timed one 1000 ms; no part is sure"
     )
 
 
@@ -202,9 +217,6 @@ def loss(*ops, **changes):
     return largest_loss(account(*ops, **changes))
 
 
-BUSY = {"device_busy_share": 0.62, "launch_gap_s": 0.1}
-
-
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
@@ -255,8 +267,8 @@ NEAR = op("convolution 3x3", "forward", 0.97, 190, 5, 5)
         ([NEAR], {"traced_s": 0.98}),
         ([NEAR], {"traced_s": 0.98, "device_busy_share": 0.97 / 0.98, "launch_gap_s": 0.0}),
         ([NEAR], {"traced_s": 1.0, "device_busy_share": 0.99, "launch_gap_s": 0.01}),  # 1 % idle
-        (OPS, {"traced_s": 1.5}),  # a gap of the profiler's own
-        (OPS, {"traced_s": 1.5, **BUSY}),
+        (OPS, {"traced_s": 1.5}),  # disturbed
+        ([NEAR], {"traced_s": 1.5, **BUSY}),  # a gap of the profiler's own
     ],
 )
 def test_a_healthy_step_and_a_disturbed_account_are_accused_of_nothing(ops, changes):
