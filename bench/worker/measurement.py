@@ -22,8 +22,8 @@ from bench.training.window import Step
 from bench.worker.attempt import Attempt
 from bench.worker.step_setup import ReadyStep, StepSetup
 
-#: Of the time of warm-up and window, for steps that are profiled afterwards.
-_EXPLAIN_SHARE = 0.1
+#: Of the time so far, for steps that are profiled afterwards.
+_EXPLAIN_SHARE = 0.15
 #: A profiled step, the one before it, and reading its trace.
 _STEPS_OF_ONE = 4
 
@@ -111,7 +111,8 @@ class MeasurementAttempt(Attempt):
             return
         self._ops = Unknown("the worker ended while it profiled a step")
         self.write_account("ok", None)
-        spent_s = self._whole.window_s + sum(self._whole.warmup_times_s)
+        before_s = sum(self._whole.startup_s.values()) + sum(self._whole.warmup_times_s)
+        spent_s = before_s + self._whole.window_s
         fit = int(_EXPLAIN_SHARE * spent_s / (_STEPS_OF_ONE * self._whole.step_s))
         try:
             self._ops = probe(ready.profile_ops, min(max(fit, 1), 3), pace_s=self._whole.step_s)

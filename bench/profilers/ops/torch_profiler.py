@@ -238,8 +238,8 @@ def profile_ops(
     Before each timed step goes one that is not: reading the last trace has taken the memory that
     the allocator keeps from step to step, and a step that pays for new pages is up to a third
     slower. With `pace_s`, what the step took just now without the tool, neither is done before the
-    first; and of a machine that is not quiet only the steps are read that are within 10 % of it,
-    else the nearest.
+    first, and the one step is read that comes nearest to it: `iterations` are tried until one is
+    within 10 % of it, as a machine that is not quiet may need.
 
     `work` are the cost model's calls of the same step (`bench.cost.estimate.op_work`). Times are of
     the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
@@ -254,19 +254,16 @@ def profile_ops(
         if number or pace_s is None:
             step()
         steps.append(recorder.record())
+        if pace_s is not None and _distance(steps[-1], pace_s) <= _NEAR:
+            break
     found = _profile(recorder.method, steps, work, pace_s)
     if trace_file is not None and trace_file.exists() and (why := pack_trace(trace_file)):
         return found.replaced({"trace": why})
     return found
 
 
-def _near(steps: list[TimedStep], pace_s: float | None) -> list[TimedStep]:
-    """The steps that took about `pace_s`, or the one that comes nearest to it; without it all."""
-    if pace_s is None:
-        return steps
-    by_distance = sorted(steps, key=lambda step: abs(step.wall_s - pace_s))
-    near = [step for step in steps if abs(step.wall_s / pace_s - 1) <= _NEAR]
-    return near or by_distance[:1]
+def _distance(step: TimedStep, pace_s: float) -> float:
+    return abs(step.wall_s / pace_s - 1)
 
 
 def _profile(
@@ -277,7 +274,8 @@ def _profile(
     steps = [step for step in timed if step.kernels == most]
     if lost := len(timed) - len(steps):
         method += f"; {lost} of {len(timed)} steps left out, of which it lost kernels"
-    steps = _near(steps, pace_s)
+    if pace_s is not None:
+        steps = [min(steps, key=lambda step: _distance(step, pace_s))]
     shares = [join(step.ops, CallsInOrder(work)) for step in steps]
     facts: dict[str, Any] = {
         "device_busy_share": _median(step.busy_s and step.busy_s / step.wall_s for step in steps),

@@ -15,7 +15,13 @@ from bench.cost.estimate import op_work, step_complexity
 from bench.errors import UserError
 from bench.profilers.ops import TorchTool, torch_profiler
 from bench.profilers.ops.op_nest import Kind, SeenOp
-from bench.profilers.ops.torch_profiler import Synchronized, TimedStep, _profile, profile_ops
+from bench.profilers.ops.torch_profiler import (
+    Profiled,
+    Synchronized,
+    TimedStep,
+    _profile,
+    profile_ops,
+)
 from bench.profilers.traces import read_trace
 from bench.records import Account, OpProfile, StepSpec
 from bench.records.profile import COMMUNICATION
@@ -295,23 +301,24 @@ def test_a_step_that_lost_kernels_is_left_out_and_counted():
 
 
 @pytest.mark.parametrize(
-    ("walls_s", "pace_s", "step_time_s"),
+    ("walls_s", "pace_s", "step_time_s", "tried"),
     [
-        ((10, 12, 14), 12.5, 12),  # within 10 % of the pace
-        ((10, 12, 13), 12.5, 12.5),
-        ((10, 14, 20), 12.5, 14),  # the nearest
-        ((10, 14, 20), None, 14),  # all
+        ((10, 14, 20), 12.5, 14, 3),  # the nearest
+        ((10, 12, 20), 12.5, 12, 2),  # no more than are needed
+        ((10, 14, 20), None, 14, 4),  # the median of all but the one that starts the tool
     ],
 )
-def test_of_a_restless_machine_the_steps_are_read_that_are_near_the_pace(
-    walls_s, pace_s, step_time_s
+def test_on_a_restless_machine_the_step_is_read_that_is_nearest_to_the_pace(
+    walls_s, pace_s, step_time_s, tried, monkeypatch
 ):
-    steps = [
-        TimedStep(wall_s, [relu(wall_s)], missing=dict.fromkeys(MISSING, "no"))
-        for wall_s in walls_s
-    ]
-    profile = _profile("by hand", steps, (), pace_s)
+    missing = dict.fromkeys(MISSING, "no")
+    steps = [TimedStep(wall_s, [relu(wall_s)], missing=missing) for wall_s in walls_s]
+    steps = iter(steps if pace_s else [steps[0], *steps])
+    seen = []
+    monkeypatch.setattr(Profiled, "record", lambda self: seen.append(next(steps)) or seen[-1])
+    profile = profile_ops(lambda: None, CPU, (), iterations=3, pace_s=pace_s)
     assert profile.step_time_s == profile.ops_time_s == step_time_s
+    assert len(seen) == tried
 
 
 MISSING = ("device_busy_share", "launch_gap_s", "copies")
