@@ -50,6 +50,7 @@ _HOST_COPY = re.compile(r"Memcpy (HtoD|DtoH)")
 #: A terminal shows so many parts; the smaller ones are added up.
 _MOST_LINES = 7
 _ROUNDING = 1e-9
+_BELOW = " below its roof"
 #: What a processor does with the rest of a step.
 HOST = "the host between ops: Python, autograd, dispatch"
 
@@ -62,6 +63,13 @@ class Part:
     kind: Kind
     time_s: float
     of_roof: float | None = None
+
+    @property
+    def short(self) -> str:
+        """Its name in a list of many."""
+        return (
+            self.name.removesuffix(_BELOW).partition(":")[0] if self.kind != "idle" else self.name
+        )
 
 
 @dataclass(frozen=True)
@@ -153,6 +161,8 @@ def largest_loss(account: StepAccount) -> Part | None:
 _MOST_NAMED = 4
 #: A part that gained less than this share of itself does not shrink.
 _KEPT = 0.1
+#: Steps of equal work at equal roofs allow no gain.
+_SAME_ROOF = 0.01
 
 
 @dataclass(frozen=True)
@@ -176,11 +186,15 @@ class Difference:
         """The largest parts, what the roofs of both allow, and what does not shrink."""
         whole_s = self.a.step_time_s - self.b.step_time_s
         word, sign = ("saved", 1) if whole_s >= 0 else ("added", -1)
-        largest = [(name, sign * gain) for name, gain in self.gains_s.items() if gain]
-        named = ", ".join(f"{name} {three_digits(1e3 * s)}" for name, s in largest[:_MOST_NAMED])
+        causes = {part.name: part.short for part in (*self.a.parts, *self.b.parts)
+                  if part.kind != "profiling"}  # fmt: skip
+        largest = [(causes[name], sign * s) for name, s in self.gains_s.items() if name in causes]
+        named = ", ".join(
+            f"{name} {three_digits(1e3 * s)}" for name, s in largest[:_MOST_NAMED] if s
+        )
         said = f"of {three_digits(1e3 * abs(whole_s))} ms {word}: {named}"
         a_roof_s, b_roof_s = self.a.seconds_of("roof"), self.b.seconds_of("roof")
-        if not (a_roof_s and b_roof_s):
+        if not (a_roof_s and b_roof_s) or abs(a_roof_s / b_roof_s - 1) < _SAME_ROOF:
             return said
         allows, measured = a_roof_s / b_roof_s, self.a.step_time_s / self.b.step_time_s
         said += f"; the roofs allow {ratio_digits(allows)} times, measured are "
@@ -191,11 +205,11 @@ class Difference:
             if part.kind in REMOVABLE and self.gains_s[part.name] <= _KEPT * part.time_s
         ]
         stays = max(kept, key=lambda part: part.time_s, default=None)
-        if measured >= allows or stays is None:
+        if measured >= allows or whole_s < 0 or stays is None:
             return said
         if stays.time_s < _LEAST_SHARE * self.b.step_time_s:
             return said
-        return f"{said}: {three_digits(1e3 * stays.time_s)} ms of {stays.name} do not shrink"
+        return f"{said}: {three_digits(1e3 * stays.time_s)} ms of {stays.short} do not shrink"
 
 
 def class_of(op: OpTime | TracedOp) -> str:
@@ -264,7 +278,7 @@ def parts_of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterato
     for name, time_s in below_s.items():
         needed_s, took_s = of_class_s[name]
         of_roof = ratio(needed_s, took_s) or None
-        yield Part(f"{name} below its roof", "ops", time_s, of_roof)
+        yield Part(f"{name}{_BELOW}", "ops", time_s, of_roof)
     yield Part("ops faster than their roof", "cache", cached_s)
     for name, time_s in unknown_s.items():
         kind: Kind = "ops" if roof is None else "unknown work"

@@ -234,13 +234,11 @@ def test_a_difference_names_its_parts_and_what_the_roofs_allow():
     before, after = account(*OPS, traced_s=1.0), account(*OPS[1:], traced_s=0.55, step_s=0.55)
     assert Difference(before, after).words == (
         "of 450 ms saved: each op at its roof 200, unfused memory traffic 100, the host between "
-        "ops: Python, autograd, dispatch 100, convolution below its roof 50; the roofs allow 2.67 "
-        "times, measured are 1.82"
+        "ops 100, convolution 50; the roofs allow 2.67 times, measured are 1.82"
     )
     kept = account(*OPS[1:], traced_s=0.65, step_s=0.65)
     assert Difference(before, kept).words.endswith(
-        "the roofs allow 2.67 times, measured are 1.54: 380 ms of the host between ops: Python, "
-        "autograd, dispatch do not shrink"
+        "the roofs allow 2.67 times, measured are 1.54: 380 ms of the host between ops do not shrink"
     )
     assert Difference(after, before).words.startswith(
         "of 450 ms added: each op at its roof 200, unfused"
@@ -251,9 +249,8 @@ def test_a_difference_names_its_parts_and_what_the_roofs_allow():
 
 def test_of_two_repetitions_in_a_step_one_is_meant():
     one, two = account(*OPS, traced_s=1.0), account(*OPS, *OPS, traced_s=1.8, step_s=1.8)
-    found = Difference(one, two.divided(2))
-    assert found.words.startswith("of 100 ms saved: the host between ops")
-    assert found.words.endswith("roofs allow 1 times, measured are 1.11")
+    found = Difference(one, two.divided(2))  # equal roofs allow nothing
+    assert found.words == "of 100 ms saved: the host between ops 100"
     assert sum(found.gains_s.values()) == pytest.approx(0.1)
 
 
