@@ -325,11 +325,14 @@ def loss_of(group: Group, runs: Sequence[Run]) -> tuple[str, str] | None:
     possible = [run for run in group.runs if run.verdict != "invalid"]
     for _, account in newest_accounts(possible):
         if part := largest_loss(account):
-            of_roof = "" if part.of_roof is None else f", at {percent(part.of_roof)} of it"
-            said = f"{percent(part.time_s / account.step_time_s)} of its step is {part.name}"
+            costs = f"{percent(part.time_s / account.step_time_s)} of its step"
+            said = f"{part.name[:1].upper()}{part.name[1:]} takes {costs}"
+            if part.of_roof is not None:
+                reaches = f"reaches {percent(part.of_roof)} of its roof, which costs {costs}"
+                said = f"{part.short[:1].upper()}{part.short[1:]} {reaches}"
             knobs = [*knobs_for(group, _KNOBS_OF[part.kind], runs).values()]
             untried = "" if any(MEASURED in words for words in knobs) else ", not tried here"
-            return said + of_roof, f"Next{untried}: {', '.join(knobs)}" if knobs else ""
+            return said, f"Next{untried}: {', '.join(knobs)}" if knobs else ""
     return None
 
 

@@ -238,7 +238,7 @@ def test_a_difference_names_its_parts_and_what_the_roofs_allow():
     )
     kept = account(*OPS[1:], traced_s=0.65, step_s=0.65)
     assert Difference(before, kept).words.endswith(
-        "the roofs allow 2.67 times, measured are 1.54: 380 ms of the host between ops do not shrink"
+        "roofs allow 2.67 times, measured are 1.54: 380 ms of the host between ops do not shrink"
     )
     assert Difference(after, before).words.startswith(
         "of 450 ms added: each op at its roof 200, unfused"
