@@ -6,6 +6,7 @@ one modelled.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -57,6 +58,10 @@ def group_hover(group: Group, facts: Mapping[str, Any] | None = None) -> str:
     return hover(group.label, row, _SHOWN, group.sample)
 
 
+#: A longer name of a row is of several lines, so that its bars have the larger half of the page.
+_ROW_LETTERS = 44
+
+
 def row_chart(
     names: Sequence[str],
     series: Sequence[Series],
@@ -70,10 +75,12 @@ def row_chart(
 ) -> Chart:
     """Return a chart with a row per name, from the top, at heights 0, 1, ... or `at`."""
     heights = tuple(range(len(names)) if at is None else at)
+    rows = ["\n".join(textwrap.wrap(name, _ROW_LETTERS)) for name in names]
+    lines = max((row.count("\n") + 1 for row in rows), default=1)
     last = max(heights, default=0)
     panel = Panel(
         x=x,
-        y=Axis(label="", limits=(last + 0.7, -0.9), ticks=heights, names=tuple(names)),
+        y=Axis(label="", limits=(last + 0.7, -0.9), ticks=heights, names=tuple(rows)),
         series=tuple(series),
         empty="" if series else empty,
         bands=tuple(bands),
@@ -81,7 +88,7 @@ def row_chart(
         legend=tuple(legend) if names else (),
         legend_entry_in=1.6,
     )
-    return Chart((panel,), 6.5, 1.3 + 0.19 * max(2, last + 1))
+    return Chart((panel,), 6.5, 1.3 + (0.03 + 0.16 * lines) * max(2, last + 1))
 
 
 def hidden_rows(count: int) -> str:

@@ -116,7 +116,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
         found |= {"type": "log", "range": [math.log10(low), math.log10(high)]}
         found["tickformat"] = ",.10~g"
     if axis.ticks is not None:
-        names = [_text([name]) for name in axis.tick_names]
+        names = [_text(name.split("\n")) for name in axis.tick_names]
         found |= {"tickvals": axis.ticks, "ticktext": names}
     elif axis.scale.startswith("log"):
         digits = "D1" if high / low < 6 else "D2"  # part of a decade: ticks at each digit
