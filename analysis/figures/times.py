@@ -157,23 +157,23 @@ _PARTS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def account_chart(accounts: Sequence[tuple[Run, StepAccount]]) -> Chart:
-    """Return a bar for each run's step, its parts end to end; what takes time off is left of 0."""
+def account_chart(accounts: Sequence[tuple[str, StepAccount]]) -> Chart:
+    """Return a bar for each named step, its parts end to end; what takes time off is left of 0."""
     series, legend, longest = [], dict[str, Series](), 0.0
-    for row, (run, account) in enumerate(accounts[:MAX_ROWS]):
+    for row, (name, account) in enumerate(accounts[:MAX_ROWS]):
         ends_ms = {True: 0.0, False: 0.0}
         for part in sorted(account.parts, key=lambda part: list(_PARTS).index(part.kind)):
             (words, colour), begin_ms = _PARTS[part.kind], ends_ms[part.time_s > 0]
             end_ms = ends_ms[part.time_s > 0] = begin_ms + 1e3 * part.time_s
             legend[words] = look = key(words, colour, line_pt=7.0)
             share = percent(part.time_s / account.step_time_s)
-            said = f"{run.label}\n{part.name}: {three_digits(1e3 * part.time_s)} ms, {share}"
+            said = f"{name}\n{part.name}: {three_digits(1e3 * part.time_s)} ms, {share}"
             line = replace(look, xs=(begin_ms, end_ms), ys=(row, row), hover=(said,) * 2)
             series.append(line)
         longest = max(longest, ends_ms[True])
     left = min((end for one in series for end in one.xs), default=0.0)
     axis = Axis(label="ms of a step", limits=(1.03 * left, 1.03 * longest))
-    names = [run.label for run, _ in accounts[:MAX_ROWS]]
+    names = [name for name, _ in accounts[:MAX_ROWS]]
     entries = [legend[words] for words, _ in _PARTS.values() if words in legend]
     return row_chart(names, series, axis, legend=entries, title=hidden_rows(len(accounts)))
 

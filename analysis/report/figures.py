@@ -71,8 +71,9 @@ _KERNELS_CAPTION = (
     "those of the table"
 )
 _ACCOUNT_CAPTION = (
-    "The parts of each configuration's step, of its last run, add up to the step; what ops "
-    "are faster than their roof, and what the profiler added, stands left of 0"
+    "The parts of each configuration's step, of its last run, and of a trace's mean step, add up "
+    "to the step; what ops are faster than their roof, and what the profiler added, stands left of "
+    "0"
 )
 _MODELS_CAPTION = "The fastest batch of each machine and model; its size stands beside the marker"
 _DATA_CAPTION = "The same configuration with data from disk and with tensors made once"
@@ -179,7 +180,7 @@ def report_figures(
     return {
         "roofline": [
             *([roofline("roofline", title, placed, _ROOFLINE_CAPTION)] if placed else []),
-            *_accounts(runs),
+            *_accounts(runs, [one for one in inside.values() if isinstance(one, PlacedTrace)]),
         ],
         "across": _across(across, colours),
         "runs": run_figures(runs, colours),
@@ -195,9 +196,11 @@ def report_figures(
     }
 
 
-def _accounts(runs: Sequence[Run]) -> Iterator[ReportFigure]:
-    if accounts := newest_accounts(runs):
-        title, names = "Where the time of a step goes", [run.name for run, _ in accounts]
+def _accounts(runs: Sequence[Run], traces: Sequence[PlacedTrace]) -> Iterator[ReportFigure]:
+    of_runs = newest_accounts(runs)
+    accounts = [(run.label, account) for run, account in of_runs]
+    if accounts := [*accounts, *((trace.label, trace.account) for trace in traces)]:
+        title, names = "Where the time of a step goes", [run.name for run, _ in of_runs]
         yield ReportFigure("accounts", title, _ACCOUNT_CAPTION, account_chart(accounts), names)
 
 

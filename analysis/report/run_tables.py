@@ -6,6 +6,7 @@ A table is a name, a title, rows, and the names of its columns.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -17,6 +18,7 @@ from analysis.findings.differences import scatter_rows, uplifts
 from analysis.prediction import FEWEST_SIZES, PredictedCurve, fit_curve
 from analysis.runs.frame import (
     Row,
+    account_rows,
     configuration_row,
     configurations,
     group_row,
@@ -36,6 +38,8 @@ _SENSORS = (
     "power_w clock_mhz temperature_c utilisation_percent other_processes_cores stolen_cores "
     "power_limited_share throttled_share energy_j energy_j_per_image energy_j_per_sample"
 )
+#: Rows of accounts for people; the CSV holds them all.
+_SHOWN_PARTS = 40
 #: The title and the columns of each table by its name.
 _TABLES = {
     # of runs
@@ -147,17 +151,17 @@ def run_tables(runs: Sequence[Run], run_ids: Mapping[str, str] | None = None) ->
         "accounts": [
             {
                 **{"run": run.name, "number": run.number, "configuration": run.label},
-                **{"name": row["name"], "time_ms": 1e3 * row["seconds"]},
-                **{"share_of_step": row["share"], "of_its_roof": row["of_its_roof"]},
+                **row,
             }
             for run, account in newest_accounts(runs)
-            for row in account.rows()
+            for row in account_rows(account)
         ],
         "ceilings": _ceilings(runs, run_ids or {}),
     }
     work = {"complexity": _complexities(runs, column_noun(sample))}
     rated = common_sample(run.sample for run in runs if THROUGHPUT in run.metrics)
-    return tables(_TABLES, found, rated) | tables(_TABLES, work, sample)
+    named = tables(_TABLES, found, rated) | tables(_TABLES, work, sample)
+    return {**named, "accounts": replace(named["accounts"], shown=_SHOWN_PARTS)}
 
 
 def _having(rows: Iterable[Row], keys: Iterable[str]) -> list[Row]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from analysis.columns import both_sides, columns, table, tables
-from analysis.runs.frame import Row
+from analysis.runs.frame import Row, account_rows
 from analysis.runs.place import PlacedProfile
 from analysis.table import Table
 from analysis.traces.placed import PlacedTrace, TraceComparison, compare_two
@@ -37,6 +37,10 @@ _TABLES = {
     "trace-steps": (
         "Steps of traces, in ms",
         " ".join(("trace_of step", *(f"{part}_ms" for part in _PARTS), "idles_for")),
+    ),
+    "trace-accounts": (
+        "Where the time of a trace's mean step goes: parts that add up to it",
+        "trace part time_ms share_of_step of_its_roof",
     ),
     "trace-idle": (
         "Idle time of traced steps by cause, mean of the steps",
@@ -133,10 +137,16 @@ def trace_tables(traces: Sequence[PlacedTrace]) -> dict[str, Table]:
     """Return the tables of all traces by their names: steps, idle time, and what two differ in."""
     found = {
         "trace-steps": [_step_row(trace, step) for trace in traces for step in trace.record.steps],
+        "trace-accounts": [
+            {"trace": trace.number, **row}
+            for trace in traces
+            for row in account_rows(trace.account)
+        ],
         "trace-idle": [row for trace in traces for row in _mean_idle(trace)],
     }
     named = tables(_TABLES, found)
-    named["trace-idle"] = replace(named["trace-idle"], shown=_SHOWN)
+    for name in ("trace-accounts", "trace-idle"):
+        named[name] = replace(named[name], shown=_SHOWN)
     compared = compare_two([trace.record for trace in traces])
     return {**named, "trace-comparison": comparison_table(compared)} if compared else named
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from analysis.account import StepAccount
 from analysis.profiles import NO_COUNTERS, NOT_PROFILED
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.points import RooflinePoint
@@ -255,6 +256,15 @@ def _verdict(group: Group) -> str:
         return worst
     words = MODELLED if group.points else "imported"
     return words if worst == "not judged" else f"{worst}; {words}"
+
+
+def account_rows(account: StepAccount) -> list[Row]:
+    """Return a row per part of an account, by the keys of columns."""
+    return [
+        {"name": row["name"], "time_ms": 1e3 * row["seconds"], "share_of_step": row["share"],
+         "of_its_roof": row["of_its_roof"]}
+        for row in account.rows()
+    ]  # fmt: skip
 
 
 def step_account(run: Run) -> pd.DataFrame:

@@ -175,7 +175,7 @@ def _placing() -> Placing:
                 from analysis.figures import draw_chart
                 from analysis.figures.times import account_chart
 
-                draw_chart(account_chart([(run, run.account)])).savefig(picture, dpi=200)
+                draw_chart(account_chart([(run.label, run.account)])).savefig(picture, dpi=200)
         return addition_of(run)
 
     return place

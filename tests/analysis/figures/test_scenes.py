@@ -35,7 +35,7 @@ from analysis.profiles import place_kernels, place_ops
 from analysis.report.figures import ReportFigure, run_figures, save_figures
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.roofs.roof import Roof
-from analysis.runs.groups import group_runs, newest_accounts
+from analysis.runs.groups import group_runs
 from analysis.runs.place import place, place_runs
 
 THROUGHPUT = METRICS["throughput_samples_per_s"]
@@ -160,10 +160,10 @@ CHARTS = {
             [group_runs([observation("r", 50, data="/images"), observation("s", 100)])], {}),
         "distributions": lambda: distributions_chart([observation("a", times_s=TIMES_S)], {}),
         "drift": lambda: panel_chart([trace_panel(drifting())] * 2),
-        "accounts": lambda: account_chart(newest_accounts(place_runs(
+        "accounts": lambda: account_chart([(run.label, run.account) for run in place_runs(
             [make.run_record("a", ops=samples.op_profile(*OPS, step_time_s=0.9)),
              make.run_record("b", 20, ops=samples.op_profile(OPS[0], step_time_s=1.05))],
-            [make.ceilings_record()]))),
+            [make.ceilings_record()])]),
         "no models": lambda: of.models_chart([], {}),
         "no variability": lambda: of.variability_chart([]),
         "no pairs": lambda: of.real_synthetic_chart([], {}),
