@@ -147,7 +147,7 @@ _PARTS: Mapping[str, tuple[str, str]] = {
     "traffic": ("unfused traffic", "#56B4E9"),
     "ops": ("ops below their roof", "#E69F00"),
     "unknown work": ("work not known", "#CCCCCC"),
-    "communication": ("communication", "#CC79A7"),
+    "communication": ("communication, copies", "#CC79A7"),
     "input": ("waiting for the loader", "#000000"),
     "idle": ("device idle", "#D55E00"),
     "host": ("host between ops", "#999999"),
