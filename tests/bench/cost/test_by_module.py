@@ -154,14 +154,6 @@ def test_json_and_csv_have_a_row_per_module():
         assert given == {"tokens_per_sample": "", **named, **words}
 
 
-def test_the_table_indents_modules_and_names_what_is_tied():
-    lines = _run(*TIED).splitlines()
-    begin = next(index for index, line in enumerate(lines) if line.startswith("Modules of"))
-    assert any(line.startswith(" (model)") for line in lines[begin:])
-    assert any(line.startswith("   3 ") for line in lines[begin:])
-    assert "3.weight is 1.weight: its parameters are counted once, there." in lines
-
-
 @pytest.mark.slow
 def test_images_and_sequences_stand_in_one_table():
     pytest.importorskip("transformers")

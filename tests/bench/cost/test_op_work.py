@@ -43,39 +43,6 @@ def test_the_calls_add_up_to_the_ops_and_to_the_step(spec):
     assert step.compulsory_bytes <= step.fused_bytes < step.eager_bytes
 
 
-def test_the_phases_of_two_convolutions_by_hand():
-    """1x1 from 3 to 8 and to 4 channels, on two images of 4x4, with 56 weights."""
-    forward, backward, optimizer = step_complexity(tiny("conv_relu_conv")).phases.values()
-    first, second = 2 * 16 * 3 * 8, 2 * 16 * 8 * 4  # multiply-adds
-    assert forward.flops == 2 * (first + second)
-    assert backward.flops == 2 * (first + 2 * second)  # the images need no gradient
-    assert (optimizer.flops, optimizer.elementwise_flops) == (0, 6 * 56)
-    # Read the weight, its gradient and momentum; write the weight and the momentum.
-    assert optimizer.fused_bytes == optimizer.eager_bytes == 5 * 4 * 56
-
-
-def test_unfused_updates_are_one_call_per_parameter_and_kind():
-    calls = op_work(tiny("conv_relu_conv"))
-    unfused = op_work(tiny("conv_relu_conv", fused_optimizer=False))
-    assert [call.op for call in calls if call.phase == "optimizer"] == ["_fused_sgd_"]
-    updates = Counter(call.op for call in unfused if call.phase == "optimizer")
-    assert set(updates.values()) <= {2, 4}  # two weights, each updated once or twice by an op
-
-
-@pytest.mark.slow
-def test_mobilenet_has_pointwise_and_depthwise_convolutions_in_both_directions():
-    calls = op_work(StepSpec("mobilenet_v2", batch_size=2, precision="fp32"))
-    kinds = Counter((call.label, call.phase) for call in calls if "convolution" in call.op)
-    layers = {
-        "convolution 3x3 stride 2": 1,
-        "convolution 1x1": 34,
-        "depthwise convolution 3x3": 13,
-        "depthwise convolution 3x3 stride 2": 4,
-    }
-    assert kinds == {(k, p): n for k, n in layers.items() for p in ("forward", "backward")}
-    assert {call.label for call in calls} >= {"batch_norm", "hardtanh", "linear", "optimizer"}
-
-
 @pytest.mark.parametrize(
     ("layer", "label"),
     [

@@ -67,10 +67,6 @@ class OfRows(nn.Module):
         return self.compute(self.layer, images.flatten(1))
 
 
-def einsum_layer():
-    return OfRows(lambda layer, rows: torch.einsum("bi,ji->bj", rows, layer.weight))
-
-
 def spectral():
     return OfRows(lambda linear, rows: linear(torch.fft.fft2(rows).abs()))
 

@@ -98,23 +98,6 @@ def test_a_torch_that_does_not_import(monkeypatch):
     assert "uv pip install --reinstall torch torchvision" in checks["torch"].remedy
 
 
-@pytest.mark.parametrize(
-    ("native", "words"),
-    [
-        (("bf16", "fp16"), "precision=amp is bf16"),
-        (("fp16",), "precision=amp is fp16"),
-        ((), "precision=amp is measured in fp32"),
-    ],
-)
-def test_what_amp_is_on_the_processor(no_cuda, monkeypatch, native, words):
-    no_cuda(0)
-    cpu = SimpleNamespace(native_math=native.__contains__)
-    monkeypatch.setattr("bench.training.devices.open_device", lambda backend: cpu)
-    check = found()["cpu bf16"]
-    assert check.status == "ok"
-    assert words in check.detail
-
-
 BUILT_FOR_13 = "torch is built for CUDA 13.2 and the driver speaks CUDA 12.4 at most"
 
 

@@ -172,12 +172,6 @@ def test_what_no_server_need_be_asked_for(server, tmp_path, option, value, words
     assert server.ranges == []
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is full")
-def test_disk_full(server, tmp_path):
-    (tmp_path / PART).symlink_to("/dev/full")
-    assert "the disk is full" in refusal(fetch, server, tmp_path)
-
-
 def test_disk_full_while_unpacking(server, tmp_path, generated, monkeypatch):
     written = []
 
