@@ -29,10 +29,6 @@ def saved(image, form):
     return file.getvalue()
 
 
-def test_the_home_of_a_user_who_does_not_exist_is_no_such_folder():
-    assert "no such folder" in refused("~nosuchuser/images")
-
-
 @pytest.mark.slow
 def test_summary_counts_what_is_there(generated):
     files = list(generated.glob("*/*.jpg"))
@@ -61,19 +57,20 @@ def test_sees_what_torchvision_sees(photos):
     assert listed == ImageFolder(photos).samples
 
 
-def test_a_path_that_is_no_image_folder(generated, tmp_path):
+def test_a_path_that_is_no_image_folder(photos, tmp_path):
+    assert "no such folder" in refused("~nosuchuser/images")
     assert "mlproject dataset generate" in refused(tmp_path / "nowhere")
-    assert "not a folder" in refused(first_image(generated))
-    (tmp_path / "stray.jpg").write_bytes(b"")
-    assert "no class sub-folders" in refused(tmp_path)
-
-
-def test_empty_classes_are_named(photos):
+    assert "not a folder" in refused(first_image(photos))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "stray.jpg").write_bytes(b"")
+    assert "no class sub-folders" in refused(tmp_path / "empty")
     for number in range(7):
         (photos / f"empty_{number}").mkdir()
     message = refused(photos)
     assert "empty_0, empty_1, empty_2, empty_3, empty_4 and 2 more" in message
     assert "class_000" not in message
+    (photos / "class_000" / "gone.jpg").symlink_to(photos / "gone.jpg")
+    assert "gone.jpg: No such file" in refused(photos)
 
 
 def test_splits_are_not_classes_but_classes_may_be_called_so(generated, tmp_path):
@@ -120,11 +117,6 @@ def test_data_behind_the_end_is_accepted_and_a_size_beyond_reason_refused(photos
     whole[at : at + 4] = b"\xff\xff\xff\xff"
     first_image(photos).write_bytes(whole)
     assert "exceeds limit" in refused(photos)
-
-
-def test_link_to_nothing_is_refused(photos):
-    (photos / "class_000" / "gone.jpg").symlink_to(photos / "gone.jpg")
-    assert "gone.jpg: No such file" in refused(photos)
 
 
 def test_unreadable_file_and_folder(generated, without_rights):
