@@ -152,13 +152,6 @@ def test_a_damaged_file_does_no_harm(tmp_path, base, changes):
     check(damaged(whole, TOKENS, changes), tmp_path / "ncu.csv")
 
 
-@settings(max_examples=60)
-@given(st.one_of(st.binary(max_size=2000), st.text(max_size=1000).map(str.encode)))
-@pytest.mark.slow
-def test_arbitrary_bytes_do_no_harm(tmp_path, content):
-    check(content, tmp_path / "ncu.csv")
-
-
 @pytest.mark.slow
 def test_every_whole_file_is_read(tmp_path):
     for content in bases():

@@ -148,59 +148,6 @@ def test_files_of_perf_stat_are_known_by_their_beginning(text, is_one):
     assert is_perf_stat(text) is is_one
 
 
-events = st.sampled_from(
-    ["cycles", "cycles:u", "cpu_core/cycles/", "uncore_imc/cas_count_read/", "x.y-z", "l2_a.b:u"]
-)
-counts = st.one_of(
-    st.none(),
-    st.integers(0, 2**64 - 1),
-    st.integers(0, 10**12).map(lambda hundredths: hundredths / 100),
-)
-tables = st.lists(
-    st.tuples(events, counts, st.integers(0, 10000), st.sampled_from(["", "MiB", "msec", "K/sec"])),
-    min_size=1,
-    max_size=6,
-    unique_by=lambda entry: entry[0].replace(":u", ""),
-)
-
-
-def printed(table, form, comma, end, noise):
-    """Print a table as perf does; a decimal comma only where it is no separator."""
-
-    def number(value):
-        text = "<not counted>" if value is None else str(value)
-        text = f"{value:.2f}" if isinstance(value, float) else text
-        return text.replace(".", ",") if comma and form not in (",", "json") else text
-
-    lines = ["# started on Sat Nov 21", ""]
-    for event, count, share, unit in table:
-        percent = number(share / 100.0)
-        if form == "json":
-            row = f'{{"counter-value" : "{number(count)}", "unit" : "{unit}", "event" : "{event}", '
-            lines.append(row + f'"event-runtime" : 12, "pcnt-running" : {percent}}}')
-        else:
-            lines.append(form.join([number(count), unit, event, "12", percent, "0.1", "K/sec"]))
-        lines += noise
-    return end.join(lines)
-
-
-@given(
-    table=tables,
-    form=st.sampled_from([",", ";", "|", "\t", "json"]),
-    comma=st.booleans(),
-    end=st.sampled_from(["\n", "\r\n"]),
-    noise=st.lists(st.sampled_from(["epoch 3", "", ",,,,,1.0,per", "Events enabled"]), max_size=2),
-)
-@pytest.mark.slow
-def test_every_form_of_a_table_reads_back_as_the_table(rows_of, table, form, comma, end, noise):
-    rows = rows_of(printed(table, form, comma, end, noise))
-    assert [(row.count, row.share) for row in rows] == [
-        ("not counted" if count is None else count, pytest.approx(share / 10000))
-        for _, count, share, _ in table
-    ]
-    assert all(row.event in event for row, (event, *_) in zip(rows, table, strict=True))
-
-
 TOKENS = [
     *(",", ";", "|", "\n", '{"', '"}', ": ", "12", "1.5", "1,5", "<not counted>", "100.00", "9%"),
     *(
