@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 
 import pytest
 import torch
@@ -75,6 +74,8 @@ def test_tied_parameters_are_counted_once_and_named():
     assert sizes["(model)"][1] == 0
     assert rows["3"]["forward_flops_per"] == rows["1"]["forward_flops_per"] == 2 * 2 * 48 * 48
     _assert_sums_are_the_step(complexity, rows)
+    flat = _counted("tiny_models:tied", 0, image_size=4)[1]
+    assert flat == {name: row for name, row in rows.items() if row["depth"] == 0}
 
 
 @pytest.mark.slow
@@ -127,11 +128,6 @@ def test_sums_of_gradients_and_copies_into_them_belong_to_modules():
     assert rows["inner"]["elementwise_flops_per"] == 3 * images * width
 
 
-def test_depth_bounds_the_rows_and_not_the_sums():
-    deep, flat = (_counted("tiny_models:tied", depth, image_size=4)[1] for depth in (9, 0))
-    assert flat == {name: row for name, row in deep.items() if row["depth"] == 0}
-
-
 def _run(*arguments):
     result = CliRunner().invoke(Complexity.command(), arguments, catch_exceptions=False)
     assert result.exit_code == 0
@@ -152,20 +148,6 @@ def test_json_and_csv_have_a_row_per_module():
     for given, expected in zip(rows, row["modules"], strict=True):
         words = {name: "" if value is None else str(value) for name, value in expected.items()}
         assert given == {"tokens_per_sample": "", **named, **words}
-
-
-@pytest.mark.slow
-def test_images_and_sequences_stand_in_one_table():
-    pytest.importorskip("transformers")
-    arguments = ["--arch", "hf:gpt2", "--arch", "alexnet", "--batch-size", "2"]
-    text = _run(*arguments)
-    assert "One training step in fp32, per sample" in text
-    assert re.search(r"^ hf:gpt2 +2 +- +128 ", text, re.MULTILINE)
-    assert re.search(r"^ alexnet +2 +224 +- ", text, re.MULTILINE)
-    rows = [*csv.DictReader(_run(*arguments, "--format", "csv").splitlines())]
-    assert rows[0]["forward_macs_per_sequence"]
-    assert rows[0]["forward_macs_per_image"] == ""
-    assert rows[1]["forward_macs_per_image"]
 
 
 class _Outer(torch.nn.Module):
