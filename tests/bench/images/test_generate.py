@@ -123,14 +123,6 @@ def test_other_peoples_folders_and_other_settings_are_left_alone(photos, tmp_pat
         assert "is damaged" in refused(photos)
 
 
-def test_no_permission(without_rights):
-    root, as_nobody = without_rights
-    root.chmod(0o555)
-    with as_nobody():
-        assert "no permission" in refused(root / "out")
-    assert not list(root.iterdir())
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [("classes", 0), ("classes", 1001), ("images_per_class", 0), ("seed", -1), ("seed", 2**32)],
