@@ -51,8 +51,6 @@ def hf_workload(
 
 
 class _HfModel(Workload):
-    """A model that computes its loss itself, from the labels that it is given."""
-
     def __init__(self, arch: str, task: Task, config: Any) -> None:
         self._arch = arch
         self._task = task

@@ -8,7 +8,7 @@ import pytest
 import torch
 from worker_processes import output_of
 
-from bench.machine import cpu, mps_device_info
+from bench.machine import cpu
 from bench.machine.cpu import (
     CacheLevel,
     cpu_device_info,
@@ -20,6 +20,7 @@ from bench.machine.cpu import (
     usable_cores,
     usable_physical_cores,
 )
+from bench.machine.environment import mps_device_info
 from bench.machine.probes import UnknownFactError
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")
@@ -116,7 +117,7 @@ def test_two_hardware_threads_are_one_core(tree, monkeypatch):
 def test_affinity_limits_the_cores_of_a_real_process():
     ask = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
-        "from bench.machine import usable_cores; print(usable_cores())"
+        "from bench.machine.cpu import usable_cores; print(usable_cores())"
     )
     assert output_of(ask) == "1\n"
 

@@ -6,8 +6,8 @@ import samples
 import torch
 
 from bench.config import RunConfig
-from bench.machine import cpu_device_info, read_environment
-from bench.machine.environment import environment_label, speed_variables
+from bench.machine.cpu import cpu_device_info
+from bench.machine.environment import environment_label, read_environment, speed_variables
 from bench.records import DeviceInfo, Environment
 
 
