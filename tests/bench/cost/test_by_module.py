@@ -6,7 +6,6 @@ import json
 import pytest
 import torch
 from click.testing import CliRunner
-from torch.utils.checkpoint import checkpoint
 
 from bench.config import RunConfig
 from bench.cost.estimate import complexity_by_module
@@ -111,12 +110,12 @@ def test_the_rows_of_a_model_sum_up_to_its_step(arch, changes):
 
 @pytest.mark.slow
 def test_what_a_checkpoint_computes_again_belongs_to_its_module():
-    plain = _counted("test_by_module:plain", image_size=4)[1]
-    again = _counted("test_by_module:checkpointed", image_size=4)[1]
+    plain = _counted("tiny_models:Checkpointed", image_size=4)[1]
+    again = _counted("tiny_models:NonReentrant", image_size=4)[1]
     for name in ("forward_flops_per", "backward_flops_per"):
-        assert again["inner"][name] == plain["inner"][name]
-    assert again["inner"]["bytes_per_max"] > plain["inner"]["bytes_per_max"]
-    assert again["outer"]["bytes_per_max"] == plain["outer"]["bytes_per_max"]
+        assert again["layers"][name] == plain["layers"][name]
+    assert again["layers"]["bytes_per_max"] > plain["layers"]["bytes_per_max"]
+    assert again["last"]["bytes_per_max"] == plain["last"]["bytes_per_max"]
 
 
 def test_sums_of_gradients_and_copies_into_them_belong_to_modules():
@@ -150,23 +149,6 @@ def test_json_and_csv_have_a_row_per_module():
         assert given == {"tokens_per_sample": "", **named, **words}
 
 
-class _Outer(torch.nn.Module):
-    def __init__(self, *, checkpointed):
-        super().__init__()
-        self.inner = torch.nn.Linear(48, 48)
-        self.outer = torch.nn.Linear(48, 4)
-        self.checkpointed = checkpointed
-
-    def forward(self, images):
-        pixels = images.flatten(1)
-        if self.checkpointed:
-            return self.outer(checkpoint(self._squared, pixels, use_reentrant=False))
-        return self.outer(self._squared(pixels))
-
-    def _squared(self, pixels):
-        return self.inner(pixels).square()
-
-
 class WithSkip(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -176,11 +158,3 @@ class WithSkip(torch.nn.Module):
     def forward(self, images):
         given = self.stem(images.flatten(1))
         return given + self.inner(given) * self.scale.sum()
-
-
-def plain():
-    return _Outer(checkpointed=False)
-
-
-def checkpointed():
-    return _Outer(checkpointed=True)

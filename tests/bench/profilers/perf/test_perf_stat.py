@@ -302,6 +302,7 @@ def test_kinds_of_cores_are_weighted_by_the_time_spent_on_each(read):
     assert counters.branches == round(1000000 * 0.9811 + 20000 * 0.0189)
     assert counters.running_share["cpu_core/cycles/"] == 1.0
     assert counters.running_share["cpu_core/branches/"] == pytest.approx(49.05 / 98.11)
+    assert "cpu_lowpower/cycles/" not in counters.running_share
     one_used = "508381,,cpu_atom/cycles/u,6,100.00,,\n<not counted>,,cpu_core/cycles/u,0,0.00,,\n"
     assert read(one_used).cycles == 508381
 
