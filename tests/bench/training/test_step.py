@@ -190,7 +190,8 @@ class ScriptedGraph:
     """What torch.cuda is asked for around a capture; a replay does nothing."""
 
     def __init__(self, monkeypatch):
-        self.modes = []
+        self.modes, self.card = [], Card(ScriptedClock())
+        self.card.supports_cuda_graphs = True
         stream = SimpleNamespace(wait_stream=lambda other: None)
         for name in ("Stream", "current_stream"):
             monkeypatch.setattr(torch.cuda, name, lambda: stream)
@@ -210,16 +211,13 @@ class ScriptedGraph:
 
 @pytest.mark.parametrize("reuses_batch", [False, True])
 def test_a_graph_reads_a_copy_of_each_batch_unless_it_is_always_the_same(monkeypatch, reuses_batch):
-    captured = ScriptedGraph(monkeypatch)
-    card = Card(ScriptedClock())
-    card.supports_cuda_graphs = True
-    seen = []
+    captured, seen = ScriptedGraph(monkeypatch), []
 
     def step(next_batch):
         seen.append(next_batch()[0])
         return torch.tensor(1.0)
 
-    graphed = GraphedStep(step, Fp32(), card, reuses_batch=reuses_batch)
+    graphed = GraphedStep(step, Fp32(), captured.card, reuses_batch=reuses_batch)
     first = torch.ones(2)
     graphed(lambda: (first, torch.zeros(2)))
     assert captured.modes == ["thread_local"]  # a loader's thread may allocate at the same time
@@ -238,15 +236,13 @@ def test_a_graph_reads_a_copy_of_each_batch_unless_it_is_always_the_same(monkeyp
 )
 def test_a_step_that_cannot_be_captured_is_unsupported(monkeypatch, message, error):
     captured = ScriptedGraph(monkeypatch)
-    card = Card(ScriptedClock())
-    card.supports_cuda_graphs = True
 
     def waits(next_batch):
         if captured.modes:
             raise RuntimeError(message)
 
     with pytest.raises(error, match="cuda_graphs=false" if error is UnsupportedError else message):
-        GraphedStep(waits, Fp32(), card, reuses_batch=True)(lambda: (torch.ones(2),))
+        GraphedStep(waits, Fp32(), captured.card, reuses_batch=True)(lambda: (torch.ones(2),))
 
 
 def test_ranges_for_nvidias_profilers_are_iterations_and_within_them_phases(monkeypatch):
