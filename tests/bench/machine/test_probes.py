@@ -1,12 +1,7 @@
 import pytest
 
 from bench.errors import Unknown
-from bench.machine.probes import (
-    UnknownFactError,
-    output_of,
-    probe,
-    text_of,
-)
+from bench.machine.probes import UnknownFactError, output_of, probe, registry_text, text_of
 
 
 @pytest.mark.parametrize(
@@ -42,6 +37,7 @@ def test_an_absent_file_or_program_is_named_and_a_failing_programs_complaint_is_
         (lambda: output_of("no-such-program"), "no program no-such-program here"),
         (lambda: output_of("grumble"), "^grumble: fatal: bad owner$"),
         (lambda: output_of("hang", timeout_s=0.1), r"hang gave no answer in 0\.1 s"),
+        (lambda: registry_text("SYSTEM", "no-such-name"), "registry"),  # not here, or not in it
     ):
         with pytest.raises(UnknownFactError, match=reason):
             read()
