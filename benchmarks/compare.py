@@ -29,7 +29,7 @@ import click
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
-from bench.machine import cpu_model, usable_cores  # noqa: E402
+from bench.machine.cpu import cpu_model, usable_cores  # noqa: E402
 from campaigns.tune.result import paired_interval  # noqa: E402
 
 _STEP = "--arch {arch} --batch-size 16 --warmup-iters 3 --iters 8"

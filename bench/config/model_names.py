@@ -107,7 +107,6 @@ def find_hf_model(name: str) -> HfModel:
 
 
 def _split_task(name: str) -> tuple[str, Task | None]:
-    """Return `name` without its `:TASK`, and the task. Raises `ValueError`."""
     base, colon, asked = name.rpartition(":")
     if not colon:
         return name, None
@@ -182,7 +181,6 @@ def _own_task(model_type: str, classes: Mapping[Task, str], stated: object) -> T
 
 @cache
 def _tasks() -> Mapping[Task, Mapping[str, str]]:
-    """Classes by task and type."""
     mappings = _read_mappings()
     both = set(mappings[_ENCODER_DECODERS].values())
     return {

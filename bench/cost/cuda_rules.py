@@ -82,7 +82,6 @@ def _set_autocast(library: torch.library.Library) -> None:
 
 
 def _op(name: str) -> Callable[..., Any] | None:
-    """The op, or None where this torch has none of that name."""
     packet, _, overload = name.partition(".")
     return getattr(getattr(aten, packet, None), overload or "default", None)
 

@@ -164,7 +164,6 @@ def complexity_by_module(config: RunConfig, *, depth: int) -> tuple[Complexity, 
 
 
 def _work(complexity: Complexity, calls: Sequence[CallWork]) -> dict[str, Any]:
-    """The work of `calls` per sample, and its shares of the step's."""
     forward, backward = (
         sum(call.flops for call in calls if call.phase == phase)
         for phase in ("forward", "backward")

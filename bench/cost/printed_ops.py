@@ -92,8 +92,6 @@ _PAST_CONVOLUTIONS = {
 
 
 class _Arguments:
-    """The arguments of a printed op, as fake tensors and as values."""
-
     def __init__(self, op: CalledOp, fake: FakeTensorMode) -> None:
         if op.dims is None or op.types is None:
             raise UserError(_NO_SHAPES)
@@ -281,7 +279,6 @@ class _OtherOverloadError(Exception):
 
 
 def _value(argument: Any, given: _Arguments, index: int | None) -> Any:
-    """What an overload's `argument` is given, which was printed at `index`."""
     kind = str(argument.type)
     if index is None or index >= len(given.dims):
         return _value_not_printed(argument, kind, given)
@@ -300,7 +297,6 @@ def _value(argument: Any, given: _Arguments, index: int | None) -> Any:
 
 
 def _number(argument: Any, kind: str, given: _Arguments, index: int) -> Any:
-    """A number, a list of them, or a type."""
     if argument.name in _PLACES:
         return None
     if not given.has_values:

@@ -298,7 +298,6 @@ def _gradients(
 
 
 def _channel_norm(call: OpCall) -> list[TensorPass]:
-    """Batch norm and group norm: statistics over the whole input, then normalisation."""
     inputs = call.arguments["input"]
     affine = call.tensors("weight", "bias")
     running = call.tensors("running_mean", "running_var")

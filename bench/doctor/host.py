@@ -127,7 +127,6 @@ _NVML_REMEDIES = {
 
 
 def _ncu(root: Path, capability: Callable[[], tuple[int, int]]) -> str | Problem:
-    """What `mlproject profile` would say of ncu itself."""
     try:
         ncu = find_ncu(root)
         if (device := value_or_none(capability)) is not None:

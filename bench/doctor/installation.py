@@ -90,7 +90,6 @@ def device_checks() -> Iterator[Check]:
 
 
 def _tried(name: str, device: torch.device, detail: str, failure: Status = "warning") -> Check:
-    """Convolve forward and backward once, and wait for it."""
     import torch
 
     try:

@@ -169,7 +169,6 @@ def _download(url: str, part: Path, on_bytes: OnBytes) -> None:
 
 
 def _transfer(url: str, part: Path, on_bytes: OnBytes) -> None:
-    """Make one request and write what it brings."""
     have = _size(part)
     headers = {"Accept-Encoding": "identity"}  # bytes as stored, so that ranges count alike
     if have:

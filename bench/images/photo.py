@@ -59,7 +59,6 @@ def draw_look(rng: np.random.Generator) -> ClassLook:
 
 
 def _texture(exponent: float, rng: np.random.Generator) -> Plane:
-    """Noise of amplitude 1/f**exponent."""
     size = _TEXTURE_PIXELS
     frequency = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None, :])
     spectrum = np.fft.rfft2(rng.standard_normal((size, size)))
@@ -109,7 +108,6 @@ def _shapes(
 
 
 def _cut(plane: Plane, like: NDArray[np.intp], rng: np.random.Generator) -> Plane:
-    """A window of `plane` at a random place, of the shape of `like`."""
     top, left = rng.integers(
         0, [side - part for side, part in zip(plane.shape, like.shape, strict=True)]
     )

@@ -120,7 +120,6 @@ def _taken(path: Path, waiting: Callable[[str], None], *, wait: bool) -> int | N
 
 
 def _holder(path: Path) -> str:
-    """The process that holds the lock, in words."""
     try:
         pid, _, command = path.read_text("utf-8", "replace").partition(" ")
         ended = "" if is_running(int(pid)) else ", which has ended and whose worker measures on"

@@ -71,7 +71,6 @@ def measure_roofs(
 
 
 def _measured(record: Measured) -> Measured:
-    """Return the record of a run that was tried; raise what its caller has to act on."""
     if record.outcome == "unsupported":
         raise UnsupportedError(record.reason)
     if record.outcome == "refused":
@@ -111,7 +110,6 @@ def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
 
 
 def _is_of(backend: str, card: Mapping[str, Any] | None, device: DeviceInfo) -> bool:
-    """Whether `device` is what `backend` means here."""
     if backend == "auto":
         meant = device.backend == "cuda" if card is not None else device.backend != "cuda"
     else:

@@ -99,7 +99,6 @@ def obstacle_to(tool: Tool, config: RunConfig, backend: Backend) -> str | None:
 def _section(
     name: ToolName, config: RunConfig, folder: RecordFolder, found: _Findings, on_event: OnEvent
 ) -> Section | Unknown:
-    """What the tool finds, or the reason why it finds nothing."""
     if found.outcome != "ok":
         return Unknown(str(found.reason))
     tool = TOOLS[name]()
@@ -314,7 +313,6 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
 
 
 def _recovered_profile(folder: RecordFolder, config: RunConfig, created: datetime) -> ProfileRecord:
-    """Make a record of what the workers left in `folder`, whose launcher died."""
     why = "the launching process ended before the profile"
     found = _Findings(dict.fromkeys(SECTIONS, Unknown(why)), outcome="interrupted", reason=why)
     for path in sorted(folder.path.glob("*/worker.json")):

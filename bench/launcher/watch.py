@@ -197,7 +197,6 @@ class WorkerWatch:
         return self._sampler.telemetry(self._reached[first], self._reached[last])
 
     def _death(self) -> Account:
-        """How and where a worker ended that wrote nothing, with its last words."""
         if self._interrupted:
             return Account.of_none("interrupted", f"interrupted from outside after {self._last!r}")
         before, after = self._oom_kills_before, oom_kills()
@@ -217,7 +216,6 @@ def _last_words(console: str) -> str:
 
 
 def _call_and_close(while_preparing: Callable[[], object], popen: subprocess.Popen[bytes]) -> None:
-    """Call it, then close the worker's standard input, which it reads before its warm-up."""
     with cast(IO[bytes], popen.stdin):
         while_preparing()
 

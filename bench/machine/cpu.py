@@ -81,7 +81,6 @@ def data_caches(cpus: Iterable[int], root: Path = ROOT) -> dict[int, CacheLevel]
 
 
 def _bytes(size: str) -> int:
-    """Return the bytes of the kernel's `32768K`."""
     found = re.fullmatch(r"(\d+)([KMG]?)", size)
     if not found:
         raise UnknownFactError(f"cache size {size!r} is not understood")

@@ -73,7 +73,6 @@ def code_id(bench: Path = _BENCH) -> str:
 
 
 def _digest(files: Iterable[tuple[str, Path]]) -> str:
-    """Twelve hex digits of files, each with the name that it goes by."""
     digest = hashlib.sha256()
     for name, path in sorted(files):
         digest.update(name.encode())
@@ -115,7 +114,6 @@ def _model_code(module: str) -> ModelCode:
 
 
 def _sources(module: str) -> dict[str, Path]:
-    """The files of `model_code`, by the names of their modules."""
     paths = map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     own = (path for path in paths if path != TREE and not _is_installed(path))
     files = dict(_imported(module, [Path.cwd(), *own])) or _installed(module)

@@ -71,7 +71,6 @@ def _findings(record: ProfileRecord, timed: RunRecord | None) -> Iterator[Found]
 
 
 def _of_machine(record: ProfileRecord) -> Iterator[Found]:
-    """What disturbed the workers of its tools, each kind once."""
     seen: set[str] = set()
     for tool, telemetry in (record.tool_telemetry or {}).items():
         for code, level, message in of_telemetry(telemetry, record.environment):
@@ -81,7 +80,6 @@ def _of_machine(record: ProfileRecord) -> Iterator[Found]:
 
 
 def _of_work(record: ProfileRecord, timed: RunRecord) -> Iterator[Found]:
-    """What `record` and `timed` launched differently, or why that is not known."""
     measurement = timed.measurement
     if record.work is None:
         why = record.missing["work"]
@@ -123,7 +121,6 @@ def _different(ours: WorkSet, theirs: WorkSet, us: str, them: str) -> Iterator[F
 
 
 def _split(work: WorkSet) -> list[WorkSet]:
-    """The kernels that libraries choose, and all others."""
     return [
         WorkSet(
             unit=work.unit,
@@ -134,7 +131,6 @@ def _split(work: WorkSet) -> list[WorkSet]:
 
 
 def _of_traffic(record: ProfileRecord, counters: Counters) -> Iterator[Found]:
-    """Counted bytes against what must move, and against what the model expects."""
     cost, counted = profiled_step_cost(record), counters.dram_bytes
     if cost is None or record.complexity is None or counted is None:
         return

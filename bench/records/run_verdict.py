@@ -186,7 +186,6 @@ def _disturbance(measurement: Measurement, telemetry: Telemetry | None) -> str:
 
 
 def _of_training(measurement: Measurement, run: RunRecord) -> Iterator[Found]:
-    """Findings that need a model in the step."""
     if run.complexity is None and (why := run.missing.get("complexity")):
         why = why.removeprefix("UserError: ")
         yield "uncounted-work", "note", f"its FLOP and bytes are not known: {why}"

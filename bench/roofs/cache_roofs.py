@@ -15,8 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from bench.errors import Unknown
-from bench.machine import cpu_caches
-from bench.machine.cpu import CacheLevel
+from bench.machine.cpu import CacheLevel, cpu_caches
 from bench.machine.probes import UnknownFactError
 from bench.records import CacheRoof, CeilingSample
 from bench.records.journal import Clock, ignore

@@ -165,7 +165,6 @@ def _may_execute_fewer(device: Device, mode: MathMode) -> bool:
 
 
 def _bandwidth_groups(device: Device, plan: Plan) -> tuple[ProbeGroup, ProbeGroup]:
-    """Probes that read and write, and those that do one of both."""
     free = free_bytes(device)
     sizes = array_sizes(device.info().last_level_cache_bytes, plan.stream_steps, free)
     if not sizes:

@@ -216,7 +216,6 @@ class ProbeSampler:
 
 
 def _in_turn(groups: Sequence[ProbeGroup]) -> Iterator[tuple[ProbeGroup, Candidate]]:
-    """The first live probe of every group, then the second of every group, and so on."""
     lanes = [[(group, one) for one in group.candidates if one.live] for group in groups]
     for row in itertools.zip_longest(*lanes):
         yield from filter(None, row)

@@ -124,9 +124,6 @@ def _is_strided_depthwise(layer: torch.nn.Module) -> bool:
     )
 
 
-__all__ = ["Fp32", "keep_depthwise_in_fp32", "open_precision"]
-
-
 def open_precision(name: str, device: Device) -> Fp32:
     """Return the arithmetic of precision `name` on `device`.
 

@@ -6,7 +6,7 @@ import torch
 
 from bench.config import SYNTHETIC, RunConfig, Switch, max_seconds_on
 from bench.errors import UnsupportedError
-from bench.machine import usable_cores
+from bench.machine.cpu import usable_cores
 from bench.machine.limits import allocator_in_use
 from bench.records import ResolvedConfig
 from bench.training.devices import Device

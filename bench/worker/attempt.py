@@ -11,7 +11,7 @@ import torch
 from typing_extensions import override
 
 from bench.errors import UnsupportedError, UserError
-from bench.machine import read_environment
+from bench.machine.environment import read_environment
 from bench.machine.probes import reason_of
 from bench.records import Account, Backend, Environment, Outcome
 from bench.records.folders import RecordFolder

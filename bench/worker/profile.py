@@ -82,7 +82,6 @@ class ProfileAttempt(Attempt):
         self._found |= {"iterations": 1, "window_s": replays}
 
     def _perf(self, ready: ReadyStep) -> None:
-        """Perf counts the measured window alone."""
         with counting(self.job.task):
             begin = time.perf_counter()
             ready.measure()

@@ -198,7 +198,6 @@ class RankMeasurement(MeasurementAttempt):
 
 
 def _report_failure(team: DdpTeam, folder: RecordFolder, account: RankAccount) -> None:
-    """Send the account to rank 0, on whatever machine; as rank 0 keep those of the others."""
     team.report_failure(account.model_dump_json())
     if account.rank == 0:
         for rank, reported in team.reported_failures().items():

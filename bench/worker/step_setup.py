@@ -18,7 +18,8 @@ from bench.config import SYNTHETIC, RunConfig, TimeLimits, captures_graphs
 from bench.cost import cached_complexity
 from bench.cost.estimate import op_work, step_complexity
 from bench.errors import UnsupportedError, UserError
-from bench.machine import others_cpu_s, read_environment
+from bench.machine.cpu import others_cpu_s
+from bench.machine.environment import read_environment
 from bench.machine.probes import value_or_none
 from bench.machine.repository import model_code
 from bench.profilers.ops.torch_profiler import profile_ops

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import tempfile
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +9,6 @@ import pytest
 from programs import program as write_program
 
 from bench.images.generate import generate_image_folder
-
-NOBODY = 65534
 
 
 @pytest.fixture
@@ -71,26 +67,3 @@ def generated(tmp_path_factory):
 def photos(generated, tmp_path):
     """A copy of the generated folder that a test may damage."""
     return Path(shutil.copytree(generated, tmp_path / "photos"))
-
-
-@pytest.fixture
-def without_rights():
-    """A folder, and a context in which this process has no special rights there."""
-    if not hasattr(os, "geteuid"):
-        pytest.skip("Windows has no such permissions")
-
-    @contextmanager
-    def as_nobody():
-        if os.geteuid() != 0:
-            yield
-            return
-        os.seteuid(NOBODY)
-        try:
-            yield
-        finally:
-            os.seteuid(0)
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        yield folder, as_nobody

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+from functools import partial
 
 import torch
 
@@ -43,40 +44,13 @@ def ask_for_the_collector():
     assert gc.isenabled()
 
 
-def small():
-    return Small()
-
-
-def leaves_cycles():
-    return Small(2, ask_for_the_collector)
-
-
-def raises_later():
-    return Small(5, give_up)
-
-
-def out_of_memory():
-    return Small(3, ask_for_too_much)
-
-
-def kills_itself():
-    return Small(3, die)
-
-
-#: The first step after two iterations of warm-up and a window of six.
-_EXPLAINED = 9
-
-
-def raises_when_explained():
-    return Small(_EXPLAINED, give_up)
-
-
-def dies_when_explained():
-    return Small(_EXPLAINED, die)
-
-
-def exits_when_explained():
-    return Small(_EXPLAINED, sys.exit)
+small, leaves_cycles = Small, partial(Small, 2, ask_for_the_collector)
+raises_later, out_of_memory = partial(Small, 5, give_up), partial(Small, 3, ask_for_too_much)
+kills_itself = partial(Small, 3, die)
+#: What comes first after two iterations of warm-up and a window of six.
+raises_when_explained, dies_when_explained, exits_when_explained = (
+    partial(Small, 9, does) for does in (give_up, die, sys.exit)
+)
 
 
 def doubled_when_asked():

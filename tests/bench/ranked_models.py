@@ -10,16 +10,8 @@ def _on_rank_1(does):
     return Small(3 if os.environ["RANK"] == "1" else 0, does)
 
 
-def out_of_memory():
-    return _on_rank_1(ask_for_too_much)
-
-
-def killed():
-    return _on_rank_1(die)
-
-
-def raises():
-    return _on_rank_1(partial(give_up, "rank 1 had enough"))
+out_of_memory, killed = partial(_on_rank_1, ask_for_too_much), partial(_on_rank_1, die)
+raises = partial(_on_rank_1, partial(give_up, "rank 1 had enough"))
 
 
 def never_starts():

@@ -7,6 +7,29 @@ class NVMLError(Exception):
     pass
 
 
+#: What each function of a card's handle answers, of the card's state by the names below.
+_ANSWERS = {
+    "UtilizationRates": lambda state: SimpleNamespace(gpu=state("utilization"), memory=0),
+    "MemoryInfo": lambda state: SimpleNamespace(used=state("memory_bytes"), total=80_000_000_000),
+    "PowerUsage": lambda state: state("power_mw"),
+    "EnforcedPowerLimit": lambda state: state("limit_mw"),
+    "MaxPcieLinkGeneration": lambda state: 5,
+    "MaxPcieLinkWidth": lambda state: 16,
+    "MaxClockInfo": lambda state, clock: {1: 1980}[clock],
+    "ApplicationsClock": lambda state, clock: {1: state("application_clock_mhz")}[clock],
+    "ClockInfo": lambda state, clock: {1: state("sm_clock_mhz")}[clock],
+    "TemperatureV": lambda state, sensor: {0: state("temperature_c")}[sensor],
+    "TotalEnergyConsumption": lambda state: state("energy_mj"),
+    "CurrentClocksEventReasons": lambda state: state("reasons"),
+    "ViolationStatus": lambda state, policy: SimpleNamespace(
+        violationTime=state("slowed_ns")[policy]
+    ),
+    "ComputeRunningProcesses": lambda state: [
+        SimpleNamespace(pid=pid, usedGpuMemory=1) for pid in state("pids")
+    ],
+}
+
+
 class ScriptedNvml:
     """One card, known by `uuid`. Attributes are its state; those named in `unsupported` raise."""
 
@@ -16,24 +39,29 @@ class ScriptedNvml:
 
     def __init__(self, uuid="GPU-1"):
         self.uuid = uuid
-        self.utilization = 97
+        self.utilization, self.temperature_c = 97, 61
         self.memory_bytes = 3_000_000_000
-        self.power_mw = 412_500
-        self.limit_mw = 700_000
-        self.sm_clock_mhz = 1755
-        self.application_clock_mhz = 1980
-        self.temperature_c = 61
-        self.energy_mj = 5_000_000
-        self.reasons = 0
-        self.slowed_ns = {0: 0, 1: 0}
+        self.power_mw, self.limit_mw, self.energy_mj = 412_500, 700_000, 5_000_000
+        self.sm_clock_mhz, self.application_clock_mhz = 1755, 1980
+        self.reasons, self.slowed_ns = 0, {0: 0, 1: 0}
         self.pids = []
         self.unsupported = set()
 
-    def _value(self, name, handle):
-        assert handle == "card"
+    def _state(self, name):
         if name in self.unsupported:
             raise NVMLError("Not Supported")
         return getattr(self, name)
+
+    def __getattr__(self, name):
+        answer = _ANSWERS.get(name.removeprefix("nvmlDeviceGet"))
+        if answer is None:
+            raise AttributeError(name)
+
+        def asked(handle, *given):
+            assert handle == "card"
+            return answer(self._state, *given)
+
+        return asked
 
     def nvmlSystemGetDriverVersion(self):  # noqa: N802
         return "580.95.05"
@@ -42,49 +70,3 @@ class ScriptedNvml:
         if uuid != self.uuid:
             raise NVMLError("Not Found")
         return "card"
-
-    def nvmlDeviceGetUtilizationRates(self, handle):  # noqa: N802
-        return SimpleNamespace(gpu=self._value("utilization", handle), memory=0)
-
-    def nvmlDeviceGetMemoryInfo(self, handle):  # noqa: N802
-        return SimpleNamespace(used=self._value("memory_bytes", handle), total=80_000_000_000)
-
-    def nvmlDeviceGetPowerUsage(self, handle):  # noqa: N802
-        return self._value("power_mw", handle)
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle):  # noqa: N802
-        return self._value("limit_mw", handle)
-
-    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle):  # noqa: N802
-        return 5
-
-    def nvmlDeviceGetMaxPcieLinkWidth(self, handle):  # noqa: N802
-        return 16
-
-    def nvmlDeviceGetMaxClockInfo(self, handle, clock):  # noqa: N802
-        assert (handle, clock) == ("card", self.NVML_CLOCK_SM)
-        return 1980
-
-    def nvmlDeviceGetApplicationsClock(self, handle, clock):  # noqa: N802
-        assert clock == self.NVML_CLOCK_SM
-        return self._value("application_clock_mhz", handle)
-
-    def nvmlDeviceGetClockInfo(self, handle, clock):  # noqa: N802
-        assert clock == self.NVML_CLOCK_SM
-        return self._value("sm_clock_mhz", handle)
-
-    def nvmlDeviceGetTemperatureV(self, handle, sensor):  # noqa: N802
-        assert sensor == self.NVML_TEMPERATURE_GPU
-        return self._value("temperature_c", handle)
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):  # noqa: N802
-        return self._value("energy_mj", handle)
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):  # noqa: N802
-        return self._value("reasons", handle)
-
-    def nvmlDeviceGetViolationStatus(self, handle, policy):  # noqa: N802
-        return SimpleNamespace(violationTime=self._value("slowed_ns", handle)[policy])
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle):  # noqa: N802
-        return [SimpleNamespace(pid=pid, usedGpuMemory=1) for pid in self._value("pids", handle)]

@@ -17,7 +17,7 @@ from programs import copy_project
 from stored_runs import filed
 
 from bench.images.generate import generate_image_folder
-from bench.machine import read_environment
+from bench.machine.environment import read_environment
 from bench.records.folders import read_records
 from bench.training.devices import open_device
 from tracking import schema

@@ -11,7 +11,7 @@ import samples
 from stored_runs import filed, night
 
 from bench import RunConfig, RunRecord, read_records
-from bench.machine import read_environment
+from bench.machine.environment import read_environment
 from bench.records import Verdict
 from tracking import log_record
 

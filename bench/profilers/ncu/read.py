@@ -119,7 +119,6 @@ def _totals(path: Path, tables: Sequence[Table], errors: Sequence[str]) -> Profi
 
 
 def _chip(capability: str) -> str:
-    """The chip of a compute capability as printed, or that capability where it is unknown."""
     found = re.fullmatch(r"([0-9]+)[.,]([0-9]+)", capability.strip())
     chip = chip_of_capability((int(found[1]), int(found[2]))) if found else None
     return chip or capability
@@ -296,7 +295,6 @@ class _Figures:
         return metric in self.metrics and self.metrics[metric].launches == self.launches
 
     def _why(self, metrics: Iterable[str]) -> str:
-        """Why a figure made of `metrics` is missing, each by its full name."""
         reasons: defaultdict[str, list[str]] = defaultdict(list)
         for metric in metrics:
             if not self._complete(metric):

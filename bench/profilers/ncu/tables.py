@@ -207,7 +207,6 @@ class Table:
         return has_units
 
     def _add(self, cells: list[str], line: int) -> None:
-        """Note the row's launch and its figures."""
         is_summary = self.form == "summary"
         number = _whole(cells[self._first], "Invocations" if is_summary else "ID")
         self._note_launch(cells, number)
@@ -259,7 +258,6 @@ class Table:
     def _figure(
         self, metric: str, unit: str, texts: Sequence[str], line: int, weight: int = 1
     ) -> None:
-        """Add a figure, whose `texts` are the value and, of a summary's mean, its bounds."""
         text, *bounds = texts
         if before := self._figures.get(metric):
             if before != (text, unit):

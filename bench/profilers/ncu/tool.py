@@ -216,7 +216,6 @@ def _metrics_here(ncu: Ncu, chip: str | None) -> frozenset[str] | None:
 
 
 def _has(known: frozenset[str], metric: str) -> bool:
-    """Whether the base name of `metric`, which ends with `.sum`, is among those that ncu lists."""
     return metric.rpartition(".")[0] in known
 
 

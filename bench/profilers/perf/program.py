@@ -130,7 +130,6 @@ def _silent(cause: str) -> UserError:
 
 
 def _send(command: str, commands: int, answers: int, answer_s: float) -> None:
-    """Send a command and wait until perf has carried it out; the FIFOs are open files."""
     try:
         os.write(commands, f"{command}\n".encode())
     except OSError as error:

@@ -96,7 +96,6 @@ def read_rows(path: Path) -> list[PerfRow]:
 
 
 def _row(number: int, line: str) -> PerfRow | None:
-    """The event of a line, or None where it holds none."""
     if _SPLIT_ROW.match(line):
         raise ValueError("is split by processor")
     if line.startswith('{"'):
@@ -358,7 +357,6 @@ class _CoreCounts:
         return total
 
     def _count(self, rows: Sequence[PerfRow]) -> float | str:
-        """Return what the one row counted, or why there is no count."""
         if len(rows) > 1:
             lines = " and ".join(str(row.line) for row in rows)
             raise UserError(f"{self._path}: lines {lines} count the same; keep one of them")

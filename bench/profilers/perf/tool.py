@@ -181,7 +181,6 @@ def find_obstacle(root: Path = ROOT) -> Problem | None:
 
 
 def _of_complaint(complaint: str, root: Path) -> Problem | None:
-    """The obstacle that perf's own words name."""
     if found := re.search(r"perf not found for kernel \S+", complaint):
         what = f"{found[0]}: this perf is only a script that looks for it"
         first = "and put /usr/lib/linux-tools/<version> first on PATH"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 
 from bench.config import RunConfig, Sample, split_arch
-from bench.errors import UserError
+from bench.errors import UserError, one_line
 
 #: Tensors of one batch: a tensor, a tuple of them, or a dictionary of them by name.
 Batch = Any
@@ -55,6 +56,24 @@ class Workload(ABC):
     @abstractmethod
     def loss(self, output: Any, batch: Batch) -> torch.Tensor:
         """Return the loss, a tensor of one number. Raises `UserError` for an unusable output."""
+
+
+@contextmanager
+def blamed(what: str) -> Iterator[None]:
+    """Raise `UserError`, `what` and the error, for any error but that memory ran out."""
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError):
+        raise  # a result of its own, not a mistake
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{what} {described(error)}") from error
+
+
+def described(error: BaseException) -> str:
+    """Return the kind of an error and its words, in one line."""
+    if isinstance(error, SystemExit):
+        return f"SystemExit: it ended the process with sys.exit({error.code!r})"
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 def workload_of(config: RunConfig) -> Workload:

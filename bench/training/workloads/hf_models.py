@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from bench.config.model_names import HfModel, Task, find_hf_model
-from bench.errors import UserError, one_line
-from bench.training.workloads import Batch, ImageInput, Workload
+from bench.errors import UserError
+from bench.training.workloads import Batch, ImageInput, Workload, blamed
 from bench.training.workloads.images import (
     DEFAULT_CLASSES,
     DEFAULT_IMAGE_SIZE,
@@ -51,8 +51,6 @@ def hf_workload(
 
 
 class _HfModel(Workload):
-    """A model that computes its loss itself, from the labels that it is given."""
-
     def __init__(self, arch: str, task: Task, config: Any) -> None:
         self._arch = arch
         self._task = task
@@ -63,15 +61,8 @@ class _HfModel(Workload):
         import transformers
 
         builder = getattr(transformers, _AUTO_CLASSES[self._task])
-        try:
+        with blamed(f"arch={self._arch!r}: transformers cannot build it,"):
             model: torch.nn.Module = builder.from_config(self._config, dtype=torch.float32)
-        except (MemoryError, torch.OutOfMemoryError):
-            raise  # a result of its own, not a mistake
-        except Exception as error:
-            raise UserError(
-                f"arch={self._arch!r}: transformers cannot build it "
-                f"({type(error).__name__}: {one_line(error)})"
-            ) from error
         _leave_out_checks(model)
         return model.train()
 
@@ -153,13 +144,8 @@ def _configuration(arch: str, model: HfModel) -> Any:
     stated["architectures"] = [model.class_name]
     if model.task == "image-classification" and not {"id2label", "num_labels"} & stated.keys():
         stated["num_labels"] = DEFAULT_CLASSES
-    try:
+    with blamed(f"arch={arch!r}: transformers refuses this configuration,"):
         config = CONFIG_MAPPING[model.model_type].from_dict(stated)
-    except Exception as error:
-        raise UserError(
-            f"arch={arch!r}: transformers refuses this configuration "
-            f"({type(error).__name__}: {one_line(error)})"
-        ) from error
     if model.task == "causal-lm" and hasattr(config, "is_decoder"):
         config.is_decoder = True  # BERT's attention looks ahead unless asked
     for part in (config, config.get_text_config()):

@@ -12,8 +12,8 @@ from typing import Any, get_args
 import torch
 
 from bench.config import Sample
-from bench.errors import UserError, one_line
-from bench.training.workloads import Batch, ImageInput, Workload
+from bench.errors import UserError
+from bench.training.workloads import Batch, ImageInput, Workload, blamed, described
 from bench.training.workloads.images import DEFAULT_IMAGE_SIZE, ImageClassification
 
 _STEP = ("model", "batch", "loss")
@@ -72,14 +72,8 @@ class OwnStep(Workload):
 
     def batch(self, samples: int) -> Batch:
         """Return what the user's `batch` makes: a tensor, a tuple, a list or a dictionary."""
-        try:
+        with blamed(f"arch={self._arch!r}: batch({samples}) raised"):
             batch = self.step.batch(samples)
-        except (MemoryError, torch.OutOfMemoryError):
-            raise  # a result of its own, not a mistake
-        except Exception as error:
-            raise UserError(
-                f"arch={self._arch!r}: batch({samples}) raised {_described(error)}"
-            ) from error
         if not isinstance(batch, torch.Tensor | tuple | list | dict):
             raise UserError(
                 f"arch={self._arch!r}: batch({samples}) returned a {type(batch).__name__}; "
@@ -123,7 +117,7 @@ def _classes(arch: str, model: torch.nn.Module, size: int) -> int:
             return stated
         raise UserError(
             f"arch={arch!r}: its model cannot take an image of {size} pixels a side "
-            f"({_described(error)}); give another image_size, give the model num_classes if it "
+            f"({described(error)}); give another image_size, give the model num_classes if it "
             f"does not run on {parameter.device.type}, or return an object with model, batch(n) "
             "and loss(output, batch)"
         ) from error
@@ -148,12 +142,8 @@ def _call(arch: str) -> Any:
         ) from None
     if not callable(factory):
         raise UserError(f"arch={arch!r}: {attribute} is a {type(factory).__name__}, not a callable")
-    try:
+    with blamed(f"arch={arch!r}: {attribute}() raised"):
         return factory()
-    except (MemoryError, torch.OutOfMemoryError):
-        raise  # a result of its own, not a mistake
-    except (Exception, SystemExit) as error:
-        raise UserError(f"arch={arch!r}: {attribute}() raised {_described(error)}") from error
 
 
 def _import(arch: str, module_name: str) -> Any:
@@ -167,7 +157,7 @@ def _import(arch: str, module_name: str) -> Any:
         if absent and f"{module_name}.".startswith(f"{absent}."):
             remedy = _hidden(absent) or "run from the folder that holds it, or install it"
             raise UserError(f"arch={arch!r}: no module named {absent!r} here; {remedy}") from None
-        raise UserError(f"arch={arch!r}: importing it raised {_described(error)}") from error
+        raise UserError(f"arch={arch!r}: importing it raised {described(error)}") from error
 
 
 def _hidden(module_name: str) -> str | None:
@@ -178,12 +168,6 @@ def _hidden(module_name: str) -> str | None:
     if taken is None or not own.exists() or Path(taken).resolve().is_relative_to(Path.cwd()):
         return None
     return f"{own} here has the name of another module, {taken}, which goes first; rename yours"
-
-
-def _described(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return f"SystemExit: it ended the process with sys.exit({error.code!r})"
-    return f"{type(error).__name__}: {one_line(error)}"
 
 
 def _kind(value: Any) -> str:

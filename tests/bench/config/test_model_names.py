@@ -1,10 +1,8 @@
 """Names of models: checked against what the packages say, without importing them."""
 
-import subprocess
-import sys
-
 import pytest
 from refusals import refusal
+from worker_processes import output_of
 
 from bench.config import arch_label, parse_config, recorded_config
 from bench.config.model_names import HfModel, find_hf_model, package_of, timm_architectures
@@ -60,14 +58,12 @@ def test_a_wrong_name_is_refused_with_the_remedy(arch, words):
         ("convnext", ("convnext", "image-classification", "ConvNextForImageClassification")),
     ],
 )
-def test_a_type_or_checkpoint_has_its_own_task_unless_one_is_stated(name, model, tmp_path):
-    assert find_hf_model(name) == HfModel(*model)
-
-
-def test_a_type_is_not_taken_for_a_folder_of_that_name(tmp_path, monkeypatch):
+def test_a_type_or_checkpoint_has_its_own_task_unless_one_is_stated(
+    name, model, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "gpt2").mkdir()
-    assert find_hf_model("gpt2").config is None
+    (tmp_path / "gpt2").mkdir()  # a type is not taken for a folder of its name
+    assert find_hf_model(name) == HfModel(*model)
     assert "gpt2/config.json cannot be read" in refusal(find_hf_model, "./gpt2", error=ValueError)
 
 
@@ -113,44 +109,30 @@ def test_a_file_that_describes_no_model_is_refused(content, words, tmp_path):
 
 ABSENT = """
 import importlib.util, sys
+from bench.config import parse_config
+from bench.errors import UserError
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *rest: (
     None if name in ("timm", "transformers") else found(name, *rest))
-from bench.config import parse_config
-from bench.errors import UserError
 for arch in ("timm:resnet50", "hf:gpt2"):
     try:
         parse_config({"arch": arch})
     except UserError as error:
         print(error)
-"""
-PRESENT = """
-import sys
-from bench.config import parse_config
+importlib.util.find_spec = found
 for arch in ("timm:resnet50", "hf:gpt2"):
     parse_config({"arch": arch})
 print(sorted({"torch", "timm", "transformers"} & sys.modules.keys()))
 """
 
 
-def _printed(script):
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return run.stdout.splitlines()
-
-
-def test_without_the_package_a_name_is_refused_with_the_way_to_install_it():
-    timm, transformers = _printed(ABSENT)
+def test_names_are_checked_without_importing_the_packages_which_need_not_be_here():
+    timm, transformers, imported = output_of(ABSENT).splitlines()
     assert "timm is not installed; pip install 'mlproject[timm]'" in timm
     assert "transformers is not installed; pip install 'mlproject[hf]'" in transformers
-
-
-def test_names_are_checked_without_importing_the_packages():
-    assert _printed(PRESENT) == ["[]"]
-
-
-def test_what_was_recorded_is_read_where_the_model_is_not():
-    assert recorded_config({"arch": "timm:of_a_later_version"}).arch == "timm:of_a_later_version"
-    assert recorded_config({"arch": "hf:./gone/config.json"}).arch == "hf:./gone/config.json"
+    assert imported == "[]"
+    for gone in ("timm:of_a_later_version", "hf:./gone/config.json"):
+        assert recorded_config({"arch": gone}).arch == gone
 
 
 @pytest.mark.parametrize(

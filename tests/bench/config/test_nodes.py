@@ -10,14 +10,10 @@ TWO = RunConfig(nodes=2)
 WHOLE = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "NODE_RANK": "1"}
 
 
-def test_a_machine_alone_meets_nobody_whatever_the_environment_holds():
-    assert meeting_point(RunConfig(devices=2), {}) is None
-    assert node_rank(RunConfig(devices=2), WHOLE) == 0
-
-
-def test_machines_meet_where_torchruns_variables_say():
+def test_machines_meet_where_torchruns_variables_say_and_one_alone_meets_nobody():
     assert meeting_point(TWO, WHOLE) == MeetingPoint(1, "10.0.0.1", 29500)
-    assert node_rank(TWO, WHOLE) == 1
+    assert (node_rank(TWO, WHOLE), node_rank(RunConfig(devices=2), WHOLE)) == (1, 0)
+    assert meeting_point(RunConfig(devices=2), {}) is None
     assert RunConfig(devices=2, nodes=3).world_size == 6
 
 

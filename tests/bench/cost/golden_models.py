@@ -18,21 +18,14 @@ class Step:
     """A training step as `--arch module:callable` takes it."""
 
     model: torch.nn.Module
-    seq_len: int | None = None
-    image_size: int | None = None
-
-    @property
-    def sample(self):
-        return "sequence" if self.seq_len else "image"
+    seq_len: int
+    sample = "sequence"
 
     @property
     def tokens_per_sample(self):
         return self.seq_len
 
     def batch(self, n):
-        if self.image_size:
-            images = torch.randn(n, 3, self.image_size, self.image_size)
-            return {"pixel_values": images, "labels": torch.randint(1000, (n,))}
         tokens = torch.randint(1000, (n, self.seq_len))
         return {"input_ids": tokens, "labels": tokens}
 
@@ -40,19 +33,19 @@ class Step:
         return output.loss
 
 
-def _step(architecture: str, config: Any, **sizes: int) -> Step:
+def _step(architecture: str, config: Any, seq_len: int) -> Step:
     with torch.device("meta"):
         model = getattr(transformers, architecture)(config)
     model.to_empty(device="cpu").tie_weights()
-    return Step(model, **sizes)
+    return Step(model, seq_len)
 
 
 def _gpt2(seq_len):
-    return _step("GPT2LMHeadModel", transformers.GPT2Config(), seq_len=seq_len)
+    return _step("GPT2LMHeadModel", transformers.GPT2Config(), seq_len)
 
 
 def _bert(seq_len):
-    return _step("BertForMaskedLM", transformers.BertConfig(), seq_len=seq_len)
+    return _step("BertForMaskedLM", transformers.BertConfig(), seq_len)
 
 
 def _llama(seq_len):
@@ -65,99 +58,34 @@ def _llama(seq_len):
         num_key_value_heads=3,
         tie_word_embeddings=True,
     )
-    return _step("LlamaForCausalLM", config, seq_len=seq_len)
-
-
-def _vit(image_size):
-    config = transformers.ViTConfig(image_size=image_size, num_labels=1000)
-    return _step("ViTForImageClassification", config, image_size=image_size)
+    return _step("LlamaForCausalLM", config, seq_len)
 
 
 gpt2_128, gpt2_1024 = partial(_gpt2, 128), partial(_gpt2, 1024)
 bert_128, bert_512 = partial(_bert, 128), partial(_bert, 512)
 llama_128, llama_2048 = partial(_llama, 128), partial(_llama, 2048)
-vit_224, vit_384 = partial(_vit, 224), partial(_vit, 384)
 
 
-# Closed forms: parameters, forward MAC per sample, and those MAC whose input needs no gradient.
-# The letters: S tokens, D width, L layers, V words, P positions, F width of the hidden layer,
-# C classes. A block has products of S x D with D x 4D numbers (attention 4 D^2, MLP 8 D^2), and two
-# of S x S with D; 12 D^2 weights, 9 D biases and two norms of 2 D.
+# Closed forms: parameters, and forward MAC per sample. The letters: S tokens, D width, L layers,
+# V words, P positions, F width of the hidden layer. A block has products of S x D with D x 4D
+# numbers (attention 4 D^2, MLP 8 D^2), and two of S x S with D; 12 D^2 weights, 9 D biases and two
+# norms of 2 D.
 
 
 def gpt2(S, D=768, L=12, V=50257, P=1024):  # noqa: N803
     """Embeddings of words and positions, blocks, a norm; the words' embedding gives the logits."""
     parameters = (V + P) * D + L * (12 * D**2 + 13 * D) + 2 * D
-    return parameters, L * (12 * D**2 * S + 2 * S**2 * D) + S * D * V, 0
+    return parameters, L * (12 * D**2 * S + 2 * S**2 * D) + S * D * V
 
 
 def bert(S, D=768, L=12, V=30522, P=512):  # noqa: N803
     """As GPT-2, with two kinds of segments; a layer, a norm and biases before the logits."""
     parameters = (V + P + 2) * D + 2 * D + L * (12 * D**2 + 13 * D) + (D**2 + D + 2 * D + V)
-    return parameters, L * (12 * D**2 * S + 2 * S**2 * D) + S * D**2 + S * D * V, 0
+    return parameters, L * (12 * D**2 * S + 2 * S**2 * D) + S * D**2 + S * D * V
 
 
 def llama(S, D=576, L=30, F=1536, V=49152, K=192):  # noqa: N803
     """Query and output D^2 each, keys and values of width K for groups of heads, SwiGLU 3 D F."""
     block = 2 * D**2 + 2 * D * K + 3 * D * F
     parameters = V * D + L * (block + 2 * D) + D
-    return parameters, L * (block * S + 2 * S**2 * D) + S * D * V, 0
-
-
-def vit(size, D=768, L=12, C=1000):  # noqa: N803
-    """Patches of 16 x 16 pixels and a token for the class, each with a position."""
-    patches = (size // 16) ** 2
-    S = patches + 1  # noqa: N806
-    weights = 16**2 * 3 * D
-    parameters = weights + D + D + S * D + L * (12 * D**2 + 13 * D) + 2 * D + D * C + C
-    first = patches * weights
-    return parameters, first + L * (12 * D**2 * S + 2 * S**2 * D) + D * C, first
-
-
-def convnext(size, widths=(96, 192, 384, 768), depths=(3, 3, 9, 3), C=1000):  # noqa: N803
-    """Blocks of a 7x7 depthwise convolution and two layers of 4 W; 2x2 convolutions between."""
-    side, W = size // 4, widths[0]  # noqa: N806
-    first = side**2 * 4**2 * 3 * W
-    parameters, macs = 4**2 * 3 * W + W + 2 * W, first
-    for before, W, depth in zip((None, *widths), widths, depths, strict=False):  # noqa: N806
-        if before:
-            side //= 2
-            parameters += 2 * before + 2**2 * before * W + W
-            macs += side**2 * 2**2 * before * W
-        # Biases W, 4 W and W, norm 2 W, scale W: 9 W beside the 49 W of the convolution.
-        parameters += depth * (8 * W**2 + 49 * W + 9 * W)
-        macs += depth * side**2 * (8 * W**2 + 49 * W)
-    return parameters + 2 * W + W * C + C, macs + W * C, first
-
-
-#: Expansion, channels, blocks, stride of the first, kernel: table 1 of arXiv 1905.11946.
-_EFFICIENTNET_B0 = (
-    (1, 16, 1, 1, 3),
-    (6, 24, 2, 2, 3),
-    (6, 40, 2, 2, 5),
-    (6, 80, 3, 2, 3),
-    (6, 112, 3, 1, 5),
-    (6, 192, 4, 2, 5),
-    (6, 320, 1, 1, 3),
-)
-
-
-def efficientnet(size, C=1000):  # noqa: N803
-    """Blocks that widen, convolve by channel, squeeze to a quarter of what came in, and narrow."""
-    side, ins = -(-size // 2), 32
-    first = side**2 * 3**2 * 3 * ins
-    parameters, macs = 3**2 * 3 * ins + 2 * ins, first
-    for expansion, outs, blocks, stride, kernel in _EFFICIENTNET_B0:
-        for block in range(blocks):
-            wide, squeezed = expansion * ins, ins // 4
-            if expansion > 1:
-                parameters += ins * wide + 2 * wide
-                macs += side**2 * ins * wide
-            side = -(-side // stride) if block == 0 else side
-            parameters += kernel**2 * wide + 2 * wide
-            parameters += 2 * wide * squeezed + squeezed + wide + wide * outs + 2 * outs
-            macs += side**2 * (kernel**2 * wide + wide * outs) + 2 * wide * squeezed
-            ins = outs
-    last = 1280
-    parameters += ins * last + 2 * last + last * C + C
-    return parameters, macs + side**2 * ins * last + last * C, first
+    return parameters, L * (block * S + 2 * S**2 * D) + S * D * V

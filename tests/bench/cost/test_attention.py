@@ -80,12 +80,9 @@ def _bytes(tracer, op):
 def test_every_variant_is_two_products_forward_and_four_backward(variant, on_cuda):
     """A causal mask is not subtracted, and what a kernel computes again is not counted."""
     assert _macs(_traced(**VARIANTS[variant], on_cuda=on_cuda)) == (2 * PRODUCT, 4 * PRODUCT)
-
-
-@pytest.mark.parametrize("on_cuda", [False, True], ids=["cpu", "cuda"])
-def test_values_may_have_another_width_than_keys(on_cuda):
-    tracer = _traced(value_width=WIDTH // 2, on_cuda=on_cuda)
-    assert _macs(tracer) == (1.5 * PRODUCT, 3 * PRODUCT)
+    if variant == "plain":
+        narrower = _traced(value_width=WIDTH // 2, on_cuda=on_cuda)
+        assert _macs(narrower) == (1.5 * PRODUCT, 3 * PRODUCT)
 
 
 def _by_op(*, on_cuda, **variant):
@@ -166,9 +163,3 @@ def test_dropout_on_cuda_keeps_a_mask_of_bytes():
     assert found(on_cuda=True) == 4000 + 4000 + 1000
     # Draw a factor for each element, divide it by what is kept, multiply.
     assert found(on_cuda=False) == 4000 + 8000 + 12000
-
-
-@pytest.mark.parametrize(("p", "train", "kept"), [(0.1, False, 1), (0.0, True, 1), (1.0, True, 0)])
-def test_dropout_of_nothing_or_all_is_as_before(p, train, kept):
-    with cuda_rules():
-        assert functional.dropout(torch.ones(3), p, train).tolist() == [kept] * 3

@@ -2,12 +2,10 @@
 
 import csv
 import json
-import re
 
 import pytest
 import torch
 from click.testing import CliRunner
-from torch.utils.checkpoint import checkpoint
 
 from bench.config import RunConfig
 from bench.cost.estimate import complexity_by_module
@@ -75,6 +73,8 @@ def test_tied_parameters_are_counted_once_and_named():
     assert sizes["(model)"][1] == 0
     assert rows["3"]["forward_flops_per"] == rows["1"]["forward_flops_per"] == 2 * 2 * 48 * 48
     _assert_sums_are_the_step(complexity, rows)
+    flat = _counted("tiny_models:tied", 0, image_size=4)[1]
+    assert flat == {name: row for name, row in rows.items() if row["depth"] == 0}
 
 
 @pytest.mark.slow
@@ -110,12 +110,12 @@ def test_the_rows_of_a_model_sum_up_to_its_step(arch, changes):
 
 @pytest.mark.slow
 def test_what_a_checkpoint_computes_again_belongs_to_its_module():
-    plain = _counted("test_by_module:plain", image_size=4)[1]
-    again = _counted("test_by_module:checkpointed", image_size=4)[1]
+    plain = _counted("tiny_models:Checkpointed", image_size=4)[1]
+    again = _counted("tiny_models:NonReentrant", image_size=4)[1]
     for name in ("forward_flops_per", "backward_flops_per"):
-        assert again["inner"][name] == plain["inner"][name]
-    assert again["inner"]["bytes_per_max"] > plain["inner"]["bytes_per_max"]
-    assert again["outer"]["bytes_per_max"] == plain["outer"]["bytes_per_max"]
+        assert again["layers"][name] == plain["layers"][name]
+    assert again["layers"]["bytes_per_max"] > plain["layers"]["bytes_per_max"]
+    assert again["last"]["bytes_per_max"] == plain["last"]["bytes_per_max"]
 
 
 def test_sums_of_gradients_and_copies_into_them_belong_to_modules():
@@ -125,11 +125,6 @@ def test_sums_of_gradients_and_copies_into_them_belong_to_modules():
     images, width = 2, 48
     # The bias, its gradient, and the sum of the two gradients of what the module was given.
     assert rows["inner"]["elementwise_flops_per"] == 3 * images * width
-
-
-def test_depth_bounds_the_rows_and_not_the_sums():
-    deep, flat = (_counted("tiny_models:tied", depth, image_size=4)[1] for depth in (9, 0))
-    assert flat == {name: row for name, row in deep.items() if row["depth"] == 0}
 
 
 def _run(*arguments):
@@ -154,45 +149,6 @@ def test_json_and_csv_have_a_row_per_module():
         assert given == {"tokens_per_sample": "", **named, **words}
 
 
-def test_the_table_indents_modules_and_names_what_is_tied():
-    lines = _run(*TIED).splitlines()
-    begin = next(index for index, line in enumerate(lines) if line.startswith("Modules of"))
-    assert any(line.startswith(" (model)") for line in lines[begin:])
-    assert any(line.startswith("   3 ") for line in lines[begin:])
-    assert "3.weight is 1.weight: its parameters are counted once, there." in lines
-
-
-@pytest.mark.slow
-def test_images_and_sequences_stand_in_one_table():
-    pytest.importorskip("transformers")
-    arguments = ["--arch", "hf:gpt2", "--arch", "alexnet", "--batch-size", "2"]
-    text = _run(*arguments)
-    assert "One training step in fp32, per sample" in text
-    assert re.search(r"^ hf:gpt2 +2 +- +128 ", text, re.MULTILINE)
-    assert re.search(r"^ alexnet +2 +224 +- ", text, re.MULTILINE)
-    rows = [*csv.DictReader(_run(*arguments, "--format", "csv").splitlines())]
-    assert rows[0]["forward_macs_per_sequence"]
-    assert rows[0]["forward_macs_per_image"] == ""
-    assert rows[1]["forward_macs_per_image"]
-
-
-class _Outer(torch.nn.Module):
-    def __init__(self, *, checkpointed):
-        super().__init__()
-        self.inner = torch.nn.Linear(48, 48)
-        self.outer = torch.nn.Linear(48, 4)
-        self.checkpointed = checkpointed
-
-    def forward(self, images):
-        pixels = images.flatten(1)
-        if self.checkpointed:
-            return self.outer(checkpoint(self._squared, pixels, use_reentrant=False))
-        return self.outer(self._squared(pixels))
-
-    def _squared(self, pixels):
-        return self.inner(pixels).square()
-
-
 class WithSkip(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -202,11 +158,3 @@ class WithSkip(torch.nn.Module):
     def forward(self, images):
         given = self.stem(images.flatten(1))
         return given + self.inner(given) * self.scale.sum()
-
-
-def plain():
-    return _Outer(checkpointed=False)
-
-
-def checkpointed():
-    return _Outer(checkpointed=True)

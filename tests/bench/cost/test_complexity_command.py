@@ -2,9 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +9,6 @@ from worker_processes import output_of
 
 from commands.complexity import Complexity
 
-PROJECT = Path(__file__).resolve().parents[3]
 #: Beside those whose value the test knows.
 KEYS = {
     "recomputed_flops_per_image",
@@ -93,18 +89,6 @@ def test_the_step_is_that_of_a_cpu_unless_cuda_is_asked_for():
     assert cuda["step_flops_per_image"] == cpu["step_flops_per_image"]
 
 
-@pytest.mark.slow
-def test_the_table_fits_into_100_columns():
-    arguments = ["--arch", "shufflenet_v2_x0_5", "--arch", "vgg16", "--precision", "amp", "--ops"]
-    lines = _run(*arguments).splitlines()
-    assert max(map(len, lines[:-1])) <= 110  # the last line is a sentence
-    (row,) = [line.split() for line in lines if line.split()[:2] == ["vgg16", "32"]][:1]
-    assert row[:6] == ["vgg16", "32", "224", "15.47", "92.65", "0.088"]
-    (row,) = [line.split() for line in lines if line.split()[:3] == ["vgg16", "32", "backward"]]
-    assert row[3] == "61.71"  # 2 x 15.47 GMAC x 2 FLOP, less the images' gradient
-    assert not any("…" in line for line in lines)
-
-
 def test_a_wrong_value_is_refused_before_torch_is_imported():
     program = (
         "import sys\n"
@@ -113,25 +97,3 @@ def test_a_wrong_value_is_refused_before_torch_is_imported():
         "except Exception as error: print(type(error).__name__, 'torch' in sys.modules)\n"
     )
     assert output_of(program) == "UserError False\n"
-
-
-@pytest.mark.long
-def test_standard_output_is_json_alone_and_nothing_is_warned():
-    """These two warn about their initialisation unless they are asked rightly."""
-    arguments = ["--arch", "googlenet", "--arch", "inception_v3", "--format", "json"]
-    ended = subprocess.run(
-        [sys.executable, "mlproject.py", "complexity", *arguments],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert [row["image_size"] for row in json.loads(ended.stdout)] == [224, 299]
-    assert ended.stderr == ""
-
-
-def test_what_is_computed_again_is_said_below_the_tables():
-    arguments = ["--image-size", "4", "--batch-size", "2", "--arch"]
-    # Two layers of 48 x 48.
-    assert "compute 0.000 GFLOP per image again" in _run(*arguments, "tiny_models:Reentrant")
-    assert "again" not in _run(*arguments, "tiny_models:Checkpointed")

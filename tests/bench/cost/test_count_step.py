@@ -254,33 +254,6 @@ def test_an_op_without_a_formula_is_named_and_the_step_goes_on():
     assert cost.eager_bytes > 0
 
 
-def test_a_library_s_op_is_named():
-    with torch.library._scoped_library("count_step_test", "FRAGMENT") as library:
-        library.define("twice(Tensor x) -> Tensor")
-        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
-        with warnings.catch_warnings(), count_step() as cost:
-            warnings.simplefilter("ignore")
-            torch.ops.count_step_test.twice(torch.zeros(5))
-    assert [*cost.uncounted] == ["count_step_test.twice"]
-
-
-@pytest.fixture
-def process_group():
-    """One of a single process."""
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
-
-
-@pytest.mark.usefixtures("process_group")
-def test_what_processes_send_each_other_is_not_counted():
-    tensor = torch.ones(4)
-    with count_step() as cost:
-        distributed.all_reduce(tensor)
-    assert cost.is_complete
-    assert cost.eager_bytes == 0
-
-
 def test_the_step_computes_what_it_would_without_being_counted():
     results = []
     for counted in (False, True):
@@ -298,33 +271,49 @@ def test_the_step_computes_what_it_would_without_being_counted():
     assert all(torch.equal(plain[name], counted[name]) for name in plain)
 
 
-def test_no_memory_is_held():
+def test_no_memory_is_held_and_storages_at_the_address_of_another_are_their_own():
+    """Memory that is freed is given out again: 50 tensors, each read by the op after it."""
     with count_step() as cost:
         tensor = torch.ones(1000)
         storage = StorageWeakRef(tensor.untyped_storage())
         tensor = tensor + 1
         assert storage.expired()
-    assert cost.eager_bytes == 4000 + 8000
-
-
-def test_storages_that_come_after_another_at_its_address_are_their_own():
-    """Memory that is freed is given out again: 50 tensors, each read by the op after it."""
-    with count_step() as cost:
+        del tensor
         for _ in range(50):
             torch.zeros(100).add_(1).mul(3)
-    assert cost.eager_bytes == 50 * (400 + 800 + 800)
+    assert cost.eager_bytes == 4000 + 8000 + 50 * (400 + 800 + 800)
     assert cost.fused_bytes == 0  # nothing of it is needed by anything
-    [zeros, added, scaled] = cost.ops
+    [_, _, zeros, added, scaled] = cost.ops
     assert (zeros.calls, added.calls, scaled.calls) == (50, 50, 50)
 
 
-def test_a_subclass_of_tensor_counts_as_what_it_is_made_of():
+def test_what_processes_send_each_other_is_not_counted_and_other_libraries_ops_are_named():
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    with count_step() as cost:
+        distributed.all_reduce(torch.ones(4))
+        with pytest.raises(UserError, match="after the with block"):
+            _ = cost.step_flops
+    distributed.destroy_process_group()
+    assert cost.is_complete
+    assert (cost.step_flops, cost.phases["forward"].flops) == (0, 0)
+    with torch.library._scoped_library("count_step_test", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+        with warnings.catch_warnings(), count_step() as cost:
+            warnings.simplefilter("ignore")
+            torch.ops.count_step_test.twice(torch.zeros(5))
+    assert [*cost.uncounted] == ["count_step_test.twice"]
+
+
+def test_a_subclass_of_tensor_and_a_block_within_another_count_for_each():
     from torch.testing._internal.two_tensor import TwoTensor
 
     both = TwoTensor(torch.ones(4, 4), torch.ones(4, 4))
-    with count_step() as cost:
+    with count_step() as outer:
         torch.mm(both, both)
-    assert cost.forward_macs == 2 * 4**3
+        with count_step() as inner:
+            torch.mm(both, both)
+    assert outer.forward_macs == 2 * inner.forward_macs == 4 * 4**3
 
 
 @pytest.mark.slow
@@ -338,31 +327,3 @@ def test_a_compiled_model_is_counted_op_by_op():
     with count_step() as plain:
         model(inputs).sum().backward()
     assert cost.step_flops == plain.step_flops > 0
-
-
-def test_a_block_within_another_counts_for_both():
-    model = _layers()
-    with count_step() as outer:
-        model(torch.zeros(3, 8))
-        with count_step() as inner:
-            model(torch.zeros(3, 8))
-    assert outer.step_flops == 2 * inner.step_flops > 0
-
-
-def test_a_cost_is_there_after_the_block():
-    with count_step() as cost, pytest.raises(UserError, match="after the with block"):
-        _ = cost.step_flops
-    assert cost.step_flops == 0
-    assert cost.phases["forward"].eager_bytes == 0
-
-
-def test_it_prints_a_line_per_phase():
-    model = nn.Linear(1000, 1000, bias=False)
-    with count_step() as cost:
-        model(torch.zeros(500, 1000)).sum().backward()
-    header, forward, backward, optimizer, step = str(cost).splitlines()
-    assert header.split() == ["GFLOP", "small", "GFLOP", "fused", "MB", "eager", "MB"]
-    assert forward.split() == ["forward", "1.000", "0.001", "6.000", "12.000"]
-    assert backward.split()[:2] == ["backward", "1.000"]
-    assert optimizer.split()[:2] == ["optimizer", "0.000"]
-    assert step.split()[:2] == ["step", "2.000"]

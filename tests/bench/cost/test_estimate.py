@@ -9,7 +9,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from bench.cost.cuda_rules import cuda_rules
 from bench.cost.estimate import step_complexity
 from bench.records import StepSpec
-from bench.records.complexity import DEFAULT_CACHE_BYTES
 
 
 @pytest.mark.parametrize(
@@ -33,18 +32,15 @@ def test_precision_names_its_arithmetic_and_changes_no_flop(precision, resolved,
     assert complexity.step_flops == 2 * 2 * (3 * 714_188_480 - 64 * 55**2 * 3 * 11**2)
 
 
-def test_facts_of_the_record():
-    complexity = step_complexity(StepSpec("alexnet", 2, "fp32", image_size=96))
-    assert (complexity.arch, complexity.batch_size, complexity.image_size) == ("alexnet", 2, 96)
-    assert complexity.cache_bytes == DEFAULT_CACHE_BYTES
-    assert torch.__version__ in complexity.method
-    assert type(complexity).model_validate_json(complexity.model_dump_json()) == complexity
-
-
-def test_nothing_is_allocated_whatever_the_batch():
+def test_nothing_is_allocated_whatever_the_batch_and_odd_models_are_counted():
     """Its activations are 4.8 TB."""
     complexity = step_complexity(StepSpec("vgg16", batch_size=65536, precision="fp32"))
     assert complexity.memory.activations_bytes > 4e12
+    # One with a generator of its own; and complex weights, which no fused optimizer takes.
+    step = step_complexity(StepSpec("tiny_models:DrawsItself", 3, "fp32"))
+    assert step.forward_macs == 3 * 4 * 2
+    assert step_complexity(tiny("complex_weights")).step_flops == 2 * 2 * 4 * 2 * 48 * 10
+    assert "pad the sequences" in refusal(step_complexity, tiny("jagged"))  # torch logs a line, too
 
 
 @pytest.mark.slow
@@ -89,20 +85,6 @@ def test_a_step_that_cannot_run_is_one_line(arch, batch_size, image_size, messag
     spec = StepSpec(arch, batch_size, "fp32", image_size=image_size)
     assert message in refusal(step_complexity, spec)
     assert capfd.readouterr() == ("", "")
-
-
-def test_nested_tensors_are_refused_with_what_helps():  # torch logs a line of its own, too
-    assert "pad the sequences" in refusal(step_complexity, tiny("jagged"))
-
-
-def test_a_step_with_a_generator_of_its_own_is_counted():
-    step = step_complexity(StepSpec("tiny_models:DrawsItself", 3, "fp32"))
-    assert step.forward_macs == 3 * 4 * 2
-
-
-def test_complex_weights_are_counted():
-    """No fused optimizer takes them, as `fused_optimizer` asks by default."""
-    assert step_complexity(tiny("complex_weights")).step_flops == 2 * 2 * 4 * 2 * 48 * 10
 
 
 @pytest.mark.parametrize("again", ["Reentrant", "NonReentrant"])

@@ -33,47 +33,12 @@ def test_the_calls_add_up_to_the_ops_and_to_the_step(spec):
         assert all(sum(getattr(c, name) for c in same) == getattr(op, name) for name in SUMMED)
     assert len({(op.op, op.phase) for op in step.ops}) == len(step.ops)
     assert sum(op.calls for op in step.ops) == len(calls)
-    assert sum(call.flops for call in calls) == step.step_flops
-    for field in SUMMED[1:]:
-        assert sum(getattr(call, field) for call in calls) == getattr(step, field)
     assert step.phases["forward"].flops == 2 * step.forward_macs
     assert [*step.phases] == ["forward", "backward", "optimizer"]
     totals = {"flops": step.step_flops} | {field: getattr(step, field) for field in SUMMED[1:]}
-    assert totals == {f: sum(getattr(phase, f) for phase in step.phases.values()) for f in SUMMED}
+    for parts in (calls, step.phases.values()):
+        assert totals == {f: sum(getattr(part, f) for part in parts) for f in SUMMED}
     assert step.compulsory_bytes <= step.fused_bytes < step.eager_bytes
-
-
-def test_the_phases_of_two_convolutions_by_hand():
-    """1x1 from 3 to 8 and to 4 channels, on two images of 4x4, with 56 weights."""
-    forward, backward, optimizer = step_complexity(tiny("conv_relu_conv")).phases.values()
-    first, second = 2 * 16 * 3 * 8, 2 * 16 * 8 * 4  # multiply-adds
-    assert forward.flops == 2 * (first + second)
-    assert backward.flops == 2 * (first + 2 * second)  # the images need no gradient
-    assert (optimizer.flops, optimizer.elementwise_flops) == (0, 6 * 56)
-    # Read the weight, its gradient and momentum; write the weight and the momentum.
-    assert optimizer.fused_bytes == optimizer.eager_bytes == 5 * 4 * 56
-
-
-def test_unfused_updates_are_one_call_per_parameter_and_kind():
-    calls = op_work(tiny("conv_relu_conv"))
-    unfused = op_work(tiny("conv_relu_conv", fused_optimizer=False))
-    assert [call.op for call in calls if call.phase == "optimizer"] == ["_fused_sgd_"]
-    updates = Counter(call.op for call in unfused if call.phase == "optimizer")
-    assert set(updates.values()) <= {2, 4}  # two weights, each updated once or twice by an op
-
-
-@pytest.mark.slow
-def test_mobilenet_has_pointwise_and_depthwise_convolutions_in_both_directions():
-    calls = op_work(StepSpec("mobilenet_v2", batch_size=2, precision="fp32"))
-    kinds = Counter((call.label, call.phase) for call in calls if "convolution" in call.op)
-    layers = {
-        "convolution 3x3 stride 2": 1,
-        "convolution 1x1": 34,
-        "depthwise convolution 3x3": 13,
-        "depthwise convolution 3x3 stride 2": 4,
-    }
-    assert kinds == {(k, p): n for k, n in layers.items() for p in ("forward", "backward")}
-    assert {call.label for call in calls} >= {"batch_norm", "hardtanh", "linear", "optimizer"}
 
 
 @pytest.mark.parametrize(

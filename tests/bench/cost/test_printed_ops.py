@@ -168,13 +168,6 @@ def test_what_a_trace_does_not_say_is_a_reason(op, reason, capfd):
     assert reason in found
 
 
-def test_an_output_of_another_shape_prints_no_warning_of_torchs(recwarn):
-    found = work(printed("bmm", (2, 3, 4), (2, 4, 5), (256,)))
-    assert isinstance(found, OpWork)
-    assert found.flops == 2 * 2 * 3 * 4 * 5
-    assert not recwarn.list
-
-
 HIDDEN = 100 * 99 // 2  # of 100 x 100 weights those above the diagonal
 ABOVE, BELOW = [(2, 8, 100, 64)] * 3, [(2, 100, 8, 64)] * 3  # heads before length, and after
 
@@ -192,11 +185,10 @@ ABOVE, BELOW = [(2, 8, 100, 64)] * 3, [(2, 100, 8, 64)] * 3  # heads before leng
 )
 def test_attention_counts_whole_and_a_causal_mask_lets_a_kernel_skip(name, arguments, is_causal):
     found = work(printed(name, *arguments))
-    assert found.flops == 2 * 2 * 2 * 8 * 100 * 100 * 64
-    assert found.causal_skipped_flops == is_causal * 2 * 2 * 2 * 8 * HIDDEN * 64
-
-
-def test_the_gradients_of_attention_are_twice_its_products():
-    found = work(printed("flash_attn._flash_attn_backward", BELOW[0], *BELOW, phase="backward"))
-    assert found.flops == 2 * 2 * 2 * 2 * 8 * 100 * 100 * 64
-    assert found.eager_bytes == 7 * 2 * 2 * 100 * 8 * 64
+    flops = 2 * 2 * 2 * 8 * 100 * 100 * 64
+    assert (found.flops, found.causal_skipped_flops) == (
+        flops,
+        is_causal * 2 * 2 * 2 * 8 * HIDDEN * 64,
+    )
+    back = work(printed("flash_attn._flash_attn_backward", BELOW[0], *BELOW, phase="backward"))
+    assert (back.flops, back.eager_bytes) == (2 * flops, 7 * 2 * 2 * 100 * 8 * 64)

@@ -1,5 +1,6 @@
 """Models small enough to count by hand, or awkward in one way each."""
 
+from functools import partial
 from threading import Lock
 
 import torch
@@ -67,12 +68,8 @@ class OfRows(nn.Module):
         return self.compute(self.layer, images.flatten(1))
 
 
-def einsum_layer():
-    return OfRows(lambda layer, rows: torch.einsum("bi,ji->bj", rows, layer.weight))
-
-
-def spectral():
-    return OfRows(lambda linear, rows: linear(torch.fft.fft2(rows).abs()))
+spectral = partial(OfRows, lambda linear, rows: linear(torch.fft.fft2(rows).abs()))
+looks_at_values = partial(OfRows, lambda linear, rows: linear(rows) * (1 if rows.sum() > 0 else -1))
 
 
 def scripted():
@@ -105,10 +102,6 @@ def branching():
 def complex_weights():
     layer = nn.ParameterDict({"weight": torch.randn(48, 10, dtype=torch.complex64)})
     return OfRows(lambda layer, rows: (rows.to(torch.complex64) @ layer["weight"]).abs(), layer)
-
-
-def looks_at_values():
-    return OfRows(lambda linear, rows: linear(rows) * (1 if rows.sum() > 0 else -1))
 
 
 def sparse_gradient():

@@ -5,18 +5,10 @@ from click.testing import CliRunner
 
 from bench.doctor import Check, check
 from bench.doctor.suite import run_checks
-from bench.errors import Problem
 from commands.doctor import Doctor
 
 NO_NCU = Check("ncu", "warning", "not found", "install it")
 NO_TORCH = Check("torch", "missing", "not found", "install it")
-
-
-def test_a_problem_is_a_warning_unless_nothing_can_be_measured_with_it():
-    problem = Problem("not found", "install it")
-    assert check("ncu", problem) == NO_NCU
-    assert check("torch", problem, "missing") == NO_TORCH
-    assert check("torch", "2.15", "missing") == Check("torch", "ok", "2.15", None)
 
 
 def test_a_group_that_fails_does_not_take_the_others_along():
@@ -55,14 +47,6 @@ def test_json_is_a_list_of_checks_and_the_exit_code_is_about_a_cpu_run(machine):
     ]
     machine.append(NO_TORCH)
     assert run().return_value == 1
-
-
-def test_each_check_is_a_line_with_its_remedy_and_markup_as_it_is(machine):
-    machine += [check("cuda", "sees [/red] and [bold]"), NO_NCU]
-    words = " ".join(run().stdout.split())
-    assert words == (
-        "cuda ok sees [/red] and [bold] ncu warning not found -> install it server ok answers"
-    )
 
 
 @pytest.mark.slow

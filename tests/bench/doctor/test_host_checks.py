@@ -37,20 +37,22 @@ def found(root, records):
     return {check.name: check for check in host_checks(records, root)}
 
 
-def test_a_sound_machine(tree, disk, tmp_path):
+def test_a_sound_machine_and_what_is_unknown_are_no_fault(tree, disk, tmp_path, monkeypatch):
+    def unknown(*_):
+        raise UnknownFactError("no such file")
+
     checks = found(tree(BARE), tmp_path / "records")
     assert {check.status for check in checks.values()} == {"ok"}
     assert checks["surroundings"].detail == "container none, hypervisor none"
     assert checks["records"].detail == f"1000.0 GB free in {tmp_path}"
-
-
-def test_a_folder_that_cannot_be_written(tree, disk, tmp_path):
-    blocked = tmp_path / "a-file"
-    blocked.write_text("")
-    check = found(tree(BARE), blocked / "records")["records"]
-    assert check.status == "missing"
-    assert "cannot write" in check.detail
-    assert "--records" in check.remedy
+    monkeypatch.setattr(environment, "power_source", unknown)
+    monkeypatch.setattr(surroundings, "virtualization", unknown)
+    (tmp_path / "a-file").write_text("")
+    checks = found(tree(BARE), tmp_path / "a-file" / "records")
+    assert checks["power"].detail == "unknown: no such file"
+    assert checks["surroundings"].detail == "container none, hypervisor unknown"
+    assert checks["records"].status == "missing"
+    assert "cannot write" in checks["records"].detail
 
 
 @pytest.mark.parametrize(
@@ -74,18 +76,6 @@ def test_what_hurts_a_measurement_has_a_remedy(
     assert check.status == "warning"
     assert detail in check.detail
     assert remedy in check.remedy
-
-
-def test_what_is_unknown_is_no_fault(tree, disk, tmp_path, monkeypatch):
-    def unknown(*_):
-        raise UnknownFactError("no such file")
-
-    monkeypatch.setattr(environment, "power_source", unknown)
-    monkeypatch.setattr(surroundings, "container", unknown)
-    monkeypatch.setattr(surroundings, "virtualization", unknown)
-    checks = found(tree(BARE), tmp_path)
-    assert checks["power"].detail == "unknown: no such file"
-    assert checks["surroundings"].detail == "container unknown, hypervisor unknown"
 
 
 def test_an_energy_counter_for_root_alone_has_a_remedy(tree, disk, tmp_path, monkeypatch):

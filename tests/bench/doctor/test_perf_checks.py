@@ -121,12 +121,9 @@ def test_each_obstacle_has_its_cause_and_remedy(tree, only_programs, perf, machi
     assert check.remedy.startswith(remedy)
 
 
-def test_a_perf_that_is_no_program(tree, only_programs):
+def test_a_perf_that_is_no_program_and_a_system_that_has_none(monkeypatch, tree, only_programs):
     only_programs("perf", "").write_bytes(b"\x7fELF but not quite")
     assert "perf does not start" in check_of(tree({})).detail
-
-
-def test_other_systems_have_no_perf(monkeypatch, tree):
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     assert list(perf_checks(tree({}))) == []
     assert "Instruments" in find_obstacle(tree({})).remedy

@@ -16,12 +16,15 @@ def run(*arguments):
     return result.stdout
 
 
-def test_generate_prints_one_line(tmp_path):
+def test_generate_and_subset_print_one_line(tmp_path):
     out = tmp_path / "photos"
     printed = run("generate", "--out", out, "--classes", 2, "--images-per-class", 3)
     assert printed.startswith("6 images in 2 classes, ")
     assert printed.endswith(f" pixels on average: {out}\n")
     assert printed.count("\n") == 1
+    printed = run("subset", out, "--out", tmp_path / "small", "--images-per-class", 2, "--copy")
+    assert printed.startswith("4 images in 2 classes")
+    assert not any(file.is_symlink() for file in (tmp_path / "small").rglob("*"))
 
 
 def test_json_for_scripts(generated):
@@ -34,13 +37,6 @@ def test_json_for_scripts(generated):
         "images": 18,
         "checked": 18,
     }
-
-
-def test_subset(generated, tmp_path):
-    out = tmp_path / "small"
-    printed = run("subset", generated, "--out", out, "--images-per-class", 2, "--copy")
-    assert printed.startswith("6 images in 3 classes")
-    assert not any(file.is_symlink() for file in out.rglob("*"))
 
 
 def test_fetch_tells_of_the_training_split(generated, tmp_path):

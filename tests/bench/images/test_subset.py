@@ -15,28 +15,17 @@ def refused(source, out, **wanted):
     return refusal(subset_image_folder, source, out, **{"images_per_class": 2, **wanted})
 
 
-def test_takes_as_many_of_each_class_by_link(photos, tmp_path):
-    subset_image_folder(photos, tmp_path / "out", images_per_class=2)
+def test_takes_as_many_of_each_class_by_link_or_as_copies_that_stand_on_their_own(photos, tmp_path):
+    for name, seed, copy in (("out", 0, False), ("again", 0, True), ("other", 1, True)):
+        subset_image_folder(photos, tmp_path / name, images_per_class=2, seed=seed, copy=copy)
     found = check_image_folder(tmp_path / "out")
     assert (found.classes, found.images) == (3, 6)
-    files = list((tmp_path / "out").glob("*/*.jpg"))
-    assert all(file.is_symlink() for file in files)
-    assert chosen(tmp_path / "out").items() <= chosen(photos).items()
+    assert all(file.is_symlink() for file in (tmp_path / "out").glob("*/*.jpg"))
     assert all(len(list(c.iterdir())) == 2 for c in (tmp_path / "out").glob("class_*"))
-
-
-def test_seed_decides(photos, tmp_path):
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        subset_image_folder(photos, tmp_path / name, images_per_class=3, seed=seed)
-    assert chosen(tmp_path / "a") == chosen(tmp_path / "b")
-    assert chosen(tmp_path / "a") != chosen(tmp_path / "c")
-
-
-def test_copies_stand_on_their_own(photos, tmp_path):
-    before = chosen(photos)
-    subset_image_folder(photos, tmp_path / "out", images_per_class=6, copy=True)
+    taken = chosen(tmp_path / "out")
+    assert taken.items() <= chosen(photos).items()
     shutil.rmtree(photos)
-    assert chosen(tmp_path / "out") == before
+    assert chosen(tmp_path / "again") == taken != chosen(tmp_path / "other")
 
 
 def test_without_symbolic_links_hard_links(photos, tmp_path, monkeypatch):
@@ -62,14 +51,6 @@ def test_images_in_deeper_folders_of_a_relative_source(photos, tmp_path, monkeyp
     assert check_image_folder("a/b/out").images == 18
 
 
-def test_small_classes_are_named(photos, tmp_path):
-    (photos / "class_001" / "00000.jpg").unlink()
-    message = refused(photos, tmp_path / "out", images_per_class=6)
-    assert "class class_001 has 5" in message
-    assert "at most 5" in message
-    assert not (tmp_path / "out").exists()
-
-
 def test_again_does_nothing_and_other_settings_are_refused(photos, tmp_path):
     out = tmp_path / "out"
     subset_image_folder(photos, out, images_per_class=2)
@@ -91,7 +72,7 @@ def test_interrupted_subset_is_completed(photos, tmp_path):
     assert (out / "dataset.json").exists()
 
 
-def test_places_that_would_spoil_something(photos, tmp_path):
+def test_places_that_would_spoil_something_and_too_few_images(photos, tmp_path):
     before = chosen(photos)
     assert "inside the source" in refused(photos, photos / "small")
     (tmp_path / "full").mkdir()
@@ -100,3 +81,8 @@ def test_places_that_would_spoil_something(photos, tmp_path):
     assert "no such folder" in refused(tmp_path / "nowhere", tmp_path / "out")
     assert "images_per_class=0" in refused(photos, tmp_path / "out", images_per_class=0)
     assert chosen(photos) == before
+    (photos / "class_001" / "00000.jpg").unlink()
+    message = refused(photos, tmp_path / "out", images_per_class=6)
+    assert "class class_001 has 5" in message
+    assert "at most 5" in message
+    assert not (tmp_path / "out").exists()

@@ -46,13 +46,6 @@ def test_a_machine_that_keeps_no_record_measures_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_roofs_that_are_there_are_not_measured_again(tmp_path, monkeypatch):
-    known = samples.ceilings_record()
-    monkeypatch.setattr(from_python, "find_ceilings", lambda records, backend: known)
-    assert measure_roofs("cpu", records=tmp_path, if_missing=True) is known
-    assert list(tmp_path.iterdir()) == []
-
-
 def file_roofs(records, **changes):
     """Clean roofs of this machine, or of one that differs from it."""
     here = samples.environment(
@@ -67,15 +60,6 @@ def file_roofs(records, **changes):
     folder = RecordFolder.create(records)
     folder.close(samples.ceilings_record(environment=here, verdict=clean))
     return folder.read_record()
-
-
-def test_roofs_measured_with_other_instructions_are_measured_again(tmp_path, monkeypatch):
-    for name in ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"):
-        monkeypatch.delenv(name, raising=False)
-    filed = file_roofs(tmp_path, variables={"ONEDNN_MAX_CPU_ISA": "AVX2"})
-    assert find_ceilings(tmp_path, "cpu") is None
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx2")
-    assert find_ceilings(tmp_path, "cpu") == filed
 
 
 CARD = {"uuid": "GPU-1", "driver": "580.65", "power_limit_w": 700.0}
@@ -122,12 +106,19 @@ def test_roofs_of_another_card_are_not_known(tmp_path, machine, change, asked, k
 
 @pytest.mark.parametrize(("torch", "auto"), [("2.15.0+rocm7", False), ("2.15.0+cpu", True)])
 def test_the_roofs_of_the_processor_are_known_and_are_those_of_auto_where_torch_takes_no_gpu(
-    tmp_path, machine, torch, auto
+    tmp_path, machine, monkeypatch, torch, auto
 ):
+    for name in ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
     machine(torch, CARD)
-    file_roofs(tmp_path)
-    assert find_ceilings(tmp_path, "cpu") is not None
+    file_roofs(tmp_path, variables={"ONEDNN_MAX_CPU_ISA": "AVX2"})
+    assert find_ceilings(tmp_path, "cpu") is None  # they are of other instructions
+    filed = file_roofs(tmp_path)
+    assert find_ceilings(tmp_path, "cpu") == filed
+    assert measure_roofs("cpu", records=tmp_path, if_missing=True) == filed
     assert (find_ceilings(tmp_path, "auto") is not None) == auto
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx2")
+    assert find_ceilings(tmp_path, "cpu") != filed
 
 
 @pytest.mark.parametrize(

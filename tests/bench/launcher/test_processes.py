@@ -84,28 +84,22 @@ def test_a_signal_is_a_negative_code(start, signum):
     assert describe_exit(-signum, 0, 0).startswith(f"ended by {signum.name} (signal {int(signum)})")
 
 
-def test_a_running_child_has_no_figures_yet(start):
-    watched = WatchedProcess(start(WAIT))
-    assert watched.poll() is None
+@posix_only
+def test_a_child_that_runs_or_that_somebody_else_reaped_has_reasons(start, monkeypatch):
+    popen = start(WAIT)
+    watched = WatchedProcess(popen)
     with pytest.raises(RuntimeError, match="has not ended"):
         watched.figures(7)
-
-
-@posix_only
-def test_a_child_that_somebody_else_reaped_has_reasons(start):
-    popen = start("")
-    watched = WatchedProcess(popen)
+    popen.stdin.close()
     popen.wait()
+    terminate_tree(popen, grace_s=10)  # does nothing
     assert watched.poll() == 0
     figures = watched.figures(Unknown("did not say"))
     assert figures.missing == {
         **dict.fromkeys(("user_s", "system_s"), "the process was reaped before its usage was read"),
         "max_rss_bytes": "did not say",
     }
-
-
-def test_without_wait4_what_can_be_told_is_told_with_reasons(start, monkeypatch):
-    monkeypatch.delattr(os, "wait4", raising=False)
+    monkeypatch.delattr(os, "wait4")  # as on Windows
     watched = WatchedProcess(start(""))
     end_of(watched)
     figures = watched.figures(7)
@@ -161,13 +155,6 @@ def test_orphans_of_a_child_that_died_are_ended_too(start):
     assert runs(orphan)
     terminate_tree(popen, grace_s=0)
     assert not runs(orphan)
-
-
-def test_ending_a_child_that_has_ended_does_nothing(start):
-    popen = start("")
-    popen.wait()
-    terminate_tree(popen, grace_s=10)
-    assert popen.returncode == 0
 
 
 def test_a_process_that_got_a_reaped_childs_number_is_left_alone():

@@ -23,11 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]
 
 
 @pytest.fixture
-def perf(tmp_path, monkeypatch):
-    programs = tmp_path / "programs"
-    programs.mkdir()
+def perf(programs):
     install(programs)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
 
 
 def profiled(records, asked=None, **options):

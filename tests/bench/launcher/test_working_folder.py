@@ -7,7 +7,6 @@ import pytest
 from worker_processes import small_run
 
 from bench.launcher.measurement import launch_measurement
-from bench.launcher.profile import launch_profile
 from bench.records.folders import RecordFolder
 
 pytestmark = pytest.mark.slow
@@ -45,12 +44,6 @@ def run_of(**changes):
 def test_no_file_of_the_working_folder_is_executed_by_accident(crowded, monkeypatch, changes, path):
     monkeypatch.setenv("PYTHONPATH", os.environ["PYTHONPATH"] + path)  # empty: the working folder
     record = launch_measurement(run_of(**changes), RecordFolder.create(crowded / "records"))
-    assert record.outcome == "ok", record.reason
-
-
-def test_nor_by_a_profile(crowded):
-    folder = RecordFolder.create(crowded / "records")
-    record = launch_profile(run_of(), folder, ["torch"])
     assert record.outcome == "ok", record.reason
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from worker_processes import output_of
 
-from bench.machine import cpu, mps_device_info
+from bench.machine import cpu
 from bench.machine.cpu import (
     CacheLevel,
     cpu_device_info,
@@ -20,6 +20,7 @@ from bench.machine.cpu import (
     usable_cores,
     usable_physical_cores,
 )
+from bench.machine.environment import mps_device_info
 from bench.machine.probes import UnknownFactError
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")
@@ -85,7 +86,10 @@ def test_a_nameless_processor_is_a_reason_and_still_a_device(tree, on_linux, pro
         cpu_model(root)
     with pytest.raises(UnknownFactError, match="no numbers"):
         cpu_signature(root)
-    assert cpu_device_info(root).name.endswith(" CPU")
+    info = cpu_device_info(root)
+    assert info.name.endswith(" CPU")
+    assert 0 < info.memory_bytes <= psutil.virtual_memory().total
+    assert info.cores >= 1
 
 
 def test_a_quota_limits_the_cores_rounded_up(tree, monkeypatch):
@@ -113,17 +117,9 @@ def test_two_hardware_threads_are_one_core(tree, monkeypatch):
 def test_affinity_limits_the_cores_of_a_real_process():
     ask = (
         "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
-        "from bench.machine import usable_cores; print(usable_cores())"
+        "from bench.machine.cpu import usable_cores; print(usable_cores())"
     )
     assert output_of(ask) == "1\n"
-
-
-def test_the_cpu_as_a_device_has_a_reason_for_all_it_lacks():
-    info = cpu_device_info()
-    assert info.backend == "cpu"
-    assert info.cores >= 1
-    assert 0 < info.memory_bytes <= psutil.virtual_memory().total
-    assert info.missing["uuid"] == "a CPU has no UUID"
 
 
 SYSCTL = """case "$2" in
@@ -141,38 +137,23 @@ esac"""
 
 
 @posix_only
-def test_apple_silicons_caches_are_its_clusters(program, on_macos):
-    program("sysctl", SYSCTL)
-    assert cpu_model() == "Apple M3 Max"
-    assert cpu_signature() == "family 1912690738"
-    assert last_level_cache_bytes([0]) == 2 * 16 * 2**20 + 4 * 2**20
-
-
-@posix_only
-def test_an_intel_macs_last_cache_is_its_l3(program, on_macos):
-    program("sysctl", '[ "$2" = hw.l3cachesize ] && echo 16777216')
-    assert last_level_cache_bytes([0]) == 16 * 2**20
-
-
-@posix_only
-def test_an_apple_gpu_has_the_chips_name_and_its_own_cores(program, on_macos, monkeypatch):
-    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 28_991_029_248)
+def test_apples_processors_and_gpus_tell_by_sysctl_and_ioreg(program, on_macos, monkeypatch):
     program("sysctl", SYSCTL)
     program("ioreg", 'echo "    \\"gpu-core-count\\" = 40"')
-    info = mps_device_info()
-    assert (info.backend, info.name, info.cores) == ("mps", "Apple M3 Max", 40)
-    assert info.memory_bytes == 28_991_029_248
-    assert "system cache" in info.missing["last_level_cache_bytes"]
-
-
-@posix_only
-def test_an_apple_gpu_that_tells_nothing_has_reasons(program, on_macos, monkeypatch):
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 28_991_029_248)
+    assert (cpu_model(), cpu_signature()) == ("Apple M3 Max", "family 1912690738")
+    assert last_level_cache_bytes([0]) == 2 * 16 * 2**20 + 4 * 2**20  # of its clusters
+    gpu = mps_device_info()
+    assert (gpu.name, gpu.cores, gpu.memory_bytes) == ("Apple M3 Max", 40, 28_991_029_248)
+    assert "system cache" in gpu.missing["last_level_cache_bytes"]
+    with pytest.raises(UnknownFactError, match="not read on Darwin"):
+        data_caches([0])
+    program("sysctl", '[ "$2" = hw.l3cachesize ] && echo 16777216')
     program("ioreg", "echo nothing")
-    program("sysctl", "exit 1")
-    info = mps_device_info()
-    assert info.name == "Apple GPU"
-    assert info.cores is None
-    assert "gpu-core-count" in info.missing["cores"]
+    assert last_level_cache_bytes([0]) == 16 * 2**20  # an Intel Mac's L3
+    gpu = mps_device_info()
+    assert (gpu.name, gpu.cores) == ("Apple GPU", None)
+    assert "gpu-core-count" in gpu.missing["cores"]
 
 
 BURN = (
@@ -255,10 +236,3 @@ def test_the_last_level_is_the_sum_of_its_caches(two_kinds_of_cores, tree):
 def test_caches_that_cannot_be_read_are_a_reason(tree, on_linux, caches, reason):
     with pytest.raises(UnknownFactError, match=reason):
         last_level_cache_bytes([0], tree(_files(caches)))
-
-
-@pytest.mark.parametrize("system", ["Darwin", "Windows"])
-def test_other_systems_do_not_tell(tmp_path, monkeypatch, system):
-    monkeypatch.setattr("platform.system", lambda: system)
-    with pytest.raises(UnknownFactError, match=f"not read on {system}"):
-        data_caches([0], tmp_path)

@@ -10,7 +10,7 @@ import torch
 from scripted_nvml import ScriptedNvml
 from scripted_smi import ScriptedSmi
 
-from bench.machine import cuda_device_info
+from bench.machine.environment import cuda_device_info
 from bench.machine.probes import UnknownFactError, nvml_device, open_nvml
 from bench.records import DeviceInfo
 

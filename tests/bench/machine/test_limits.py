@@ -2,7 +2,6 @@ import json
 import platform
 from types import SimpleNamespace
 
-import psutil
 import pytest
 from worker_processes import output_of
 
@@ -83,13 +82,8 @@ def test_limits_of_control_groups(tree, monkeypatch, groups, files, cpus, least_
     assert (cpu_quota(root), memory_bytes(root)) == (cpus, least_bytes)
 
 
-def test_a_system_without_control_groups_has_no_limits(tree):
-    assert cpu_quota(tree({})) is None
-    assert memory_bytes(tree({})) == psutil.virtual_memory().total
-    assert oom_kills(tree({})) is None
-
-
 def test_oom_kills_of_the_own_group_come_before_the_machines(tree):
+    assert (cpu_quota(tree({})), oom_kills(tree({}))) == (None, None)
     root = tree({"proc/self/cgroup": "4:memory:/\n0::/job\n", "proc/vmstat": "oom_kill 7\n"})
     assert oom_kills(root) == 7
     tree({"sys/fs/cgroup/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 5"})
@@ -150,22 +144,15 @@ def test_freed_memory_stays_or_is_paid_for_again(asked, in_use, pays_again):
 
 
 @glibc
-def test_the_users_own_tunables_stay(monkeypatch):
+def test_the_users_own_allocator_and_tunables_stay_and_what_cannot_be_is_unsupported(monkeypatch):
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")
     tunables = allocator_settings(RunConfig())["GLIBC_TUNABLES"].split(":")
     assert tunables == ["glibc.malloc.arena_max=1", "glibc.malloc.hugetlb=1"]
-
-
-@glibc
-def test_another_allocator_of_the_users_is_named_and_left_alone(monkeypatch):
     monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libjemalloc.so.2")
     assert allocator_settings(RunConfig(allocator="retain")) == {}
     assert allocator_in_use("retain") == "preloaded"
-
-
-def test_what_the_c_library_cannot_is_unsupported(monkeypatch):
+    monkeypatch.delenv("LD_PRELOAD")
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
-    assert allocator_settings(RunConfig()) == {}
-    assert allocator_in_use("auto") == "system"
+    assert (allocator_settings(RunConfig()), allocator_in_use("auto")) == ({}, "system")
     with pytest.raises(UnsupportedError, match="allocator='retain'"):
         allocator_in_use("retain")

@@ -32,34 +32,25 @@ def project(tmp_path):
     return folder
 
 
-def test_a_changed_file_is_dirty_and_a_new_one_is_not(project):
+def test_a_changed_file_is_dirty_and_a_new_one_is_not(project, tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as a hook has it
     (project / "records.json").write_text("{}")
-    commit = git(project, "rev-parse", "HEAD")
-    assert repository_facts(project) == {"git_commit": commit, "git_dirty": False}
+    assert repository_facts(project)["git_dirty"] is False
     (project / "bench/__init__.py").write_text("changed = True")
+    monkeypatch.delenv("GIT_DIR")
+    commit = git(project, "rev-parse", "HEAD")
     assert repository_facts(project) == {"git_commit": commit, "git_dirty": True}
 
 
-def test_an_environment_inside_another_repository_has_no_commit(project):
+def test_what_no_repository_tracks_has_no_commit_and_the_reason(project, tmp_path, monkeypatch):
     installed = project / ".venv/site-packages"
     (installed / "bench").mkdir(parents=True)
     (installed / "bench/__init__.py").write_text("")
     why = Unknown(f"{installed} is installed, not a git work tree")
     assert repository_facts(installed) == {"git_commit": why, "git_dirty": why}
-
-
-def test_a_plain_folder_has_no_commit(tmp_path):
     assert "not a git repository" in repository_facts(tmp_path)["git_commit"].reason
-
-
-def test_without_git_the_reason_is_git(project, monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert repository_facts(project)["git_dirty"] == Unknown("no program git here")
-
-
-def test_a_hooks_variables_do_not_lead_astray(project, tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
-    assert repository_facts(project)["git_commit"]
 
 
 @pytest.fixture
@@ -89,6 +80,10 @@ def test_the_code_of_a_model_is_its_module_and_what_that_imports_from_here(model
     assert first.modules == ("kernels", "nets", "nets.layers", "nets.net")
     assert (first.git_commit, first.git_dirty) == (git(model, "rev-parse", "HEAD"), False)
     assert code_digest("nets.net:net") == first.digest
+    layers = model / "nets/layers.py"
+    layers.write_bytes(layers.read_bytes().replace(b"\n", b"\r\n"))
+    assert code_of().digest == first.digest
+    assert "__init__.py" in " ".join(code_of("mypy:main").modules)  # of an installed package: all
 
 
 @pytest.mark.parametrize(
@@ -123,23 +118,12 @@ def test_installed_packages_on_the_path_are_no_code_of_the_model(model, tmp_path
     assert "torch" in code_of().modules
 
 
-def test_line_ends_are_no_change(model):
-    first = code_of()
-    (model / "nets/layers.py").write_bytes((model / "nets/layers.py").read_bytes().replace(
-        b"\n", b"\r\n"))  # fmt: skip
-    assert code_of().digest == first.digest
-
-
 def test_what_git_does_not_track_has_no_commit_and_a_digest_all_the_same(model):
     (model / "new.py").write_text("net = 1\n")
     found = code_of("new:net")
     assert (found.git_commit, found.git_dirty) == (None, None)
     assert "new.py" in found.missing["git_commit"]
     assert found.digest
-
-
-def test_of_an_installed_package_all_files_are_its_code(model):
-    assert "__init__.py" in " ".join(code_of("mypy:main").modules)
 
 
 @pytest.mark.parametrize(("arch", "reason"), [("resnet18", "no model"), ("no_such:net", "no file")])

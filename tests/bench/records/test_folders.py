@@ -18,18 +18,11 @@ from bench.records import Job
 from bench.records.folders import (
     RecordFolder,
     is_running,
-    new_record_id,
     read_records,
     readable_records,
     record_folders,
     write_atomically,
 )
-
-
-def test_record_ids_sort_by_time_and_differ():
-    ids = [new_record_id(samples.NOW) for _ in range(50)]
-    assert len(set(ids)) == 50
-    assert all(name.startswith("20261120T100000Z-") for name in ids)
 
 
 def test_a_folder_without_its_record_is_half_written(tmp_path):
@@ -131,7 +124,10 @@ def test_readable_records_leave_out_those_of_another_version(tmp_path):
     assert [record.record_id for _, record in newest_first] == ["b", "a"]
 
 
-def test_a_zombie_does_not_run():
+def test_a_zombie_does_not_run_and_who_may_not_be_looked_at_does(monkeypatch):
+    def refuse(process):
+        raise psutil.AccessDenied(process.pid)
+
     child = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE)
     child.stdout.read()  # ends with the child, which nothing has reaped yet
     process = psutil.Process(child.pid)
@@ -140,11 +136,5 @@ def test_a_zombie_does_not_run():
     assert not is_running(child.pid)
     assert not is_running(process)
     child.wait()
-
-
-def test_a_process_that_may_not_be_looked_at_runs(monkeypatch):
-    def refuse(process):
-        raise psutil.AccessDenied(process.pid)
-
     monkeypatch.setattr(psutil.Process, "status", refuse)
     assert is_running(os.getpid())

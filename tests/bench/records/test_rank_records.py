@@ -46,51 +46,29 @@ def account(rank, outcome="crashed", reason="RuntimeError: no", cause="own", at=
     )
 
 
-@pytest.fixture
-def cause(tmp_path):
-    """The outcome and reason of a record once the accounts have been read."""
-
-    def cause(*accounts, record=None):
-        folder = RecordFolder.create(tmp_path)
-        for each in accounts:
-            folder.write(folder.rank(each.rank), each)
-        record = record or samples.failed_record(config=TWO, why="RuntimeError: lost")
-        return failure_cause(folder, record.outcome, record.reason, record.config.world_size)
-
-    return cause
+LOST = account(0, reason="RuntimeError: Connection closed by peer", cause="lost")
+KILLED = account(1, reason="ended by SIGKILL (signal 9)", cause="killed", at=99.0)
+INTERRUPTED = account(0, "interrupted", "interrupted from outside", at=1.0)
+BOTH = {"outcome": "unsupported", "reason": "devices=2: too few"}
 
 
-LOST = {"reason": "RuntimeError: Connection closed by peer", "cause": "lost"}
-
-
-def test_who_failed_by_itself_goes_before_who_lost_it(cause):
-    first = account(1, "oom", "RuntimeError: can't allocate memory", at=11.0)
-    assert cause(account(0, **LOST), first) == ("oom", f"rank 1: {first.reason}")
-
-
-def test_who_was_killed_goes_before_who_lost_it_and_after_who_failed(cause):
-    killed = account(1, reason="ended by SIGKILL (signal 9)", cause="killed", at=99.0)
-    assert cause(account(0, **LOST), killed) == ("crashed", f"rank 1: {killed.reason}")
-    failed = account(2, reason="ValueError: mine", at=100.0)
-    assert cause(account(0, **LOST), killed, failed)[1] == "rank 2: ValueError: mine"
-
-
-def test_an_interrupt_is_no_cause_while_there_is_another(cause):
-    interrupted = account(0, "interrupted", "interrupted from outside", at=1.0)
-    assert cause(interrupted, account(1))[0] == "crashed"
-    assert cause(interrupted, account(1, **LOST)) == (
-        "interrupted",
-        "rank 0: interrupted from outside",
-    )
-
-
-def test_the_first_failure_is_the_cause_unless_all_ranks_say_the_same(cause):
-    assert cause(account(0, at=2.0), account(1, reason="first", at=1.0))[1] == "rank 1: first"
-    both = {"outcome": "unsupported", "reason": "devices=2: too few"}
-    assert cause(account(0, **both), account(1, **both)) == ("unsupported", "devices=2: too few")
-    assert cause(account(0, **both), account(1, "ok"))[1] == "rank 0: devices=2: too few"
-
-
-def test_a_record_that_went_well_or_has_no_ranks_is_left_as_it_is(cause):
-    assert cause(account(1), record=samples.run_record(config=TWO))[0] == "ok"
-    assert cause() == ("crashed", "RuntimeError: lost")
+@pytest.mark.parametrize(
+    ("accounts", "expected"),
+    [
+        ((LOST, account(1, "oom", "no memory", at=11.0)), ("oom", "rank 1: no memory")),
+        ((LOST, KILLED), ("crashed", "rank 1: ended by SIGKILL (signal 9)")),
+        ((LOST, KILLED, account(2, reason="mine", at=100.0)), ("crashed", "rank 2: mine")),
+        ((INTERRUPTED, account(1)), ("crashed", "rank 1: RuntimeError: no")),
+        ((INTERRUPTED, account(1, cause="lost")), ("interrupted", f"rank 0: {INTERRUPTED.reason}")),
+        ((account(0, at=2.0), account(1, reason="first", at=1.0)), ("crashed", "rank 1: first")),
+        ((account(0, **BOTH), account(1, **BOTH)), ("unsupported", BOTH["reason"])),
+        ((account(0, **BOTH), account(1, "ok")), ("unsupported", f"rank 0: {BOTH['reason']}")),
+        ((), ("crashed", "RuntimeError: lost")),
+    ],
+)
+def test_the_cause_is_who_failed_first_by_itself(tmp_path, accounts, expected):
+    folder = RecordFolder.create(tmp_path)
+    for each in accounts:
+        folder.write(folder.rank(each.rank), each)
+    assert failure_cause(folder, "crashed", "RuntimeError: lost", TWO.world_size) == expected
+    assert failure_cause(folder, "ok", None, TWO.world_size)[0] == "ok"

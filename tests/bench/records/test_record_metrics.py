@@ -98,30 +98,30 @@ def test_phases_and_telemetry_give_means_over_the_window():
     assert not {"backward_time_s", "rank1_gpu_power_w_mean"} & found.keys()
 
 
-def test_the_communication_share_is_shown_where_there_is_one():
-    ranks = samples.distributed_figures(synced_step_s=(0.4, 0.5, 0.9), local_step_s=(0.4, 0.4, 0.3))
-    record = samples.run_record(measurement=samples.measurement(ranks=ranks))
-    assert summary(record)["communication_share"] == pytest.approx(0.2)
-
-
-def test_one_iteration_has_no_deviation():
-    assert "iteration_time_ms_std" not in iteration_statistics_ms([0.5])
-
-
 @given(times, st.integers(1, 99))
-def test_percentiles_are_numpys(values, percent):
+def test_statistics_are_numpys(values, percent):
     assert percentiles(values, percent) == pytest.approx([np.percentile(values, percent)])
-
-
-@pytest.mark.slow
-@given(times)
-def test_statistics_are_ordered(values):
     found = iteration_statistics_ms(values)
     rounding_ms = 1e-9 * max(values)  # a millionth of a millionth of the largest, in ms
-    assert found["iteration_time_ms_p50"] <= found["iteration_time_ms_p95"] + rounding_ms
-    assert found["iteration_time_ms_p95"] <= found["iteration_time_ms_p99"] + rounding_ms
     by_numpy_ms = np.std(values, ddof=1) * 1e3
     assert found["iteration_time_ms_std"] == pytest.approx(by_numpy_ms, abs=rounding_ms)
+    assert "iteration_time_ms_std" not in iteration_statistics_ms(values[:1])
+
+
+def test_the_optimizer_runs_once_for_all_batches_and_ops_give_shares():
+    known = {"op": "op", "calls": 1, "flops": 0, "elementwise_flops": 0}
+    forward = samples.OpCost(**known, phase="forward", eager_bytes=70, fused_bytes=40)
+    optimizer = samples.OpCost(**known, phase="optimizer", eager_bytes=30, fused_bytes=10)
+    model = samples.complexity(
+        step_flops=7, eager_bytes=100, fused_bytes=50, compulsory_bytes=20, ops=(forward, optimizer)
+    )
+    cost = step_cost(model, 3)
+    assert (cost.flops, cost.eager_bytes, cost.fused_bytes) == (21, 240, 130)
+    assert cost.compulsory_bytes == 20
+    other = samples.op_time("view", time_s=0.01, flops=None)
+    ops = samples.op_profile(samples.op_time(time_s=0.03), other, device_busy_share=0.8)
+    found = profile_summary(samples.profile_record(counters=None, ops=ops))
+    assert found == {"ops_matched_share": 0.75, "device_busy_share": 0.8}
 
 
 # Profiles: the sample step is 1 GFLOP algorithmic and 0.05 GB fused.
@@ -140,18 +140,6 @@ def test_counted_bytes_give_intensity_and_amplification():
     assert found["traffic_amplification"] == pytest.approx(4 / 3)
 
 
-def test_the_optimizer_runs_once_for_all_batches():
-    known = {"op": "op", "calls": 1, "flops": 0, "elementwise_flops": 0}
-    forward = samples.OpCost(**known, phase="forward", eager_bytes=70, fused_bytes=40)
-    optimizer = samples.OpCost(**known, phase="optimizer", eager_bytes=30, fused_bytes=10)
-    model = samples.complexity(
-        step_flops=7, eager_bytes=100, fused_bytes=50, compulsory_bytes=20, ops=(forward, optimizer)
-    )
-    cost = step_cost(model, 3)
-    assert (cost.flops, cost.eager_bytes, cost.fused_bytes) == (21, 240, 130)
-    assert cost.compulsory_bytes == 20
-
-
 def test_processor_counters_give_ratios_and_executed_flop_per_step():
     cpu = samples.cpu_counters(flops=2 * 10**10)
     found = profile_summary(samples.profile_record(counters=None, ops=None, cpu_counters=cpu))
@@ -162,16 +150,6 @@ def test_processor_counters_give_ratios_and_executed_flop_per_step():
         "branch_miss_share": 0.01,
         "executed_gflop": 2,
     }  # its DRAM bytes are the whole machine's
-
-
-def test_ops_give_busy_and_matched_shares():
-    ops = samples.op_profile(
-        samples.op_time(time_s=0.03),
-        samples.op_time("view", time_s=0.01, flops=None),
-        device_busy_share=0.8,
-    )
-    found = profile_summary(samples.profile_record(counters=None, ops=ops))
-    assert found == {"ops_matched_share": 0.75, "device_busy_share": 0.8}
 
 
 def test_what_is_unknown_is_left_out():

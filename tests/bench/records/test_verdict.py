@@ -211,11 +211,7 @@ def test_a_disturbed_run_says_both_rates_and_by_what():
     assert f"{rates}; by what is not known" in [one.message for one in nobody]
 
 
-def clock(*values_mhz):
-    times_s = tuple(map(float, range(len(values_mhz))))
-    return Series(name="gpu_sm_clock_mhz", source="nvml", times_s=times_s, values=values_mhz)
-
-
+CLOCK = "gpu_sm_clock_mhz"
 CARD = {"backend": "cuda", "power_limit_w": 72.0, "max_clock_mhz": 1980.0}
 
 
@@ -224,10 +220,11 @@ CARD = {"backend": "cuda", "power_limit_w": 72.0, "max_clock_mhz": 1980.0}
     [
         ({"throttle_share": {"SwThermal": 0.2, "SwPowerCap": 0.01}}, CARD, "suspect", "throttled",
          "SwThermal in 20 % of the samples"),
-        ({"throttle_share": {"ApplicationsClocksSetting": 0.9}, "series": (clock(1410.0),)}, CARD,
-         "clean", "clock-setting", "clocks held by a setting in 90 % of the samples, "
-         "SM clock 1410 MHz on average of 1980 at most"),
-        ({"throttle_share": {"SwPowerCap": 1.0}, "series": (clock(1000.0, 1070.0),),
+        ({"throttle_share": {"ApplicationsClocksSetting": 0.9},
+          "series": (series(CLOCK, 1410.0),)}, CARD, "clean", "clock-setting",
+         "clocks held by a setting in 90 % of the samples, SM clock 1410 MHz on average of 1980 "
+         "at most"),
+        ({"throttle_share": {"SwPowerCap": 1.0}, "series": (series(CLOCK, 1000.0, 1070.0),),
           "slowed_share": {"power": 0.8, "heat": 0.0}}, CARD, "clean", "power-limited",
          "at its power limit of 72 W in 100 % of the samples, SM clock 1035 MHz on average of 1980 "
          "at most, for 80 % of the time below its application clock"),

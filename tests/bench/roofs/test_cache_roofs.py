@@ -12,7 +12,7 @@ from scripted_gpu import QueueingDevice
 from bench.errors import Unknown
 from bench.machine.cpu import CacheLevel
 from bench.machine.probes import UnknownFactError
-from bench.records import CacheRoof, CeilingsRecord
+from bench.records import CacheRoof
 from bench.roofs import cache_roofs
 from bench.roofs.cache_roofs import Level, measure_cache_roofs
 from bench.roofs.roof_probes import Probe
@@ -55,12 +55,15 @@ def measured(monkeypatch):
 
 def test_levels_have_their_scripted_rates(measured):
     l1, l2 = measured(("L1", [9]), ("L2", [3]), launch_s=0.04 * 0.01 / 9)
-    assert (l1.level, l1.size_bytes, l1.missing) == ("L1", 1000, {})
-    assert (l2.level, l2.size_bytes, l2.missing) == ("L2", 1000, {})
-    assert l1.peak_bytes_per_s == pytest.approx(9 * GB)
-    assert l2.peak_bytes_per_s == pytest.approx(3 * GB)
+    for roof, level, rate in ((l1, "L1", 9 * GB), (l2, "L2", 3 * GB)):
+        assert (roof.level, roof.size_bytes, roof.missing) == (level, 1000, {})
+        assert roof.peak_bytes_per_s == pytest.approx(rate)
     assert l1.source.startswith("L1: scripted, upper quartile of ")
     assert "; launches take 4.0 %; torch " in l1.source
+    unmeasured = samples.facts(CacheRoof, level="L3", source="not measured")
+    shown = roof_facts(samples.ceilings_record(cache_roofs=(l2, unmeasured)))  # by the command
+    assert shown["roof L2"] == "3 GB/s"
+    assert shown["no roof L3"] == unmeasured.missing["peak_bytes_per_s"]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +136,11 @@ def test_a_gpus_levels_are_read_by_programs_on_every_multiprocessor(scripted_rea
     assert shared[0] * 4 == shared[3] * 4 == 50 * 2**20 // 4  # a quarter of the L2, together
     assert shared[3] % 2048 == 0
     assert shared[1] == 528 * 2048
+    device = gpu(last_level_cache_bytes=16 * KIB)  # too small an L2 costs only its own roof
+    scripted_reader(device)
+    l1, l2 = measure_cache_roofs(device, clock=device.clock, budget_s=0.1)
+    assert l1.peak_bytes_per_s is not None
+    assert "too few for a block" in l2.missing["peak_bytes_per_s"]
 
 
 @pytest.mark.parametrize(
@@ -147,14 +155,6 @@ def test_a_gpu_that_does_not_report_its_parts_or_is_apples_has_reasons(device, r
     roofs = measure_cache_roofs(device, clock=device.clock, budget_s=0.1)
     assert [roof.level for roof in roofs] == ["L1", "L2"]
     assert {roof.missing["peak_bytes_per_s"] for roof in roofs} == {reason}
-
-
-def test_an_l2_too_small_for_a_block_costs_only_its_own_roof(scripted_reader):
-    device = gpu(last_level_cache_bytes=16 * KIB)
-    scripted_reader(device)
-    l1, l2 = measure_cache_roofs(device, clock=device.clock, budget_s=0.1)
-    assert l1.peak_bytes_per_s is not None
-    assert "too few for a block" in l2.missing["peak_bytes_per_s"]
 
 
 def test_without_a_triton_that_compiles_a_gpu_has_the_reason(monkeypatch):
@@ -233,22 +233,3 @@ def test_this_machines_caches_give_a_rate_or_a_reason():
         assert roof.peak_bytes_per_s is None or roof.peak_bytes_per_s > 0
     if roofs[0].size_bytes is not None:
         assert f"by each of {torch.get_num_threads()} threads" in roofs[0].source
-
-
-def test_the_command_shows_the_measured_roofs():
-    roofs = (
-        samples.facts(CacheRoof, level="L1", source="not measured"),
-        samples.facts(CacheRoof, level="L2", source="read", peak_bytes_per_s=2.334e11),
-    )
-    record = samples.facts(
-        CeilingsRecord,
-        record_id="20261121T100000Z-00000001",
-        created=samples.NOW,
-        outcome="ok",
-        ceilings=(),
-        samples=(),
-        cache_roofs=roofs,
-    )
-    facts = roof_facts(record)
-    assert facts["roof L2"] == "233.4 GB/s"
-    assert facts["no roof L1"] == roofs[0].missing["peak_bytes_per_s"]

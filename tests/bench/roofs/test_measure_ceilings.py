@@ -94,30 +94,21 @@ def test_the_roof_is_what_lasts_and_a_burst_stands_beside_it(roomy_gpu):
     assert 10 <= len(samples[-1].rates) <= 1 / 0.05 + 2  # the last second's
 
 
-def test_modes_that_the_device_lacks_have_no_ceiling_and_an_unknown_cache_the_largest_arrays(
+def test_a_shape_out_of_memory_is_left_out_and_a_mode_without_any_has_no_peak_but_a_reason(
     roomy_gpu,
 ):
-    device = QueueingDevice("fp32", "fp16", last_level_cache_bytes=None)
-    ceilings, samples, _ = measure_scripted(device, budget_s=3.0)
-    assert [ceiling.math_mode for ceiling in ceilings] == ["fp32", "fp16"]
-    assert {sample.math_mode for sample in samples} == {"fp32", "fp16", None}
-    assert {"copy 512 MiB", "copy 2048 MiB", "copy 8192 MiB"} < {each.probe for each in samples}
-
-
-def test_a_shape_out_of_memory_is_left_out_and_the_roof_stands(roomy_gpu):
-    device = QueueingDevice("bf16")
+    device = QueueingDevice("bf16", last_level_cache_bytes=None)
 
     def fails(op, elements):
         return "CUDA out of memory." if op == "mm" and elements > 8192**2 else None
 
     ceilings, samples, lines = measure_scripted(device, fails, budget_s=3.0)
+    assert [ceiling.math_mode for ceiling in ceilings] == ["bf16"]  # that the device has
     assert "matmul bf16 16384x16384x16384 NT left out: CUDA out of memory." in lines
     assert not [sample for sample in samples if "16384" in sample.probe]
     assert ceilings[0].peak_flops_per_s == pytest.approx(1.25 * PRODUCT_RATES["bf16"])
-
-
-def test_a_mode_without_any_working_probe_has_no_peak_but_a_reason(roomy_gpu):
-    device = QueueingDevice("bf16")
+    largest = {"copy 512 MiB", "copy 2048 MiB", "copy 8192 MiB"}  # of an unknown cache
+    assert largest < {each.probe for each in samples}
     ceilings, _, _ = measure_scripted(
         device, lambda op, elements: "no kernel" if op in ("mm", "conv") else None, budget_s=2.0
     )

@@ -41,12 +41,20 @@ def operands(probe):
 def test_a_convolutions_flops_worked_by_hand():
     # 2 images of 3 channels, 4x4, to 5 filters of 3x3: 2 x 5 x 16 = 160 outputs, each the sum of
     # 3 x 9 = 27 products: 4320 MAC = 8640 FLOP.
-    probe = convolution_probe((2, 3, 4, 5), "fp32", CPU, channels_last=True)
-    assert probe.work_per_launch == 8640
-    assert probe.operand_bytes == 4 * (2 * 16 * (3 + 5) + 5 * 3 * 9)
-    assert probe.prepare()().shape == (2, 5, 4, 4)
-    assert probe.name == "conv fp32 3x3 2x3x4x4 to 5 NHWC"
-    assert (probe.quantity, probe.math_mode) == ("flops_per_s", "fp32")
+    for channels_last in (True, False):
+        probe = convolution_probe((2, 3, 4, 5), "fp32", CPU, channels_last)
+        assert probe.work_per_launch == 8640
+        assert probe.operand_bytes == 4 * (2 * 16 * (3 + 5) + 5 * 3 * 9)
+        assert probe.prepare()().shape == (2, 5, 4, 4)
+        assert (probe.quantity, probe.math_mode) == ("flops_per_s", "fp32")
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        [(_, args, _)] = operands(probe)
+        assert all(operand.is_contiguous(memory_format=layout) for operand in args[:2])
+    assert probe.name == "conv fp32 3x3 2x3x4x4 to 5 NCHW"
+    if torch.backends.mkldnn.is_available():  # oneDNN's product
+        linear = linear_probe((3, 4, 5, "NT"))
+        result = linear.prepare()()
+        assert (result.is_mkldnn, result.shape, linear.work_per_launch) == (True, (3, 4), 120)
 
 
 @pytest.mark.parametrize(
@@ -64,23 +72,6 @@ def test_layouts_are_how_the_operands_lie_in_memory(layout, strides):
     # 3x4 results, each the sum of 5 products: 12 x 5 multiply-adds = 60 MAC = 120 FLOP.
     assert probe.work_per_launch == 120
     assert probe.operand_bytes == 2 * (15 + 20 + 12)
-
-
-@pytest.mark.parametrize("channels_last", [True, False])
-def test_the_layout_of_a_convolution_is_the_one_asked_for(channels_last):
-    probe = convolution_probe((2, 8, 4, 8), "fp32", CPU, channels_last)
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    [(_, args, _)] = operands(probe)
-    assert all(operand.is_contiguous(memory_format=layout) for operand in args[:2])
-
-
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
-def test_the_linear_probe_runs_onednn_and_has_the_result_of_its_shape():
-    probe = linear_probe((3, 4, 5, "NT"))
-    result = probe.prepare()()
-    assert probe.work_per_launch == 120
-    assert result.is_mkldnn
-    assert result.shape == (3, 4)
 
 
 def test_no_operand_holds_zeros():
@@ -109,10 +100,7 @@ def test_streams_count_each_array_read_and_each_written_once():
         # An array that is updated is read and written: it appears once and counts twice.
         in_place = probe.name.startswith("update")
         assert len({tensor.data_ptr() for tensor in tensors}) + in_place == moved
-
-
-def test_streams_of_several_sizes_share_their_arrays():
-    small, _, _, large, *_ = stream_probes([4 * MIB, 8 * MIB], CPU)
+    small, _, _, large, *_ = stream_probes([4 * MIB, 8 * MIB], CPU)  # which share their arrays
     addresses = [operands(each)[0][1][0].data_ptr() for each in (small, large)]
     assert addresses[0] == addresses[1]
 

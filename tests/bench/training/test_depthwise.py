@@ -1,8 +1,10 @@
 """What runs in fp32 beside autocast, and what it costs in the model of a step's traffic."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from small_models import batch_normed, resolved
+from small_models import resolved
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.config import RunConfig
@@ -40,12 +42,27 @@ def test_only_strided_depthwise_convolutions_are_kept():
         Users(64, 64, 3, groups=64, stride=2),
         torch.nn.Conv2d(64, 8, 1),
     )
+    modules, weights = dict(model.named_modules()), dict(model.named_parameters())
     assert keep_depthwise_in_fp32(model)
+    assert dict(model.named_modules()) == modules
+    assert all(weights[name] is weight for name, weight in model.named_parameters())
     with torch.autocast("cpu", dtype=torch.bfloat16), Convolutions() as seen:
         output = model(torch.randn(2, 3, 64, 64))
     low, high = torch.bfloat16, torch.float32
     assert seen.types == [low, low, low, high, low, low]
     assert output.dtype == low
+
+
+@pytest.mark.slow
+def test_the_cost_model_counts_the_fp32_copies():
+    known = {"batch_size": 4, "image_size": 32, "precision": "amp"}
+    spec = StepSpec("small_models:batch_normed", **known)
+    plain, kept = (
+        step_complexity(replace(spec, depthwise_fp32=choice)) for choice in (False, True)
+    )
+    assert kept.step_flops == plain.step_flops
+    assert kept.eager_bytes > plain.eager_bytes
+    assert kept.memory.activations_bytes > plain.memory.activations_bytes
 
 
 @pytest.mark.slow
@@ -57,14 +74,6 @@ def test_a_layer_kept_in_fp32_compiles_into_one_graph():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(compiled(images), layer(images))
         assert layer(images).dtype == torch.bfloat16  # as the layers beside it expect
-
-
-def test_modules_names_and_weights_stay():
-    model = batch_normed()
-    modules, weights = dict(model.named_modules()), dict(model.named_parameters())
-    keep_depthwise_in_fp32(model)
-    assert dict(model.named_modules()) == modules
-    assert all(weights[name] is weight for name, weight in model.named_parameters())
 
 
 @pytest.mark.parametrize(("model", "in_use"), [("batch_normed", True), ("linear", False)])
@@ -97,22 +106,3 @@ def test_auto_keeps_them_under_amp_on_a_cpu(monkeypatch, precision, asked, on_a_
     assert resolved(*known, open_precision(precision, device)).depthwise_fp32 is on_a_cpu
     monkeypatch.setattr(device, "prefers_fp32_depthwise", False)
     assert resolved(*known, open_precision(precision, device)).depthwise_fp32 is elsewhere
-
-
-@pytest.mark.slow
-def test_the_cost_model_counts_the_fp32_copies():
-    plain, kept = (
-        step_complexity(
-            StepSpec(
-                "small_models:batch_normed",
-                batch_size=4,
-                image_size=32,
-                precision="amp",
-                depthwise_fp32=choice,
-            )
-        )
-        for choice in (False, True)
-    )
-    assert kept.step_flops == plain.step_flops
-    assert kept.eager_bytes > plain.eager_bytes
-    assert kept.memory.activations_bytes > plain.memory.activations_bytes

@@ -1,19 +1,15 @@
 """Every lever of speed trains the same function: the losses of 20 steps, against plain fp32."""
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
 from bench.config import RunConfig
-from bench.training.devices import open_device
-from bench.training.inputs import open_batches
-from bench.training.precision import open_precision
-from bench.training.resolve import resolve
-from bench.training.step import Phases
-from bench.training.team import Team
-from bench.training.workloads import workload_of
-from bench.worker.step_setup import build_step, set_switches
+from bench.records.journal import JournalWriter
+from bench.worker.step_setup import StepSetup
 
 PLAIN = {
     "arch": "small_models:batch_normed",
@@ -32,17 +28,10 @@ TOLERANCE = {"fp32": 2**-12, "amp-bf16": 2**-6}
 
 def losses(**knobs):
     config = RunConfig(**{**PLAIN, **knobs})
-    device = open_device("cpu")
-    precision = open_precision(config.precision, device)
-    torch.manual_seed(config.seed)
-    workload = workload_of(config)
-    resolved = resolve(config, device, precision, workload)
     threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
-    set_switches(config, precision, resolved.threads)
     try:
-        batches = open_batches(config, resolved, workload, device.torch_device)
-        step, _ = build_step(config, resolved, workload, device, precision, Phases(), Team())
-        return [float(step(batches.next)) for _ in range(20)]
+        with StepSetup(config, JournalWriter(Path(os.devnull))).opened() as ready:
+            return [float(ready.step()) for _ in range(20)]
     finally:
         torch.set_num_threads(threads)
         torch.backends.cudnn.benchmark = benchmark

@@ -28,8 +28,17 @@ from bench.training.step import (
 def test_one_step_is_sgd_by_hand():
     model, reference = ten_classes(), ten_classes()
     images, labels = batch_of_ten_classes()
-    step = TrainingStep(CLASSIFIER, model, make_optimizer(model, "sgd", fused=True), Fp32())
-    loss = step(lambda: (images, labels))
+    names = []
+
+    class Names(Phases):
+        def phase(self, name):
+            names.append(name)
+            return super().phase(name)
+
+    optimizer = make_optimizer(model, "sgd", fused=True)
+    loss = TrainingStep(CLASSIFIER, model, optimizer, Fp32(), phases=Names())(
+        lambda: (images, labels)
+    )
     by_hand = functional.cross_entropy(reference(images), labels)
     gradients = torch.autograd.grad(by_hand, list(reference.parameters()))
     assert float(loss) == pytest.approx(by_hand.item())
@@ -40,6 +49,7 @@ def test_one_step_is_sgd_by_hand():
         expected = old - LEARNING_RATE * (gradient + WEIGHT_DECAY * old)
         torch.testing.assert_close(new, expected)
     assert all(parameter.grad is None for parameter in model.parameters())
+    assert names == ["data", "forward", "backward", "optimizer"]
 
 
 @pytest.fixture
@@ -108,16 +118,12 @@ def test_tf32_is_on_only_in_its_own_mode_whatever_was_set_before():
     assert not torch.backends.cudnn.allow_tf32
 
 
-def test_what_the_cpu_lacks_is_refused_with_a_remedy():
-    device = open_device("cpu")
+def test_what_is_not_here_is_refused_with_a_remedy(monkeypatch):
+    cpu, card = open_device("cpu"), Card(ScriptedClock())
     with pytest.raises(UnsupportedError, match=r"precision='tf32'.*use fp32 or amp"):
-        open_precision("tf32", device)
+        open_precision("tf32", cpu)
     for name in ("fp32", "amp", "amp-bf16", "amp-fp16"):
-        open_precision(name, device)
-
-
-def test_tf32_is_refused_where_the_environment_switches_it_off(monkeypatch):
-    card = Card(ScriptedClock())
+        open_precision(name, cpu)
     card.modes = ("fp32", "tf32")
     open_precision("tf32", card)
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
@@ -128,6 +134,11 @@ def test_tf32_is_refused_where_the_environment_switches_it_off(monkeypatch):
     assert not CudaDevice.native_math(card, "tf32")  # its roof would be fp32's
     monkeypatch.delenv("NVIDIA_TF32_OVERRIDE")
     assert CudaDevice.native_math(card, "tf32")
+    missing = "mps" if not torch.backends.mps.is_available() else "cuda"
+    with pytest.raises(UnsupportedError, match=rf"backend='{missing}'.*use backend="):
+        open_device(missing)
+    with pytest.raises(UnsupportedError, match="cuda_graphs"):
+        GraphedStep(None, Fp32(), QueueingDevice(ScriptedClock()))
 
 
 @pytest.mark.parametrize(
@@ -175,17 +186,12 @@ def test_a_processor_has_the_instructions_that_the_kernels_may_use(monkeypatch, 
     assert open_device("cpu").native_math("fp32")
 
 
-def test_cuda_graphs_are_refused_where_they_cannot_be():
-    device = QueueingDevice(ScriptedClock())
-    with pytest.raises(UnsupportedError, match="cuda_graphs"):
-        GraphedStep(None, Fp32(), device)
-
-
 class ScriptedGraph:
     """What torch.cuda is asked for around a capture; a replay does nothing."""
 
     def __init__(self, monkeypatch):
-        self.modes = []
+        self.modes, self.card = [], Card(ScriptedClock())
+        self.card.supports_cuda_graphs = True
         stream = SimpleNamespace(wait_stream=lambda other: None)
         for name in ("Stream", "current_stream"):
             monkeypatch.setattr(torch.cuda, name, lambda: stream)
@@ -205,16 +211,13 @@ class ScriptedGraph:
 
 @pytest.mark.parametrize("reuses_batch", [False, True])
 def test_a_graph_reads_a_copy_of_each_batch_unless_it_is_always_the_same(monkeypatch, reuses_batch):
-    captured = ScriptedGraph(monkeypatch)
-    card = Card(ScriptedClock())
-    card.supports_cuda_graphs = True
-    seen = []
+    captured, seen = ScriptedGraph(monkeypatch), []
 
     def step(next_batch):
         seen.append(next_batch()[0])
         return torch.tensor(1.0)
 
-    graphed = GraphedStep(step, Fp32(), card, reuses_batch=reuses_batch)
+    graphed = GraphedStep(step, Fp32(), captured.card, reuses_batch=reuses_batch)
     first = torch.ones(2)
     graphed(lambda: (first, torch.zeros(2)))
     assert captured.modes == ["thread_local"]  # a loader's thread may allocate at the same time
@@ -233,15 +236,13 @@ def test_a_graph_reads_a_copy_of_each_batch_unless_it_is_always_the_same(monkeyp
 )
 def test_a_step_that_cannot_be_captured_is_unsupported(monkeypatch, message, error):
     captured = ScriptedGraph(monkeypatch)
-    card = Card(ScriptedClock())
-    card.supports_cuda_graphs = True
 
     def waits(next_batch):
         if captured.modes:
             raise RuntimeError(message)
 
     with pytest.raises(error, match="cuda_graphs=false" if error is UnsupportedError else message):
-        GraphedStep(waits, Fp32(), card, reuses_batch=True)(lambda: (torch.ones(2),))
+        GraphedStep(waits, Fp32(), captured.card, reuses_batch=True)(lambda: (torch.ones(2),))
 
 
 def test_ranges_for_nvidias_profilers_are_iterations_and_within_them_phases(monkeypatch):
@@ -258,39 +259,6 @@ def test_ranges_for_nvidias_profilers_are_iterations_and_within_them_phases(monk
         phases.lap()
     iteration = ["iteration", "data", "forward", "end", "end", "end"]
     assert said == ["iteration", "data", "end", "end", *iteration * 2]
-
-
-def test_a_backend_that_is_not_here_is_refused_with_what_is():
-    missing = "mps" if not torch.backends.mps.is_available() else "cuda"
-    with pytest.raises(UnsupportedError, match=rf"backend='{missing}'.*use backend="):
-        open_device(missing)
-
-
-def test_phases_cover_data_forward_backward_and_optimizer():
-    names = []
-
-    class Names(Phases):
-        def phase(self, name):
-            names.append(name)
-            return super().phase(name)
-
-    model = ten_classes()
-    step = TrainingStep(
-        CLASSIFIER, model, make_optimizer(model, "sgd", fused=False), Fp32(), phases=Names()
-    )
-    step(batch_of_ten_classes)
-    assert names == ["data", "forward", "backward", "optimizer"]
-
-
-@pytest.mark.parametrize(
-    ("precision", "last"), [("fp32", False), ("tf32", True), ("amp", True), ("amp-fp16", True)]
-)
-def test_channels_last_is_the_layout_of_tensor_cores(precision, last):
-    card = Card(ScriptedClock())
-    card.modes = ("fp32", "tf32", "bf16", "fp16")
-    card.channels_last = lambda mode: CudaDevice.channels_last(card, mode)
-    found = resolved(RunConfig(precision=precision), card, open_precision(precision, card))
-    assert found.channels_last is last
 
 
 @pytest.mark.parametrize(
@@ -318,12 +286,17 @@ def test_a_card_that_torch_has_no_kernels_for_is_refused(monkeypatch, built_for,
             CudaDevice()
 
 
-def test_the_default_configuration_is_the_fast_one_on_a_cpu():
+def test_the_default_configuration_is_the_fast_one():
     device = open_device("cpu")
     found = resolved(RunConfig(), device, Fp32())
     assert (found.batch_size, found.channels_last, found.max_seconds) == (16, True, 30.0)
     assert found.workers == 0
     assert resolved(RunConfig(max_seconds="none"), device, Fp32()).max_seconds == "none"
+    assert resolved(RunConfig(arch="inception_v3"), device, Fp32()).image_size == 299
     card = Card(ScriptedClock())
     assert resolved(RunConfig(), card, Fp32()).max_seconds == 600.0
-    assert resolved(RunConfig(arch="inception_v3"), device, Fp32()).image_size == 299
+    card.modes = ("fp32", "tf32", "bf16", "fp16")
+    card.channels_last = lambda mode: CudaDevice.channels_last(card, mode)
+    for precision in ("fp32", "tf32", "amp", "amp-fp16"):  # the layout of tensor cores
+        found = resolved(RunConfig(precision=precision), card, open_precision(precision, card))
+        assert found.channels_last is (precision != "fp32")

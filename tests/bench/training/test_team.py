@@ -41,26 +41,15 @@ def as_one():
 
 
 @pytest.mark.slow
-def test_gradients_are_averaged_over_all_ranks(ranks):
+def test_gradients_are_averaged_over_all_ranks_once_a_step_and_not_of_a_step_apart(ranks):
     first, second = (rank["together"] for rank in ranks)
     for one, other, expected in zip(first, second, as_one(), strict=True):
         assert torch.equal(one, other)
         torch.testing.assert_close(one, expected)
-
-
-@pytest.mark.slow
-def test_gradients_travel_once_a_step_however_many_batches_it_has(ranks):
+    # However many batches a step has.
     assert [rank["exchanges"] for rank in ranks] == [STEPS, STEPS]
-
-
-@pytest.mark.slow
-def test_a_step_apart_sends_nothing(ranks):
     first, second = (rank["apart"] for rank in ranks)
     assert not any(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-
-
-@pytest.mark.slow
-def test_ranks_have_seeds_of_their_own_and_gather_in_their_order(ranks):
     assert ranks[0]["seed"] == 7  # the configuration's
     assert ranks[1]["seed"] != 7
     assert [rank["ranks"] for rank in ranks] == [[0, 1], [0, 1]]

@@ -111,28 +111,22 @@ def test_what_a_host_gives_to_other_guests_is_not_other_processes_load(child, cl
     assert "stolen_cpu_percent" not in HostSource(child(IDLE).pid, clock).read().known
 
 
-def test_a_gauge_that_is_dear_to_read_is_left_out(child, clock, monkeypatch):
-    def slow():
-        clock.now_s += 0.05
-        return psutil._ntp.scpufreq(2000.0, 0.0, 0.0)
-
-    monkeypatch.setattr(psutil, "cpu_freq", slow)
-    source = HostSource(child(IDLE).pid, clock)
-    why = Unknown("one reading takes 50 ms: it would disturb the run")
-    assert source.read().values["cpu_frequency_mhz"] == why
-
-
 def test_frequency_and_temperature_are_the_systems_or_have_a_reason(child, clock, monkeypatch):
     cores = [psutil._ntp.shwtemp("Core", heat_c, None, None) for heat_c in (55.0, 61.0)]
     sensors = {"nvme": [psutil._ntp.shwtemp("Composite", 80.0, None, None)], "coretemp": cores}
     monkeypatch.setattr(psutil, "sensors_temperatures", lambda: sensors, raising=False)
     monkeypatch.setattr(psutil, "cpu_freq", lambda: psutil._ntp.scpufreq(3100.0, 0.0, 0.0))
     worker = child(IDLE)
-    values = HostSource(worker.pid, clock).read().values
-    assert values["cpu_temperature_c"] == 61.0
-    assert values["cpu_frequency_mhz"] == 3100.0
+
+    def read():
+        values = HostSource(worker.pid, clock).read().values
+        return values["cpu_temperature_c"], values["cpu_frequency_mhz"]
+
+    assert read() == (61.0, 3100.0)
     sensors.clear()
     monkeypatch.setattr(psutil, "cpu_freq", lambda: None)
-    values = HostSource(worker.pid, clock).read().values
-    assert values["cpu_temperature_c"] == Unknown("the system shows no processor sensor")
-    assert values["cpu_frequency_mhz"] == Unknown("the system shows no frequency")
+    unknown = Unknown("the system shows no processor sensor")
+    assert read() == (unknown, Unknown("the system shows no frequency"))
+    monkeypatch.setattr(psutil, "cpu_freq", lambda: clock.pass_s(0.05))
+    dear = Unknown("one reading takes 50 ms: it would disturb the run")
+    assert read() == (unknown, dear)

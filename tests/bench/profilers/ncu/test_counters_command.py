@@ -112,12 +112,6 @@ def test_no_instruction_of_the_tensor_pipe_is_no_tensor_flop(
     assert (row["flops"] is not None, relu["flops"] is not None) == (whole, of_relu)
 
 
-def test_a_row_per_kernel_when_asked(file, rows_of):
-    [row] = rows_of("--per-kernel", file(written(TABLE)))
-    kernels = [(kernel["name"], kernel["launches"]) for kernel in row["per_kernel"]]
-    assert kernels == [("relu", 3), ("gemm", 3)]
-
-
 def test_a_file_that_cannot_be_read_does_not_hide_the_others(file, capsys):
     good = file(written(TABLE))
     bad = file(
@@ -147,19 +141,23 @@ def test_passes_over_the_same_launches_are_merged_when_asked(file, rows_of):
 
 
 def test_old_names_in_a_list_of_metrics_are_translated_with_a_warning(file, rows_of, capsys):
-    path = file("flop_count_sp\ndram__bytes.sum\n", "metrics.txt")
+    listed = "# old\nflop_count_sp, dram_read_bytes\nsm__cycles_elapsed.sum  flop_count_sp_fma\n"
+    path = file(f"{listed}flop_count_sp_special\n", "metrics.txt")
     assert main(["counters", path]) == 0
     shown = capsys.readouterr()
+    prefix = "smsp__sass_thread_inst_executed_op_"
     assert shown.out.splitlines() == [
-        "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
-        "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",
-        "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
-        "dram__bytes.sum",
+        *(f"{prefix}f{op}_pred_on.sum" for op in ("add", "mul", "fma")),
+        "dram__bytes_read.sum",
+        "sm__cycles_elapsed.sum",
     ]
-    assert "warning" in shown.err
-    assert "flop_count_sp is nvprof's name" in shown.err
+    first, *_, last = shown.err.splitlines()
+    assert shown.err.count("warning") == 4
+    assert "flop_count_sp is nvprof's name" in first
+    assert f"2 * {prefix}ffma_pred_on.sum" in first
+    assert "flop_count_sp_special" in last
     [row] = rows_of(path)
-    assert row["metrics"][-1] == DRAM
+    assert row["metrics"][-1] == "sm__cycles_elapsed.sum"
 
 
 def test_a_file_of_perf_is_read_too(file, rows_of, capsys):

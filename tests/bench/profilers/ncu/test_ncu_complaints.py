@@ -128,8 +128,13 @@ def test_the_drivers_files_show_the_permission(tree, changes, is_allowed):
     assert counter_permission(tree({**FORBIDDEN, **changes}))[0] is is_allowed
 
 
-def test_a_machine_without_the_drivers_file_must_try(tree):
+def test_a_machine_without_the_drivers_file_must_try_and_under_wsl_windows_decides(tree):
     assert counter_permission(tree({"proc/self/cgroup": "0::/\n"}))[0] is None
+    root = tree({"proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2\n"})
+    is_allowed, detail = counter_permission(root)
+    assert is_allowed is None
+    assert "Windows decides" in detail
+    assert "driver 525" in permission_remedy(root, {})
 
 
 def test_the_remedy_of_a_plain_machine_is_sudo_or_the_modules_option(tree):
@@ -155,11 +160,3 @@ def test_each_container_has_its_own_remedy(tree, inside, remedy):
     found = permission_remedy(tree({**FORBIDDEN, **inside}), {})
     assert remedy in found
     assert "sudo -E" not in found
-
-
-def test_under_wsl_windows_decides(tree):
-    root = tree({"proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2\n"})
-    is_allowed, detail = counter_permission(root)
-    assert is_allowed is None
-    assert "Windows decides" in detail
-    assert "driver 525" in permission_remedy(root, {})

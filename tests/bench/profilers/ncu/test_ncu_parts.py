@@ -24,7 +24,6 @@ from bench.profilers.ncu.metrics import (
     chip_of_capability,
     metrics_for_chip,
     metrics_listed_in,
-    translate,
 )
 from bench.profilers.ncu.read import read_counters
 
@@ -117,23 +116,6 @@ def test_every_chip_has_its_metrics_and_nothing_else_of_the_others():
             chip not in ("gh100", "tu10x")
         )
         assert ("sm__ops_path_tensor_src_fp16.sum" in metrics) == (chip == "gh100")
-
-
-def test_nvprofs_names_are_replaced_with_a_warning_each():
-    listed = "# old\nflop_count_sp, dram_read_bytes\nsm__cycles_elapsed.sum  flop_count_sp_fma\n"
-    names = metrics_listed_in(listed)
-    translated = translate([*names, "flop_count_sp_special"])
-    prefix = "smsp__sass_thread_inst_executed_op_"
-    assert translated.metrics == (
-        *(f"{prefix}f{op}_pred_on.sum" for op in ("add", "mul", "fma")),
-        "dram__bytes_read.sum",
-        "sm__cycles_elapsed.sum",
-    )
-    first, *_, last = translated.warnings
-    assert len(translated.warnings) == 4
-    assert "flop_count_sp is nvprof's name" in first
-    assert f"2 * {prefix}ffma_pred_on.sum" in first
-    assert "flop_count_sp_special" in last
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "hello world\n", '"ID","Process ID"\n', "a,b"])

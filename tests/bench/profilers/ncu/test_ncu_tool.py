@@ -69,19 +69,11 @@ def test_what_is_in_the_way_here(tool, ncu, monkeypatch):
     assert "this torch is for AMD's (ROCm)" in tool.obstacle("cuda")
 
 
-def test_one_run_with_all_of_the_chips_metrics(tool, ncu, tmp_path):
-    (attempt,) = tool.attempts(tmp_path)
-    assert attempt.prefix[0] == str(ncu.program)
-    assert ",".join(metrics_for_chip("gh100")) in attempt.prefix
-    assert attempt.environment == {"LC_ALL": "C"}
-    assert attempt.prefix[-1] == str(tmp_path / "ncu" / "step")
-    assert (tmp_path / "ncu").is_dir()
-
-
 def test_the_report_becomes_a_record(tool, tmp_path):
     folder = tmp_path / "100%peak %p"  # which ncu would expand
     folder.mkdir()
     consoles = run(tool, folder)
+    assert tool.attempts(folder)[0].environment == {"LC_ALL": "C"}
     assert all("a step" in console for console in consoles)
     counters = tool.read(folder, ())
     assert counters.source == "ncu 2024.1.1"
@@ -98,14 +90,6 @@ def test_the_report_becomes_a_record(tool, tmp_path):
     assert kernel_set(counters).unit == "kernels"
     kept = {path.name for path in (folder / "ncu").iterdir()}
     assert kept == {"step.ncu-rep", "step.csv"}
-
-
-def test_metrics_that_the_device_lacks_are_named(tool, ncu, tmp_path):
-    ncu.script(kernels=KERNELS, device="tu116")
-    turing = NcuTool(tool.root, capability=lambda: (7, 5))
-    run(turing, tmp_path)
-    missing = turing.read(tmp_path, ()).missing
-    assert missing["sm__ops_path_tensor_src_fp16_dst_fp16.sum"] == "ncu 2024.1.1 has none here"
 
 
 @pytest.mark.parametrize("ends_step", [False, True])
@@ -161,27 +145,23 @@ def test_of_several_off_path_the_newest_is_taken(ncu, tree, monkeypatch):
     assert find_ncu(root).command(root / "out", ["dram__bytes.sum"])[0] == newest
 
 
-def test_an_ncu_without_tensor_metrics_is_refused(ncu, tree):
-    ncu.script(version="2023.2.0.0")
-    assert find_ncu(tree({})).version == (2023, 2, 0)
-    ncu.script(version="2023.1.1.0")
-    refused = refusal(tree({}))
-    assert refused.what.startswith("ncu 2023.1.1 at ")
-    assert "2023.2" in refused.remedy
-
-
 @pytest.mark.parametrize(
-    ("script", "complaint"),
+    ("script", "complaint", "remedy"),
     [
-        ("echo 'error while loading shared libraries' >&2; exit 127", "error while loading"),
-        ("echo hello", "tells no version"),
+        ("echo 'error while loading it' >&2; exit 127", "error while loading", "reinstall Nsight"),
+        ("echo hello", "tells no version", "reinstall Nsight Compute"),
+        ("echo Version 2023.1.1.0", "ncu 2023.1.1 at ", "2023.2"),  # without tensor metrics
+        ("echo Version 2023.2.0.0", None, None),
     ],
 )
-def test_a_broken_ncu(ncu, tree, script, complaint):
+def test_a_broken_or_old_ncu(ncu, tree, script, complaint, remedy):
     ncu.program.write_text(f"#!/bin/sh\n{script}\n")
-    refused = refusal(tree({}))
-    assert complaint in refused.what
-    assert refused.remedy == "reinstall Nsight Compute"
+    if complaint is None:
+        assert find_ncu(tree({})).version == (2023, 2, 0)
+    else:
+        refused = refusal(tree({}))
+        assert complaint in refused.what
+        assert remedy in refused.remedy
 
 
 def test_chips_and_metrics_as_ncu_lists_them(ncu, tree):

@@ -10,13 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.config import RunConfig
 from bench.errors import UserError
-from bench.launcher.profile import launch_profile
-from bench.profilers.perf import tool as perf_tool
 from bench.profilers.perf.program import counting, make_gate, perf_stat
 from bench.profilers.perf.stat import read_rows
-from bench.records.folders import RecordFolder
 
 PROJECT = Path(__file__).resolve().parents[4]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no FIFOs on Windows")
@@ -70,28 +66,6 @@ def test_the_real_perf_counts_all_threads_in_the_window_and_nothing_else(tmp_pat
     assert cpu_s["whole"] >= cpu_s["inside"] + 0.9
     (counted_s,) = [row.count / 1e3 for row in read_rows(output)]
     assert cpu_s["inside"] * 0.98 <= counted_s <= cpu_s["inside"] + 0.2
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.skipif(shutil.which("perf") is None, reason="perf not installed")
-def test_the_real_perf_around_a_real_worker(tmp_path, monkeypatch):
-    """Software events stand in for the hardware's, so that every machine counts something."""
-    monkeypatch.setenv("PYTHONPATH", str(PROJECT / "tests" / "bench"))
-    monkeypatch.setattr(perf_tool, "find_obstacle", lambda: None)
-    monkeypatch.setattr(
-        perf_tool, "perf_stat", lambda out, asked, gate: perf_stat(out, ("task-clock",), gate)
-    )
-    config = RunConfig(
-        arch="crashing_models:small", backend="cpu", batch_size=4, warmup_iters=2, iters=40
-    )
-    record = launch_profile(config, RecordFolder.create(tmp_path), tools=("perf",))
-    folder = tmp_path / record.record_id / "perf"
-    (clock,) = read_rows(folder / "perf_stat.csv")
-    step = RecordFolder(folder).read_worker()
-    assert (step.outcome, step.iterations) == ("ok", 40)
-    # The worker's start and warm-up take seconds of processor time, the window far less.
-    assert 0 < clock.count / 1e3 <= 1.1 * step.window_s * step.environment.cpu_cores_usable
 
 
 class Listener:

@@ -115,44 +115,29 @@ def test_the_events_that_this_perf_and_this_machine_have(
     assert set(choose_events()) == {*CORES, *flops} - {"task-clock"}
 
 
-def test_the_length_of_arms_vectors(tree):
-    assert vector_bits(tree({})) is None
-    assert vector_bits(tree({"proc/sys/abi/sve_default_vector_length": "32\n"})) == 256
-
-
-def test_a_worker_that_never_opens_the_window_gives_an_error(tmp_path, perf_here):
+def test_what_perf_cannot_tell_is_an_error_and_its_fifos_end_with_the_tool(
+    tmp_path, perf_here, tree
+):
     perf_here()
     tool = PerfTool()
     (attempt,) = tool.attempts(tmp_path)
     (tmp_path / attempt.name).mkdir()
-    subprocess.run([*attempt.prefix, "true"], check=True, timeout=300)
+    subprocess.run([*attempt.prefix, "true"], check=True, timeout=300)  # opens no window
     no_flops = "not counted; perf knows no floating-point events of this processor"
     with pytest.raises(UserError, match=rf"perf_stat\.csv: perf counted nothing.*{no_flops}"):
         tool.read(tmp_path, [step()])
-
-
-def test_the_events_of_a_gpus_host_are_not_the_steps(tmp_path, perf_here):
-    perf_here()
-    assert "the step runs on mps" in PerfTool().obstacle("mps")
+    assert "the step runs on mps" in tool.obstacle("mps")
     with pytest.raises(UserError, match="runs on cuda; profile with backend=cpu"):
-        PerfTool().read(tmp_path, [step(resolved=samples.resolved(backend="cuda"))])
-
-
-def test_the_fifos_are_removed_with_the_tool(tmp_path, perf_here):
-    perf_here()
-    tool = PerfTool()
-    (attempt,) = tool.attempts(tmp_path / "records, with a comma")
+        tool.read(tmp_path, [step(resolved=samples.resolved(backend="cuda"))])
+    words = "Traceback (most recent call last)\nError:\nNo permission to enable cycles:u event.\n"
+    assert "perf_event_open" in tool.explain(words)
+    assert tool.explain("PermissionError: [Errno 13] Permission denied: 'x'\n") is None
+    assert vector_bits(tree({})) is None
+    assert vector_bits(tree({"proc/sys/abi/sve_default_vector_length": "32\n"})) == 256
     folder = Path(attempt.task["control"]).parent
     assert len(list(folder.iterdir())) == 2
-    assert tmp_path not in folder.parents
     del tool
     assert not folder.exists()
-
-
-def test_a_permission_that_is_refused_after_all_is_explained():
-    words = "Traceback (most recent call last)\nError:\nNo permission to enable cycles:u event.\n"
-    assert "perf_event_open" in PerfTool().explain(words)
-    assert PerfTool().explain("PermissionError: [Errno 13] Permission denied: 'x'\n") is None
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="perf not installed")

@@ -16,9 +16,10 @@ from bench.worker.measurement import MeasurementAttempt
 NO_MODEL = "data_only=true: no model ran"
 
 
-@pytest.fixture(scope="module")
-def record(tmp_path_factory, generated):
-    """What a worker has seen of a loader that it measured."""
+@pytest.mark.slow
+def test_a_loader_is_measured_without_a_model_and_its_rate_has_a_name_of_its_own(
+    tmp_path, generated
+):
     config = RunConfig(
         arch="vgg16",  # would take seconds to build
         backend="cpu",
@@ -31,16 +32,12 @@ def record(tmp_path_factory, generated):
         warmup_iters=2,
         iters=4,
     )
-    folder = RecordFolder.create(tmp_path_factory.mktemp("records"))
+    folder = RecordFolder.create(tmp_path)
     folder.write(folder.config, Job(config=config))
     journal = JournalWriter(folder.journal)
     MeasurementAttempt(folder, journal, before_warm_up=int).attempt()
     unwatched = Unknown("nobody watched")
-    return finish_run(folder, config, samples.NOW, folder.read_worker(), unwatched, unwatched)
-
-
-@pytest.mark.slow
-def test_a_loader_is_measured_without_a_model(record):
+    record = finish_run(folder, config, samples.NOW, folder.read_worker(), unwatched, unwatched)
     assert record.outcome == "ok", record.reason
     assert record.measurement.samples == 24
     assert record.complexity is None
@@ -51,6 +48,10 @@ def test_a_loader_is_measured_without_a_model(record):
     window = record.measurement
     for waited_s, took_s in zip(window.data_wait_s, window.iteration_times_s, strict=True):
         assert 0 < waited_s <= took_s
+    found = summary(record)
+    assert found["loader_images_per_s"] == window.throughput_samples_per_s
+    assert not {"throughput_images_per_s", "attained_gflops"} & found.keys()
+    assert "loader_images_per_s" not in summary(samples.run_record())
 
 
 def test_no_finding_is_made_of_a_loss_a_wait_or_an_arithmetic_that_there_was_not():
@@ -66,12 +67,3 @@ def test_no_finding_is_made_of_a_loss_a_wait_or_an_arithmetic_that_there_was_not
     assert codes == {"unproven", "input-bound", "loss-not-finite", "emulated"}
     loader = whole.model_copy(update={"config": RunConfig(data="photos", data_only=True)})
     assert [finding.code for finding in judge(loader).findings] == ["unproven"]
-
-
-@pytest.mark.slow
-def test_a_loaders_rate_has_a_name_of_its_own(record):
-    found = summary(record)
-    assert found["loader_images_per_s"] == record.measurement.throughput_samples_per_s
-    assert "throughput_images_per_s" not in found
-    assert "attained_gflops" not in found
-    assert "loader_images_per_s" not in summary(samples.run_record())

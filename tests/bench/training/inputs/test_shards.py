@@ -34,26 +34,16 @@ def test_an_epoch_reads_no_image_twice_and_gives_every_rank_as_many_whole_batche
     assert len(set(seeds)) == len(seeds)
 
 
-def test_ranks_share_the_order_of_one_process_and_have_a_new_one_each_epoch():
+def test_ranks_share_the_order_of_one_process_and_have_a_new_one_each_epoch(opened):
     alone = draws(24, 4, Shard(), epochs=2)
     first, second = (draws(24, 2, Shard(rank, 2), epochs=2) for rank in (0, 1))
     assert [draw for pair in zip(first, second, strict=True) for draw in pair] == alone
     assert alone[:24] != alone[24:]
-
-
-def test_endless_draws_are_sharded_too():
-    sampler = ShuffledDraws(4, 1, 0, endless=True, shard=Shard(1, 2))
-    assert list(islice(sampler, 4)) == draws(4, 1, Shard(1, 2), epochs=2, seed=0)
-
-
-def test_seeds_of_ranks_are_their_own():
+    endless = ShuffledDraws(4, 1, 0, endless=True, shard=Shard(1, 2))
+    assert list(islice(endless, 4)) == draws(4, 1, Shard(1, 2), epochs=2, seed=0)
     seeds = {Shard(rank, 8).seed(seed) for rank in range(8) for seed in range(8)}
-    assert len(seeds) == 64
-    assert Shard(0, 8).seed(5) == 5
+    assert (len(seeds), Shard(0, 8).seed(5)) == (64, 5)
     assert all(0 <= seed < 2**32 for seed in seeds)  # all that torch's CPU generator keeps
-
-
-def test_synthetic_data_differ_between_ranks(opened):
     alone, first, second = (
         opened(*shard, seed=1).next()[0] for shard in ((), (Shard(0, 2),), (Shard(1, 2),))
     )
@@ -81,11 +71,12 @@ def test_a_folder_must_fill_a_batch_of_every_device(opened, generated):
 
 def test_processes_of_one_machine_share_its_cores(monkeypatch):
     monkeypatch.setattr("torch.get_num_threads", lambda: 12)
-    monkeypatch.setattr("bench.training.resolve.usable_cores", lambda: 32)
+    cores = [32]
+    monkeypatch.setattr("bench.training.resolve.usable_cores", lambda: cores[0])
     device = open_device("cpu")
 
     def found_on(**changes):
-        found = resolved(RunConfig(backend="cpu", data="fakedata", **changes), device, Fp32())
+        found = resolved(RunConfig(data="fakedata", **changes), device, Fp32())
         return found.threads, found.workers
 
     assert found_on() == (12, 8)
@@ -94,11 +85,6 @@ def test_processes_of_one_machine_share_its_cores(monkeypatch):
     assert found_on(devices=8) == (1, 1)
     assert found_on(devices=16) == (1, 0)
     assert found_on(devices=4, threads=5, workers=6) == (5, 6)
-
-
-@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (2, 1), (16, 15), (64, 16)])
-def test_beside_an_accelerator_all_cores_but_one_load(monkeypatch, cores, workers):
-    monkeypatch.setattr("bench.training.resolve.usable_cores", lambda: cores)
-    device = open_device("cpu")
-    monkeypatch.setattr(device, "backend", "cuda")
-    assert resolved(RunConfig(data="fakedata"), device, Fp32()).workers == workers
+    monkeypatch.setattr(device, "backend", "cuda")  # beside it all cores but one load
+    for cores[0], workers in ((1, 1), (2, 1), (16, 15), (64, 16)):
+        assert found_on()[1] == workers

@@ -42,12 +42,6 @@ def write_module(tmp_path, monkeypatch):
     return write
 
 
-def test_a_model_that_cannot_run_here_says_its_classes(write_module):
-    stated = "\ndef stated():\n    net = tiny()\n    net.num_classes = 7\n    return net"
-    write_module("my_nets_a", SMALL_IMAGES + stated)
-    assert find_workload("my_nets_a:stated").image.classes == 7
-
-
 @pytest.mark.parametrize(
     ("arch", "pixels"), [("mobilenet_v3_small", 224), ("googlenet", 224), ("inception_v3", 299)]
 )
@@ -61,22 +55,20 @@ def test_torchvision_models_are_built_in_silence_to_train_1000_classes(arch, pix
     assert [m for m in model.modules() if isinstance(m, nn.Linear)][-1].out_features == 1000
 
 
-def test_a_users_model_is_found_in_the_current_directory(write_module):
+def test_a_users_model_is_found_in_the_current_directory_and_asked_for_its_classes(write_module):
     write_module(
         "my_nets_a",
-        "import torch\nclass Zoo:\n    @staticmethod\n    def tiny():\n"
-        "        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3)).eval()\n",
+        f"{SMALL_IMAGES}\nflat = torch.nn.Flatten\nclass Zoo:\n    @staticmethod\n    def tiny():\n"
+        "        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3)).eval()\n"
+        "def stated():\n    net = tiny()\n    net.num_classes = 7\n    return net",
     )
     workload = find_workload("my_nets_a:Zoo.tiny", image_size=8)
     assert workload.image[:2] == (8, 3)
     assert workload.build().training
     assert int(workload.batch(64)[1].max()) == 2
-
-
-def test_asking_a_users_model_for_its_classes_draws_no_random_numbers(write_module):
-    write_module("my_nets_d", "import torch\ntiny = torch.nn.Flatten")
+    assert find_workload("my_nets_a:stated").image.classes == 7  # which cannot run here
     before = torch.get_rng_state()
-    assert find_workload("my_nets_d:tiny", image_size=8).image.classes == 3 * 8**2
+    assert find_workload("my_nets_a:flat", image_size=8).image.classes == 3 * 8**2
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -130,16 +122,19 @@ def test_the_loss_is_the_mean_cross_entropy_and_auxiliary_logits_count_as_in_the
         (InceptionOutputs(main, None), parts[0]),
     ):
         torch.testing.assert_close(LOSS(outputs, (None, labels)), expected)
-
-
-def test_a_model_that_returns_no_logits_is_told_so():
     with pytest.raises(UserError, match="returned dict: make it return a tensor of logits"):
-        LOSS({"logits": torch.zeros(1, 2)}, (None, torch.zeros(1, dtype=torch.long)))
+        LOSS({"logits": main}, (None, labels))
 
 
 def test_a_users_own_step_brings_its_batch_and_its_loss(write_module):
     more = "    sample, tokens_per_sample = 'sequence', 4\n    model.eval()\n"
-    write_module("my_step", STEP + more)
+    as_module = STEP.replace("class tiny:", "class module(torch.nn.Module):").replace(
+        "    model = torch.nn.Linear(4, 2)\n",
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.model = torch.nn.Linear(4, 2)\n",
+    )
+    write_module("my_step", STEP + more + as_module)
+    assert find_workload("my_step:module").image is None
     workload = find_workload("my_step:tiny")
     assert (workload.sample, workload.tokens_per_sample, workload.image) == ("sequence", 4, None)
     model, batch = workload.build(), workload.batch(3)
@@ -147,16 +142,6 @@ def test_a_users_own_step_brings_its_batch_and_its_loss(write_module):
     output = workload.output(model, batch)
     assert output.shape == (3, 2)
     torch.testing.assert_close(workload.loss(output, batch), cross_entropy(output, batch[1]))
-
-
-def test_a_module_may_be_the_step(write_module):
-    source = STEP.replace("class tiny:", "class tiny(torch.nn.Module):").replace(
-        "    model = torch.nn.Linear(4, 2)\n",
-        "    def __init__(self):\n        super().__init__()\n"
-        "        self.model = torch.nn.Linear(4, 2)\n",
-    )
-    write_module("my_step", source)
-    assert find_workload("my_step:tiny").image is None
 
 
 @pytest.mark.parametrize(
