@@ -12,20 +12,18 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
-from observed import Server, curve, observation, repeated
+from observed import Server, curve
 
 import commands.compare
 import commands.predict
 from analysis import (
     RecordSet,
     compare,
-    find_all,
     place_runs,
     plot_roofline,
     predict,
     pull_points,
     pull_records,
-    pull_runs,
 )
 from analysis.figures import run_chart
 from bench.errors import UserError
@@ -75,34 +73,6 @@ def test_the_roofline_of_chosen_rows_of_a_file_and_of_placed_runs(monkeypatch):
         plot_roofline(table.assign(math_mode_ran="int8"))
 
 
-def test_two_machines_of_one_label_are_two_to_a_notebook_too(monkeypatch):
-    """As `mlproject report` numbers them: `lab (1)`, `lab (2)`."""
-    records = []
-    for letter in "AB":
-        gpu = make.environment(device=make.gpu(name=f"GPU {letter}", uuid=f"GPU-{letter}"))
-        roof = make.ceiling(device=f"GPU {letter}", backend="cuda")
-        resolved = make.resolved(backend="cuda")
-        records += [
-            make.run_record(letter, environment=gpu, resolved=resolved),
-            make.ceilings_record(f"roofs {letter}", environment=gpu, ceilings=(roof,)),
-            make.failed_record(f"oom {letter}", environment=gpu),
-        ]
-    Server(monkeypatch, records=records)
-    names = {"lab (1)", "lab (2)"}
-    assert {run.env for run in pull_records().runs()} == names
-    table = pull_points()
-    assert set(table["env"]) == set(pull_runs(roofs=True)["env"]) == names
-    labels = {entry.group for entry in run_chart(table).panels[0].legend}
-    assert {"M1: lab (1)", "M2: lab (2)"} <= labels
-
-
-def test_several_devices_stand_under_the_roof_of_all_of_them():
-    record = make.run_record(settings={"nodes": 2}, measurement=make.measurement(images=20))
-    [run] = place_runs([record], [make.ceilings_record()])
-    (panel,) = run_chart([run]).panels
-    assert [one.ys[0] for one in panel.series if one.end_label] == [400]  # GFLOP/s
-
-
 def test_compare_gives_the_commands_numbers(monkeypatch):
     before = [make.run_record(f"a{n}", step_s=1 + n / 100) for n in range(3)]
     after = [make.run_record(f"b{n}", step_s=0.5 + n / 100) for n in range(3)]
@@ -126,21 +96,6 @@ def test_compare_gives_the_commands_numbers(monkeypatch):
     assert pd.isna(only["ratio"])
 
 
-def test_compare_of_single_runs_has_no_interval_and_says_why():
-    table = compare([observation("a", 100)], [observation("b", 150)])
-    assert table.loc[0, "ratio"] == pytest.approx(1.5)
-    assert table[["ratio_low", "ratio_high", "p_corrected"]].add(1).isna().all(axis=None)
-    assert table.loc[0, "verdict"] == "undecided"
-    assert "variance unknown" in table.loc[0, "because"]
-    for wrong, message in (
-        ({"metric": "speed"}, "metric='speed': compare one of"),
-        ({"correction": "tukey"}, "correction='tukey': give one of holm, bh, none"),
-        ({"threshold": -0.5}, "threshold=-0.5: give a share of at least 0"),
-    ):
-        with pytest.raises(UserError, match=message):
-            compare([observation("a")], [observation("b")], **wrong)
-
-
 def test_predict_gives_the_commands_numbers(monkeypatch):
     runs = curve({8: 80.0, 16: 130.0, 32: 180.0, 64: 230.0})
     table = predict(runs, "resnet18", [24, 48])
@@ -156,13 +111,6 @@ def test_predict_gives_the_commands_numbers(monkeypatch):
         assert predict(runs, "resnet18", one)["images_per_s"][0] == table["images_per_s"][0]
     with pytest.raises(UserError, match="vgg16"):
         predict(runs, "vgg16", 24)
-
-
-def test_findings_become_a_table():
-    runs = [*repeated("a", [100, 101]), *repeated("b", [200, 201], precision="tf32")]
-    table = pd.DataFrame(find_all(runs))
-    assert list(table.columns) == ["kind", "headline", "evidence", "runs", "advice"]
-    assert "precision uplift" in set(table["kind"])
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 
 from tracking import schema
 from tracking.connection import Server
-from tracking.reading import pages, tracked_runs
+from tracking.reading import tracked_runs
 from tracking.reading.pages import RunColumns, TrackedRun
 from tracking.reading.tracked_runs import search_columns, search_runs
 
@@ -208,15 +208,6 @@ MIXED = [
 ]
 
 
-@pytest.mark.parametrize("at_once", [1, 3, 1000])
-def test_columns_hold_every_value_of_every_run(monkeypatch, at_once):
-    monkeypatch.setattr(pages, "_AT_ONCE", at_once)
-    for count in (0, 1, 4):
-        found = RunColumns.of(iter(MIXED[:count]))
-        assert list(found) == MIXED[:count]
-        assert len(found) == count
-
-
 def test_columns_tell_what_each_run_has():
     found = RunColumns.of(MIXED)
     texts, which = found.distinct("params.arch")
@@ -233,15 +224,3 @@ def test_columns_tell_what_each_run_has():
     assert found.start_times()[0] == np.datetime64("2026-11-23T12:00:01.123")
     [back] = RunColumns.of([run(1, metrics={"loss": math.nan})])  # it was logged
     assert math.isnan(back.metrics["loss"])
-
-
-def test_parts_join_and_come_apart_and_the_newest_is_first():
-    parts = [RunColumns.of(MIXED[:1]), RunColumns.of([]), RunColumns.of(MIXED[1:])]
-    found = RunColumns.joined(parts)
-    assert list(found) == MIXED
-    assert list(found.only(found.of_ids({"r2", "r4", "other"}))) == [MIXED[1], MIXED[3]]
-    assert list(RunColumns.joined([RunColumns.of([])])) == []
-    assert found.only(found.of_ids({"r2"})).tag_keys() == []  # of runs that are gone
-    found = RunColumns.of([run(2, start_time=NOON), run(1, start_time=NOON), run(3)])
-    assert found.newest_first().run_ids == ["r3", "r2", "r1"]
-    assert found.newest_first(then_by_id=True).run_ids == ["r3", "r1", "r2"]

@@ -3,7 +3,7 @@
 import factories as make
 import numpy as np
 import pytest
-from observed import LONG, observation, published, repeated
+from observed import LONG, observation, repeated
 
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
 from analysis.comparison.shown import comparison_table, covered, in_doubt
@@ -360,21 +360,6 @@ def test_an_interval_says_which_machines_it_is_of(a, b, scope, line):
     assert list(covered(compare(a[:1], b[:1]))) == []  # single runs have no interval
 
 
-def test_lines_on_intervals_count_them_and_their_machines():
-    more, single = {"batch_size": 20}, {"batch_size": 30}
-    three = {f"m{n}": [100.0 + n] for n in range(3)}
-    found = compare(
-        [*KIND, *on_machines("k", three, **more), *on_machines("s", {"m1": [1, 1.1]}, **single)],
-        [*OTHER, *(one for size in (more, single)
-                   for one in on_machines(f"o{size}", {"m9": [110, 111]}, env="other", **size))],
-    )  # fmt: skip
-    assert [line.partition(" for ")[::2] for line in covered(found)] == [
-        ("1 of the intervals holds", COVERED_MACHINE),
-        ("2 of the intervals hold",
-         "one machine against machines of a kind (A ran on 2 to 3, B on 1)"),
-    ]  # fmt: skip
-
-
 def test_on_the_same_machines_what_they_differ_in_does_not_count():
     """Ratios 1.10 and 1.11 on machines that differ by half: Student's t with 1 degree."""
     a = on_machines("a", {"m1": [100.0, 100.0], "m2": [150.0]})
@@ -383,16 +368,3 @@ def test_on_the_same_machines_what_they_differ_in_does_not_count():
     assert found.estimate.error.degrees == 1
     assert found.estimate.error.deviation == pytest.approx(np.log(1.11 / 1.10) / 2)
     assert found.estimate.scope == "this kind of machine"
-
-
-def test_published_repeats_are_used_as_they_were_summed_up():
-    """RTX 4090, resnet50, batch 64: 807.54 over 415.22; deviations 3.98 and 1.82 of three."""
-    runs = [run for run in published() if run.env == "rtx4090" and run.arch == "resnet50"]
-    found = compare(
-        *([run for run in runs if run.precision == precision] for precision in ("fp32", "amp"))
-    )
-    assert {one.a.batch_size: one.word for one in found} == dict.fromkeys((64, 128, 256), "faster")
-    (estimate,) = (one.estimate for one in found if one.a.batch_size == 64)
-    assert estimate.ratio == pytest.approx(807.54 / 415.22)
-    expected = np.hypot(3.98 / 807.54, 1.82 / 415.22) / np.sqrt(3)
-    assert estimate.error.deviation == pytest.approx(expected)

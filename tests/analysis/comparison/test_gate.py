@@ -5,14 +5,13 @@ import re
 import factories as make
 import numpy as np
 import pytest
-from observed import LONG, invoke, observation, repeated
+from observed import LONG, invoke, repeated
 from test_compare_command import measured, on_disk
 
 import commands.compare
 from analysis.comparison import METRICS, compare_pairs, pair_runs
 from analysis.comparison.judgement import judge_gate
 from analysis.comparison.shown import comment
-from bench.errors import UserError
 
 THROUGHPUT = METRICS["throughput_images_per_s"]
 
@@ -85,20 +84,6 @@ def test_only_crashed_runs_are_a_table_and_not_a_wrong_value(tmp_path, machine):
     assert "crashed  B has no result: oom" in done.output
     assert "only in A: lab resnet18 (instructions avx2) fp32 batch 64" in done.output
     assert done.output.splitlines()[-1] == "The gate fails: 1 crashed, 1 missing"
-
-
-def test_a_run_that_ended_well_without_the_metric_is_missing_not_crashed():
-    a = [*repeated("a", [100, 101]), *repeated("c", [100, 101], batch_size=20)]
-    b = [*repeated("b", [100, 101]), observation("d", batch_size=20, metrics={})]
-    pairing = pair_runs(a, b, THROUGHPUT.name)
-    assert [one.verdict for one in pairing.alone] == ["only in A"]
-
-
-def test_a_word_that_is_no_reason_is_one_line(tmp_path):
-    with pytest.raises(UserError, match="fail-on='slow': give some of slower, crashed, missing, u"):
-        invoke(commands.compare, "a", "b", "--fail-on", "slow,missing")
-    with pytest.raises(UserError, match="none stands alone"):
-        invoke(commands.compare, "a", "b", "--fail-on", "none,slower")
 
 
 def judged(a, b, threshold=0.02):

@@ -5,7 +5,6 @@ Runs do 100 GFLOP/s at 4 to 10 FLOP/byte under 200 GFLOP/s and 50 GB/s. Looks we
 
 from dataclasses import replace
 from datetime import timedelta
-from itertools import pairwise
 
 import factories as make
 import numpy as np
@@ -24,7 +23,6 @@ from analysis.figures import configurations as of
 from analysis.figures import kernel_chart, model_colours, op_chart, run_chart
 from analysis.figures.chart import OTHER_MODELS, panel_chart, spread
 from analysis.figures.ratios import comparison_chart, speed_up_charts, tuning_charts
-from analysis.figures.roofline_of_steps import size_pt
 from analysis.figures.times import (
     account_chart,
     distributions_chart,
@@ -327,32 +325,11 @@ def test_what_a_page_has_no_room_for_is_counted_or_on_further_pages():
 # Rules of looks
 
 
-def test_sizes_grow_evenly_with_the_batch_and_areas_with_the_share_of_time():
-    diameters = [one.size_pt for one in marks(run_chart(of_sizes(8, 16, 32, 64, 128)))]
-    steps = [larger - smaller for larger, smaller in pairwise(diameters)]  # small ones on top
-    assert steps == pytest.approx([steps[0]] * 4)
-    assert steps[0] > 0.5
-    conv, norm = marks(of_ops(CONV, NORM))
-    assert (conv.size_pt / norm.size_pt) ** 2 == pytest.approx(9)
-    assert size_pt(0.0) > 0  # the shortest can be seen
-
-
 def test_a_model_keeps_its_colour_and_the_eighth_shares_grey():
     colours = model_colours(f"model{n}" for n in range(9))
     assert len(set(colours.values())) == 8
     assert colours["model8"] == colours["model7"] == OTHER_MODELS
     assert model_colours(["b", "a", "b"]) == model_colours(["a", "b"])
-
-
-@pytest.mark.parametrize(
-    ("rates", "ticks"),
-    [((100, 103), (1.0, 1.01, 1.02, 1.03)), ((100, 210), (1.0, 1.5, 2.0, 2.5)), ((1, 30), None)],
-)
-def test_a_short_axis_has_ticks_between_its_ends(rates, ticks):
-    (chart,) = against(
-        None, [observation(env, rate, env=env) for env, rate in zip("ab", rates, strict=True)]
-    )
-    assert panel_of(chart).x.ticks == ticks
 
 
 @pytest.mark.parametrize(

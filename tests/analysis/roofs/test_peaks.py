@@ -72,17 +72,6 @@ def test_every_figure_follows_from_the_units_and_clocks():
         assert rates == sorted(rates)
 
 
-#: Some with sparsity, one with fp16 accumulation, in TFLOP/s.
-@pytest.mark.parametrize(
-    ("name", "mode", "sparse"),
-    [("h200", "bf16", 1979), ("h100 80gb hbm3", "tf32", 989), ("geforce rtx 4090", "fp16", 330)],
-)
-def test_a_sparse_figure_would_be_found(name, mode, sparse):
-    (row,) = (row for row in datasheet_peaks() if name in row.names)
-    values = row.model_dump() | {f"{mode}_tflop_per_s": sparse}
-    assert misquoted(Peaks.model_validate(values)) == [mode]
-
-
 # A user's own file
 
 HEADER = ",".join(Peaks.model_fields)

@@ -18,7 +18,6 @@ from analysis.runs.run import distinguished
 from analysis.server.pull import pull_points, pull_records, pull_runs
 from tracking.importing import Result, SourceFile
 from tracking.importing.ledger import record_of
-from tracking.importing.work import judge_claims
 
 GIGA = 10**9
 BACKWARD = {"step": "forward and backward"}
@@ -150,15 +149,6 @@ def test_what_is_not_known_gives_no_place(changes, reason):
     assert run.problems == (f"not placed: {run.refusal}",)
 
 
-def test_what_was_not_counted_is_no_metric():
-    record = result().replaced({"complexity": "not a torchvision model"}, complexity=None)
-    assert place(record).refusal == "no complexity: not a torchvision model"
-    assert "attained_gflops" not in place(record).metrics
-    metrics = place(result(precision=None)).metrics
-    assert metrics["step_gflop"] == 100
-    assert not {"step_gb_fused", "intensity_min", "activations_mb"} & metrics.keys()
-
-
 def test_impossible_numbers_are_found_by_the_rule_of_measured_runs():
     h100 = {"device": "NVIDIA H100 80GB HBM3", "precision": "amp-fp16", "arch": "resnet50"}
     nodes = {"devices": 8, "nodes": 64}
@@ -191,14 +181,6 @@ def test_the_fastest_part_of_a_result_is_held_against_the_roof_too():
     assert place(record.replaced(device="Voodoo 2")).verdict == "not judged"
 
 
-def test_stated_gflops_are_a_finding_with_both_figures():
-    record = result(facts={"claimed_gflops": 50.0})
-    run = place(judge_claims([record])[0])
-    (finding,) = (one for one in find_all([run]) if one.kind == "stated GFLOP/s")
-    assert "states 50 GFLOP/s" in finding.headline
-    assert "training step are 100" in finding.headline
-
-
 def test_tables_and_sentences_call_it_modelled():
     placed = place(result(assumed=("images of 224 pixels",)))
     runs = distinguished([placed, place(result(device="Apple M3 Max", env="mac"))])
@@ -228,15 +210,6 @@ def test_tracked_results_are_pulled_with_their_places(monkeypatch):
     points = pull_points()
     assert points["run_id"].tolist() == ["r1"]
     assert points["imported"].tolist() == [True]
-
-
-def test_logs_of_one_configuration_are_repeats_and_no_file_tells_them_apart():
-    first, second = result(), result(11.0)
-    second = second.replaced(source_file="other.csv")
-    one, other = distinguished([place(first), place(second)])
-    assert (one.distinction, other.distinction) == ("", "")
-    (summary,) = make.cells_of(configuration_tables([one, other])["summary"])
-    assert summary["repeats"] == "2"
 
 
 def test_long_names_of_machines_leave_room_for_the_picture():

@@ -12,7 +12,7 @@ from observed import observation
 
 from analysis import RecordSet, place, place_runs
 from analysis.comparison.kinds import on_one_device
-from analysis.runs.frame import run_facts, run_row
+from analysis.runs.frame import run_row
 from analysis.runs.groups import group_runs
 from analysis.runs.points import RooflinePoint, roofline_point
 from bench.records.metrics import attained_flops_per_s, summary
@@ -175,20 +175,6 @@ def test_no_number_is_nan_and_none_is_negative(flops, fused, spread, step_s, wai
     assert placed.fraction_of_roof_min <= placed.fraction_of_roof_max
 
 
-@given(AMOUNTS, AMOUNTS, st.floats(1e-3, 1e3), st.sampled_from([10, 1000, 10**6]))
-def test_fractions_do_not_depend_on_the_units(flops, fused, step_s, factor):
-    def fractions(scale):
-        counts = {"step_flops": flops, "fused_bytes": fused, "eager_bytes": 2 * fused}
-        work = make.complexity(**{name: count * scale for name, count in counts.items()})
-        roof = make.ceiling(peak_flops_per_s=200e9 * scale, peak_bytes_per_s=50e9 * scale)
-        measured = make.measurement(step_s=step_s, iterations=2)
-        record = make.run_record(complexity=work, measurement=measured)
-        placed = point(record, [make.ceilings_record(ceilings=(roof,))])
-        return [placed.fraction_of_roof_min, placed.fraction_of_roof_max, placed.fraction_of_peak]
-
-    assert fractions(factor) == pytest.approx(fractions(1))
-
-
 @pytest.mark.parametrize(("backend", "roofs"), [("cpu", 1), ("cuda", 3)])
 def test_several_devices_do_the_work_of_all_under_the_roofs_there_are(backend, roofs):
     """Three processes of one CPU share that machine's roof; three GPUs have three."""
@@ -227,18 +213,6 @@ def test_machines_of_several_kinds_under_one_label_get_a_number():
     second = make.environment(device=make.gpu(uuid="GPU-2"), cpu_model="another host")
     found = RecordSet.of([first, make.run_record("b", environment=second)])
     assert found.with_unique_labels() == found
-
-
-def test_a_measurement_of_the_loader_alone_says_nothing_of_training():
-    why = {"complexity": "data_only=true: no model ran"}
-    settings = {"data": "photos", "data_only": True}
-    record = make.run_record("loader", settings=settings).replaced(why, complexity=None)
-    assert roofline_point(record, CEILINGS).reason == f"no complexity: {why['complexity']}"
-    runs = {run.name: run for run in place_runs([record, make.run_record("trained")], [])}
-    assert runs["loader"].metrics["loader_images_per_s"] > 0
-    assert run_facts(runs["loader"])["throughput_images_per_s"] is None
-    [group] = group_runs(runs.values())
-    assert group.names == ("trained",)
 
 
 # Scaling efficiency, and the run that one on several devices is held against

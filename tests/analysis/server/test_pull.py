@@ -23,7 +23,7 @@ from bench.records.metrics import MEAN_SERIES
 from tracking import schema
 from tracking.content import content_of
 from tracking.importing import read_results
-from tracking.schema import PROFILES_FILTER, runs_filter
+from tracking.schema import runs_filter
 
 FILTER = "params.arch = 'a'"
 SAMPLED = tuple(
@@ -145,17 +145,6 @@ def test_the_shell_quotes_of_mlflow_run_are_undone(logged, value):
     assert tracked_frame([Tracked(params={"data": logged})])["data"][0] == value
 
 
-@pytest.mark.parametrize(
-    "record", [*EVERY_KIND.values(), published_records()["line-2"]], ids=[*EVERY_KIND, "imported"]
-)
-def test_every_logged_metric_has_a_column(record):
-    run = tracked(record)
-    table = tracked_frame([run], [run])
-    shown = {name for name in table.columns if not table[name].isna().all()}
-    logged = {name for name in run.metrics if not name.startswith(schema.TELEMETRY_PREFIX)}
-    assert logged - {schema.ITERATION_TIME_MS} <= shown
-
-
 def test_every_metric_that_a_record_of_any_kind_may_log_has_a_column(monkeypatch):
     """Also those that no sample knows: what is unknown is logged as 1."""
 
@@ -213,18 +202,6 @@ def test_filters_are_joined_and_a_campaign_cannot_end_one():
     for campaign in ("", "x' or '1' = '1", "a`b", 'a"b', "a\\"):
         with pytest.raises(UserError, match="campaign="):
             runs_filter("", campaign, kind="measurement")
-
-
-def test_pull_asks_the_server_it_was_given(monkeypatch):
-    server = Server(monkeypatch, {"r1": make.run_record()})
-    table = pull_runs(FILTER, experiments=["night"], tracking_uri="http://server", refresh=True)
-    assert len(table) == 1
-    kinds = ("measurement", "imported", "trace")
-    assert server.asked == [
-        *((runs_filter(FILTER, kind=kind), ["night"], "http://server", True) for kind in kinds),
-        (PROFILES_FILTER, None, "http://server", True),
-    ]
-    assert server.fetched == []  # a table without roofs takes no record
 
 
 def test_with_roofs_each_row_says_where_the_run_stands_or_why_not(monkeypatch):
@@ -316,20 +293,6 @@ def test_the_profile_that_does_not_fit_a_run_counts_nothing_in_its_point(monkeyp
         monkeypatch.undo()
 
 
-def test_imported_runs_stand_in_the_table_with_what_their_ledger_says(monkeypatch):
-    records = published_records()
-    Server(monkeypatch, {"r1": make.run_record(), **records})
-    table = pull_runs()
-    assert table["imported"].value_counts().to_dict() == {True: 48, False: 1}
-    assert not table.loc[table["run_id"] == "r1", "imported"].item()
-    row = table[table["imported"]].iloc[0]
-    told = tracked(records[row["run_id"]])
-    for name in ("throughput_images_per_s", "throughput_images_per_s_std"):
-        assert row[name] == told.metrics[name]
-    assert (row["batch_size"], row["repeats"]) == (int(told.params["batch_size"]), 3)
-    assert row[["batch_size_given", "workers", "intensity_min"]].isna().all()
-
-
 # Records
 
 
@@ -347,20 +310,6 @@ def test_each_record_is_read_once_and_what_cannot_be_read_is_named(monkeypatch):
     assert pull_records(traces=True).profiles == [profile, other]
 
 
-def test_imported_runs_come_as_what_they_say(monkeypatch):
-    records = published_records()
-    server = Server(monkeypatch, records)
-    found = pull_records(campaign="old")
-    assert found.imported == list(records.values())
-    runs = found.runs()
-    assert len(runs) == 48
-    assert runs[0].label == "colab_t4 mobilenet_v2 fp32 batch 128"  # in the order of a report
-    assert runs[0].name.startswith("line-")
-    asked = [query for query, *_ in server.asked]
-    wanted = [runs_filter("", "old", kind=kind) for kind in ("measurement", "imported")]
-    assert asked == [*wanted, runs_filter(kind="ceilings")]
-
-
 def test_records_from_disk_are_sorted_by_kind_and_campaign():
     night = make.run_record("a", config=RunConfig(campaign="night"))
     other, roofs = make.run_record("b"), make.ceilings_record()
@@ -374,16 +323,6 @@ def test_records_from_disk_are_sorted_by_kind_and_campaign():
 
 
 # Which profile a row is of
-
-
-def test_a_row_holds_what_the_profile_counted():
-    runs = [tracked(make.run_record()), tracked(make.run_record("run-2"), "r2")]
-    table = tracked_frame(runs, [tracked(make.profile(), "p1")])
-    assert table["profile_run_id"].tolist() == ["p1", "p1"]  # the same configuration and device
-    # 100 GFLOP over 20 GB
-    expected = {"counted_dram_gb": 20, "intensity_counted": 5, "traffic_amplification": 2}
-    expected |= {"executed_gflop": 110, "ipc": None}
-    assert missing_as_none(table.iloc[0], expected) == expected
 
 
 @pytest.mark.parametrize(

@@ -82,21 +82,6 @@ def test_of_runs_that_only_the_server_knows_one_counts(tmp_path, elsewhere, coun
     assert past(tmp_path / "none", elsewhere=elsewhere).of(config()) == counts
 
 
-def test_over_many_machines_every_environment_counts(tmp_path):
-    filed(tmp_path, samples.run_record(config(), environment=samples.environment(label="another")))
-    runs = PastRuns(tmp_path, "c", None)
-    runs.refresh()
-    assert runs.of(config()).outcome == "ok"
-
-
-def test_half_written_and_damaged_folders_are_passed_over(tmp_path):
-    half = RecordFolder.create(tmp_path)
-    half.write(half.config, config())
-    damaged = RecordFolder.create(tmp_path)
-    damaged.record.write_text("{")
-    assert past(tmp_path).of(config()) is None
-
-
 OOM = samples.failed_record("oom", config=config(), environment=samples.environment())
 
 

@@ -36,14 +36,6 @@ def found(archive, *configs, stop=never):
     return None if records is None else [int(r.record_id[9:15]) for r in records]
 
 
-def test_neighbours_come_back_together_in_the_order_of_their_session_and_once():
-    archive = PastTrials([record(A, 0), record(B, 12), record(B, 24), record(A, 36)])
-    assert found(archive, A, B) == [0, 12]
-    assert found(archive, A, B) is None
-    assert found(archive, B, A) == [24, 36]
-    assert found(archive, B, A) is None
-
-
 @pytest.mark.parametrize(
     ("records", "pair"),
     [
@@ -56,12 +48,6 @@ def test_neighbours_come_back_together_in_the_order_of_their_session_and_once():
 )
 def test_a_pair_is_two_runs_of_one_session_with_none_between_them(records, pair):
     assert found(PastTrials(records), A, B) == pair
-
-
-def test_the_first_alone_comes_back_where_it_suffices():
-    archive = PastTrials([record(A, 0, "oom"), record(C, 12)])
-    assert found(archive, A, B, stop=lambda each: each.outcome == "oom") == [0]
-    assert found(archive, A, B, stop=lambda each: each.outcome == "oom") is None
 
 
 def test_a_run_of_another_version_of_a_users_model_comes_back_never(tmp_path, monkeypatch):

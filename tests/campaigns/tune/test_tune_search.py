@@ -71,29 +71,6 @@ def test_the_optimum_is_found_and_its_gain_confirmed_by_fresh_runs(whole):
     assert not searched & fresh
 
 
-def test_the_ablation_says_what_each_knob_gave(whole):
-    gains = {effect.name: effect for effect in whole.ablation}
-    for name, gain in (("batch_size", 1.296), ("compile", 1.25), ("threads", 1.1)):
-        assert gains[name].interval.low < gain < gains[name].interval.high
-        assert len(gains[name].ratios) == 5
-    assert list(gains) == ["batch_size", "compile", "threads"]
-    assert (gains["threads"].best_value, gains["threads"].other_value) == ("2", "1 (auto)")
-
-
-def test_rounds_of_the_confirmation_have_orders_of_their_own(whole):
-    trials = [t for t in whole.trials if t.stage == "confirmation"]
-    orders = {tuple(t.config_id for t in trials[begin : begin + 5]) for begin in range(0, 25, 5)}
-    assert all(len(set(order)) == 5 for order in orders)
-    assert len(orders) > 1
-
-
-def test_a_value_that_is_far_slower_costs_one_window(whole):
-    slow = comparison(whole, "channels_last=false")
-    assert slow.decision == "not faster"
-    assert len(slow.ratios) == 1
-    assert [t.config.channels_last for t in whole.trials].count("false") == 1
-
-
 def test_what_is_measured_whole_is_not_measured_again(device, whole):
     filed = Counter((r.config_id, r.config.repeat) for r in device.records)
     assert set(filed.values()) == {1}
@@ -103,14 +80,6 @@ def test_what_is_measured_whole_is_not_measured_again(device, whole):
     assert len(device.records) == measured
     assert again.fresh_trials == 0
     assert (again.confirmed, again.best) == (whole.confirmed, whole.best)
-
-
-def test_where_no_knob_helps_the_start_stays():
-    result = tuned(Device(flat, noise=0.002))
-    assert result.best == result.start
-    assert result.confirmed is None
-    assert "nothing that was tried is faster" in result.unconfirmed
-    assert result.ablation == ()
 
 
 @pytest.mark.slow

@@ -148,16 +148,6 @@ def test_a_column_of_iterations_is_a_run_without_an_optimizer(read):
     assert "no optimizer" in first.extra["step"]
 
 
-def test_without_a_configuration_there_are_times_and_no_throughput(read):
-    [record, _] = read(TIMES, TRAINED).records
-    assert record.iteration_times_s == pytest.approx((0.01, 0.02))
-    assert record.batch_size is record.throughput_images_per_s is None
-    assert record.missing["batch_size"] == "no config.json is beside the file"
-    assert record.missing["throughput_images_per_s"] == "no batch size is known"
-    [record, _] = read(TIMES, TRAINED, batch_size="6").records
-    assert record.throughput_images_per_s == pytest.approx(6 * 2 / 0.03)
-
-
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
