@@ -3,16 +3,14 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from io import StringIO
 
 import factories as make
-import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
-from observed import Server, curve
+from observed import Server
 
 import commands.compare
 import commands.predict
@@ -21,11 +19,8 @@ from analysis import (
     compare,
     place_runs,
     plot_roofline,
-    predict,
     pull_points,
-    pull_records,
 )
-from analysis.figures import run_chart
 from bench.errors import UserError
 
 PIXELS = b"\x89PNG"
@@ -34,24 +29,6 @@ PIXELS = b"\x89PNG"
 def of_tracked(monkeypatch, *records):
     Server(monkeypatch, records=[*records, make.ceilings_record()])
     return pull_points()
-
-
-def test_a_table_of_points_is_drawn_as_the_runs_are(monkeypatch):
-    records = [
-        make.run_record("a", measurement=make.measurement(work=make.WORK)),
-        make.run_record("b", 20, 2.0, settings={"arch": "vgg16"}),
-        make.failed_record("c"),
-        make.profile(timed_record_id="a"),
-    ]
-    table = of_tracked(monkeypatch, *records)
-    (of_table,) = run_chart(table).panels
-    (of_runs,) = run_chart(pull_records().runs()).panels
-    assert (of_table.x, of_table.y, of_table.legend) == (of_runs.x, of_runs.y, of_runs.legend)
-    looks = [{replace(one, hover=()) for one in panel.series} for panel in (of_table, of_runs)]
-    assert looks[0] == looks[1]
-    (counted,) = [one for one in of_table.series if one.shape and one.filled]
-    assert "FLOP/byte, counted: 5\nFLOP/byte: 4 to 10\n" in counted.hover[0]
-    assert "roof: Example CPU, measured, measured by mlproject ceilings" in counted.hover[0]
 
 
 def test_the_roofline_of_chosen_rows_of_a_file_and_of_placed_runs(monkeypatch):
@@ -94,23 +71,6 @@ def test_compare_gives_the_commands_numbers(monkeypatch):
     assert [only["batch_size"], only["a_env"], only["verdict"]] == [20, "lab", "only in A"]
     assert only["because"] == said["why_only_a"][0] == "B has batch 10"
     assert pd.isna(only["ratio"])
-
-
-def test_predict_gives_the_commands_numbers(monkeypatch):
-    runs = curve({8: 80.0, 16: 130.0, 32: 180.0, 64: 230.0})
-    table = predict(runs, "resnet18", [24, 48])
-    monkeypatch.setattr(RecordSet, "runs", lambda _: runs)
-    Server(monkeypatch, records=[make.run_record()])
-    arguments = ["--arch", "resnet18", "--batch-size", "24", "--batch-size", "48"]
-    done = CliRunner().invoke(
-        commands.predict.Predict.command(), [*arguments, "--format", "json"], catch_exceptions=False
-    )
-    for row, told in zip(table.to_dict("records"), json.loads(done.output), strict=True):
-        assert row.items() <= told.items()
-    for one in (24, np.int64(24)):  # a cell of a table is numpy's
-        assert predict(runs, "resnet18", one)["images_per_s"][0] == table["images_per_s"][0]
-    with pytest.raises(UserError, match="vgg16"):
-        predict(runs, "vgg16", 24)
 
 
 @pytest.mark.slow

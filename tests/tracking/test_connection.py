@@ -1,6 +1,5 @@
 """A server that may be away: asked again while that helps; its address; all runs of many pages."""
 
-import gc
 import os
 import shutil
 from functools import partial
@@ -22,7 +21,6 @@ from tracking.connection import (
     TrackingError,
     failure_line,
     is_away,
-    paused_collector,
     tracking_checks,
 )
 from tracking.store import is_unmade
@@ -81,14 +79,6 @@ def test_an_answer_makes_the_patience_whole_again_and_a_request_waits_for_what_i
     assert waits[0] == "6"
     assert waits[-1] < "6"
     assert Server("http://x").ask(os.environ.get, TIMEOUT) == "60"
-
-
-def test_what_the_user_has_set_stays(monkeypatch):
-    monkeypatch.setenv(TIMEOUT, "7")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
-    Server("http://x").ask(str)
-    assert os.environ[TIMEOUT] == "7"
-    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "3"
 
 
 def test_what_the_server_refuses_is_not_asked_again(clock):
@@ -229,18 +219,3 @@ def test_what_changes_between_two_pages_hides_and_doubles_no_other(empty_store, 
     found += pages
     assert len(set(found)) == len(found)
     assert {*order} - {order[6]} <= set(found) <= {*order, together}
-
-
-def test_the_collector_runs_again_after_a_pause_and_stays_off_where_it_was():
-    with paused_collector():
-        with paused_collector():
-            assert not gc.isenabled()
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        with paused_collector():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()

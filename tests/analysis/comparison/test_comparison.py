@@ -63,30 +63,6 @@ def test_machines_are_paired_by_what_was_asked_and_rows_say_what_ran(a, b, preci
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "differing", "shown"),
-    [  # synthetic data has no loader, so none of its settings distinguishes the two
-        ({"settings": {"data": "/images"}, "resolved": make.resolved(workers=2)}, ("data",),
-         "synthetic -> /images"),
-        # what had no effect on one side reads none there
-        ({"environment": make.environment(variables={"ONEDNN_MAX_CPU_ISA": "AVX2"})},
-         ("instructions",), "none -> avx2"),
-    ],
-)  # fmt: skip
-def test_what_a_side_has_not_is_no_difference_of_its_own(changes, differing, shown):
-    ours, theirs = (
-        place_runs([make.run_record("a")], []),
-        place_runs([make.run_record("b", **changes)], []),
-    )
-    pairing = pair_runs(ours, theirs, THROUGHPUT.name)
-    assert pairing.differing == differing
-    (found,) = compare_pairs(pairing.pairs, THROUGHPUT)
-    assert found.also_differs(differing) == ""
-    table = comparison_table([found], pairing)
-    assert table.visible[1].heading == differing[0]
-    assert table.cells[0][1] == shown
-
-
 def of_threads(name, ran, asked):
     """One that asked for nothing, and one of 4 threads."""
     records = [(name, {}, {"threads": ran}), (f"{name}4", asked, {"threads": 4})]
@@ -118,24 +94,6 @@ def test_configurations_are_paired_where_all_that_is_shared_agrees(a, b, differi
     assert [" ".join((*x.names, *y.names)) for x, y in found.pairs] == pairs
     lines = [f"{one.verdict}: {' '.join(one.group.names)} ({one.because})" for one in found.alone]
     assert lines == alone
-
-
-def test_what_else_differs_failed_runs_and_runs_without_the_metric_are_named():
-    old, new = ({"software": {"torch": torch, "driver": "570"}} for torch in ("2.11.0", "2.15.0"))
-    failed = {"outcome": "oom", "reason": "out of memory", "metrics": {}}
-    a = [observation("a1", **old), observation("a2", **old, **failed)]
-    b = [
-        observation("b1", **new),
-        observation("b2", **new, metrics={}),
-        observation("b3", float("nan"), **new),
-    ]
-    found = pair_runs(a, b, THROUGHPUT.name)
-    assert found.software == ("torch: A 2.11.0, B 2.15.0",)
-    assert found.left_out == (
-        "a2 (lab resnet18 fp32 batch 10): oom, out of memory",
-        "b2 (lab resnet18 fp32 batch 10): no throughput_images_per_s",
-        "b3 (lab resnet18 fp32 batch 10): throughput_images_per_s is nan, which has no ratio",
-    )
 
 
 @pytest.mark.parametrize(
@@ -299,21 +257,6 @@ def test_among_many_configurations_chance_finds_nothing(correction):
         found = compare_pairs(pairs, THROUGHPUT, threshold=1e-9, correction=correction)
         families += any(one.judgement in ("better", "worse") for one in found)
     assert families / 200 <= 0.05
-
-
-def test_what_repeats_leave_open_says_how_many_would_decide():
-    """27.6 ± 0.2 against 15.2 ± 0.5 images/s in two repeats each, among four configurations."""
-    a = [r for n in range(4) for r in repeated(f"a{n}", [14.85, 15.55], batch_size=n)]
-    b = [r for n in range(4) for r in repeated(f"b{n}", [27.46, 27.74], batch_size=n)]
-    (found, *_) = compare(a, b)
-    assert found.word == "undecided"
-    assert "about 3 repeats on each side would decide" in found.because
-    # of machines of a kind it is the machines that decide
-    fleets = (
-        on_machines(side, {f"{side}1": [level] * 2, f"{side}2": [level * 1.1] * 2}, env=side)
-        for side, level in (("a", 100.125), ("b", 110.125))
-    )
-    assert "more machines would decide" in compare(*fleets)[0].because
 
 
 def test_a_verdict_that_many_configurations_take_away_says_so():

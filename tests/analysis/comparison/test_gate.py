@@ -59,33 +59,6 @@ def test_a_gate_fails_on_what_it_is_asked_for(tmp_path, case, options, fails_on)
     assert last.startswith("The gate fails: " if found else "The gate passes: of 2 configurations")
 
 
-LIMITED = make.environment(variables={"ONEDNN_MAX_CPU_ISA": "AVX2"})
-
-
-@pytest.mark.parametrize("machine", [None, LIMITED], ids=["unknown machine", "known machine"])
-def test_only_crashed_runs_are_a_table_and_not_a_wrong_value(tmp_path, machine):
-    """Whatever `auto` became in A: a run that crashed knows what was asked for alone."""
-    bf16 = {"math_mode": "bf16", "autocast_dtype": "bf16", "depthwise_fp32": True}
-    a = [
-        make.run_record(
-            precision,
-            64,
-            settings={"batch_size": "auto", "precision": precision},
-            resolved=make.resolved(batch_size=64, **used),
-            environment=LIMITED,
-        )
-        for precision, used in (("amp", bf16), ("fp32", {}))
-    ]
-    b = make.failed_record(
-        "b", settings={"batch_size": "auto", "precision": "amp"}, environment=machine
-    )
-    done = invoke(commands.compare, *on_disk(tmp_path, a, [b]))
-    assert done.return_value == 1
-    assert "crashed  B has no result: oom" in done.output
-    assert "only in A: lab resnet18 (instructions avx2) fp32 batch 64" in done.output
-    assert done.output.splitlines()[-1] == "The gate fails: 1 crashed, 1 missing"
-
-
 def judged(a, b, threshold=0.02):
     pairing = pair_runs(a, b, THROUGHPUT.name)
     found = compare_pairs(pairing.pairs, THROUGHPUT, threshold=threshold)
@@ -120,20 +93,6 @@ def test_a_comment_folds_above_20_rows(b, folded):
     assert ("<details>" in text) == bool(folded)
     assert f"<summary>{folded}</summary>" in text if folded else text.count("| lab") == 20
     assert text.count("<details>") == text.count("</details>")
-
-
-def test_a_comment_on_much_stays_within_a_comment():
-    a, b = (
-        [
-            run
-            for n in range(400)
-            for run in repeated(f"{side}{n}", [100.0, 101.0], batch_size=n, arch="a_long_name" * 5)
-        ]
-        for side in "ab"
-    )
-    text = as_comment(a, b)
-    assert len(text) < 65_536
-    assert "and 250 more" in text
 
 
 def simulated(seed, deviation):

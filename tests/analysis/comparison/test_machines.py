@@ -10,7 +10,6 @@ from observed import curve, observation, published, repeated
 from analysis.comparison.machines import across_machines, efficiency_row, mean_row
 from analysis.comparison.prices import gather_prices
 from analysis.findings import KINDS, find_all
-from analysis.report.run_tables import machine_tables
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.place import place_runs
 from bench.errors import Unknown, UserError
@@ -57,33 +56,6 @@ def test_one_machine_against_another_by_hand():
     other = curve({8: 1}, env="a") + curve({8: 2}, env="b", precision="amp")
     assert across_machines(other).pairs == ()
     assert across_machines(slow).pairs == ()
-
-
-def test_machines_that_ran_otherwise_say_so():
-    runs = observed(
-        make.run_record(
-            "a", environment=make.environment(label="a"), settings={"precision": "amp"}
-        ),
-        make.run_record(
-            "b",
-            step_s=0.5,
-            settings={"precision": "amp"},
-            environment=make.environment(label="b"),
-            resolved=make.resolved(threads=8),
-        ),
-    )
-    across = across_machines(runs)
-    (found,) = across.pairs
-    assert (found.a, found.b) == ("a", "b")
-    (row,) = found.rows
-    assert row["series"] == ("resnet18", "amp-bf16 -> fp32 (amp asked for)")
-    assert row["note"] == "ran in amp-bf16 and fp32; ran with threads 4 -> 8"
-    # like with like: another precision enters no mean but one that says so
-    assert found.counted == []
-    (series,) = machine_tables(across)["speed-ups"].rows
-    assert series["ratio"] == pytest.approx(2)
-    assert (series["precision"], series["ran_with"]) == (row["series"][1], "threads 4 -> 8")
-    assert KINDS["machine speed-up"].findings(runs) == []
 
 
 # Prices
@@ -218,19 +190,6 @@ def test_shares_energy_and_cost_of_a_group_by_hand():
 
 
 # Like with like
-
-
-def test_a_batch_that_spilled_is_shown_and_enters_no_mean():
-    runs = [
-        observation(f"{env}{batch}", rate, env=env, batch_size=batch, backend="cuda")
-        for env, rates in (("slow", (100, 100)), ("fast", (300, 30)))
-        for batch, rate in zip((8, 16), rates, strict=True)
-    ]
-    (pair,) = across_machines(runs).pairs
-    assert [row["note"] for row in pair.rows] == [None, "memory spilled on fast"]
-    assert mean_row(pair.counted)["ratio"] == pytest.approx(3)
-    (finding,) = [one for one in find_all(runs) if one.kind == "machine speed-up"]
-    assert finding.headline == "fast is 3 times as fast as slow in resnet18 fp32 batch 8."
 
 
 def test_the_reference_is_the_machine_with_most_in_common_else_the_one_asked_for():

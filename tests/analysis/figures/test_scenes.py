@@ -27,11 +27,10 @@ from analysis.figures.times import (
     account_chart,
     distributions_chart,
     trace_panel,
-    traced_runs,
     trend_chart,
 )
 from analysis.profiles import place_kernels, place_ops
-from analysis.report.figures import ReportFigure, run_figures, save_figures
+from analysis.report.figures import ReportFigure, save_figures
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.roofs.roof import Roof
 from analysis.runs.groups import group_runs
@@ -286,42 +285,6 @@ def many_ops(count):
     ))  # fmt: skip
 
 
-def test_what_a_page_has_no_room_for_is_counted_or_on_further_pages():
-    many = [observation(f"r{n}", times_s=TIMES_S) for n in range(60)]
-    assert panel_of(distributions_chart(many, {})).title == "and 15 more rows in the tables"
-    pairs = [
-        one
-        for batch in range(80)
-        for one in rated(
-            repeated(f"a{batch}", [100.0], batch_size=batch),
-            repeated(f"b{batch}", [100.0 + batch], batch_size=batch),
-        )
-    ]
-    panel = panel_of(comparison_chart(pairs, 0.02))
-    assert len(panel.y.names) == 60
-    assert panel.title == "lab resnet18 fp32; and 20 nearer to 1"
-    runs = [
-        observation(f"{env}{batch}", rate, env=env, batch_size=batch)
-        for env, rate in (("a", 10), ("b", 20), ("c", 40))
-        for batch in range(1, 31)
-    ]
-    pages = [panel_of(chart) for chart in against(None, runs)]
-    assert [len(panel.y.names) for panel in pages] == [40, 20]
-    assert len({panel.x.limits for panel in pages}) == 1
-    apart = [observation("a", env="a"), observation("b", env="b", batch_size=99)]
-    assert against(None, apart) == []
-    night = timedelta(days=1)
-    short = [
-        observation(f"{m}-{n}", 100.0 + n, arch=f"m{m}", started=make.NOON + n * night)
-        for m in range(14)
-        for n in range(5)
-    ]
-    panels = trend_chart(histories(short, METRICS["throughput_images_per_s"])).panels
-    assert (len(panels), panels[-1].x.label) == (12, "and 2 configurations more")
-    steady = observation("s", times_s=TIMES_S[:50])
-    assert traced_runs([steady, drifting()])[0].name == "a"
-
-
 # Rules of looks
 
 
@@ -346,23 +309,6 @@ def test_labels_are_spread_no_further_than_needed(heights, expected):
 
 
 # The figures of a report
-
-
-def test_a_report_has_a_figure_for_each_kind_of_sample_and_of_memory():
-    """Of images and sequences; of a processor's modelled memory and a GPU's measured one."""
-    runs = place_runs([make.run_record(), make.sequence_record()], [])
-    titles = {one.title for one in run_figures(runs, {})}
-    assert {f"Models and machines, {sample}" for sample in ("images", "sequences")} <= titles
-    peak = {"peak_memory_allocated_bytes": 10**9, "peak_memory_reserved_bytes": 10**9}
-    on_gpu = {"environment": make.environment(label="gpu-lab", device=make.gpu())}
-    records = []
-    for batch in (8, 16):
-        gpu = {**on_gpu, "measurement": samples.measurement((1.0,) * 10, batch, **peak)}
-        resolved = make.resolved(batch_size=batch, backend="cuda")
-        records += [make.run_record(f"cpu-{batch}", batch)]
-        records += [make.run_record(f"gpu-{batch}", batch, resolved=resolved, **gpu)]
-    titles = {one.title for one in run_figures(place_runs(records, []), {})}
-    assert {"Memory over batch size, lab", "Memory over batch size, gpu-lab"} <= titles
 
 
 def test_no_figure_takes_the_file_of_another(tmp_path):

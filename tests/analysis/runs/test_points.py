@@ -5,7 +5,6 @@ from datetime import timedelta
 
 import factories as make
 import pytest
-import samples
 from hypothesis import given
 from hypothesis import strategies as st
 from observed import observation
@@ -97,21 +96,6 @@ def test_a_point_by_hand_which_is_what_is_logged(case):
         assert metrics["attained_gflops"] == pytest.approx(100)
         for name in ("intensity_min", "intensity_max", "data_wait_share"):
             assert known[name] == metrics[name]
-
-
-def test_an_iteration_divides_into_phases_and_a_rest():
-    def phases(**times_s):
-        timed = {name: (time_s,) * 4 for name, time_s in times_s.items()}
-        measured = samples.measurement((1.0,) * 4, 10, phase_times_s=timed)
-        return run_row(place(make.run_record(measurement=measured)))
-
-    row = phases(data=0.1, forward=0.2, backward=0.4)
-    assert row["iteration_ms"] == 1000
-    assert row["other_ms"] == pytest.approx(300)
-    shares = [row[f"{name}_share"] for name in ("data", "forward", "backward", "other")]
-    assert shares == pytest.approx([0.1, 0.2, 0.4, 0.3])
-    assert phases(forward=1.001)["other_ms"] == 0  # two clocks
-    assert "other_ms" not in run_row(place(make.run_record()))
 
 
 def test_a_row_has_the_first_sensor_that_is_there_and_shares_of_cores_as_cores():
@@ -260,13 +244,3 @@ def test_the_pair_is_the_same_configuration_on_a_device_of_the_same_kind():
     pair = one(environment=card("GPU-5"), settings=asked)
     assert held_against(run, [*others, pair])[0] is pair
     assert held_against(run, [one(environment=card("GPU-5"), settings={"threads": 2})]) is None
-
-
-def test_the_same_repeat_goes_before_the_newest():
-    run = many(settings={**FOUR, "repeat": 2})
-    first, second = one(), one(settings={"repeat": 2})
-    newest = one(created=make.NOON + timedelta(days=1))
-    assert held_against(run, [first, second, newest])[0] is second
-    assert held_against(many(settings={**FOUR, "repeat": 9}), [first, newest])[0] is newest
-    assert held_against(one(), [one()]) is None
-    assert held_against(many(settings={**FOUR, "arch": "vgg16"}), [first]) is None

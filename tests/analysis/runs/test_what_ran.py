@@ -7,7 +7,6 @@ from analysis.findings import KINDS
 from analysis.findings.differences import uplifts
 from analysis.prediction import choose_curve
 from analysis.report.run_tables import configuration_tables
-from analysis.runs.frame import configurations
 from analysis.runs.groups import batch_curves, group_runs
 from analysis.runs.place import place_runs
 
@@ -51,44 +50,6 @@ def test_what_ran_alike_is_one_configuration(one, other):
     assert len(group_runs(runs)) == 1
     assert len(batch_curves(runs)) == 1
     assert {run.distinction for run in runs} == {""}
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "words"),
-    [
-        ({"threads": 1}, {"threads": 2}, "threads 1"),
-        ({"channels_last": True}, {"channels_last": False}, "channels_last true"),
-        ({"allocator": "preloaded"}, {"allocator": "retain"}, "allocator preloaded"),
-        (CUDA, {"backend": "cpu"}, "backend cuda"),
-        (BF16 | {"depthwise_fp32": True}, BF16, "depthwise_fp32 true"),
-    ],
-)
-def test_what_ran_otherwise_is_another_configuration_and_its_rows_say_in_what(one, other, words):
-    asked = {"precision": "amp" if "autocast_dtype" in one else "fp32"}
-    runs = placed((asked, one), (asked, other), (asked, other))
-    found = group_runs(runs)
-    assert [len(group.runs) for group in found] == [1, 2]
-    assert words in found[0].label
-    assert len({group.label for group in found}) == 2
-    cells = make.cells_of(configuration_tables(runs)["summary"])
-    assert words in cells[0]["model"]
-    assert len({(row["model"], row["precision"]) for row in cells}) == 2
-
-
-def test_a_run_that_failed_before_auto_had_a_value_repeats_those_that_asked_alike():
-    auto = {"batch_size": "auto"}
-    runs = place_runs(
-        [
-            make.run_record("measured", 16, settings=auto),
-            make.failed_record("early", settings=auto),
-            make.failed_record("nowhere", settings=auto, environment=None),
-            make.failed_record("larger", settings=auto, resolved=make.resolved(batch_size=32)),
-            make.failed_record("asked", settings={"batch_size": 64}),
-        ],
-        [],
-    )
-    names = [[run.name for run in one.runs] for one in configurations(runs)]
-    assert names == [["measured"], ["larger"], ["asked"]]
 
 
 def test_amp_that_ran_in_fp32_has_no_uplift_and_every_row_says_so():

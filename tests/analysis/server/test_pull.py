@@ -113,30 +113,6 @@ def test_a_row_holds_the_record(kind):
     assert missing_as_none(row, ROWS[kind]) == ROWS[kind]
 
 
-def test_types_hold_with_and_without_rows():
-    real = "max_seconds throughput_images_per_s forward_time_s device_memory_gb counted_dram_gb"
-    expected = {
-        "string": ("run_id", "batch_size_given", "zone"),
-        "datetime64[ns, UTC]": ("started",),
-        "Int64": ("batch_size", "iters", "seed", "iterations", "parameters", "repeats"),
-        "boolean": ("augment", "channels_last", "imported"),
-        "float64": real.split(),
-    }
-    for runs in ([], [tracked(make.run_record())], [Tracked()]):
-        table = tracked_frame(runs)
-        found = {kind: {str(table[name].dtype) for name in expected[kind]} for kind in expected}
-        assert found == {kind: {kind} for kind in expected}
-        assert len(table) == len(runs)
-    names = ["forward_time_s", "parameters", "device_memory_gb", "zone"]
-    assert table[names].isna().all(axis=None)
-    # odd values are missing, no errors
-    params = {"iters": "many", "augment": "maybe", "resolved_max_seconds": "none"}
-    odd = Tracked(params=params, metrics={"attained_gflops": float("nan"), "iterations": 3.0})
-    row = tracked_frame([odd]).iloc[0]
-    assert row[["iters", "augment", "max_seconds", "attained_gflops"]].isna().all()
-    assert row["iterations"] == 3
-
-
 @pytest.mark.parametrize(
     ("logged", "value"),
     [("'/my data'", "/my data"), ("synthetic", "synthetic"), ("''", ""), ("'it''s'", "its")],
@@ -183,14 +159,6 @@ def test_iterations_have_their_phases_where_these_were_timed(monkeypatch):
         assert table.loc["timed", f"{phase}_time_ms"].tolist() == [1e3 * time_s] * 6
         assert table.loc["not", f"{phase}_time_ms"].isna().all()
     assert table.loc["not", "iteration_time_ms"].tolist() == [1000.0] * 10
-
-
-def test_tags_of_ones_own_are_columns():
-    mine = Tracked(tags={"team": "vision", "mlflow.user": "me", schema.CAMPAIGN: "night"})
-    table = tracked_frame([mine, tracked(make.run_record(), "r2")])
-    assert [name for name in table if "." in name] == ["tags.team"]
-    assert (table["tags.team"][0], table["campaign"][0]) == ("vision", "night")
-    assert pd.isna(table["tags.team"][1])
 
 
 def test_filters_are_joined_and_a_campaign_cannot_end_one():
@@ -282,17 +250,6 @@ def test_points_are_the_placed_rows_with_the_numbers_of_their_place(monkeypatch)
     assert empty.dtypes.drop("run_id").equals(table.dtypes[empty.columns.drop("run_id")])
 
 
-def test_the_profile_that_does_not_fit_a_run_counts_nothing_in_its_point(monkeypatch):
-    counted = make.run_record(measurement=make.measurement(work=make.WORK))
-    other = make.profile(counters=samples.counters(*make.kernels(dram_gb=1.0)))  # under compulsory
-    for profile, logged, placed in ((make.profile(), 5, 5), (other, 100, None)):
-        Server(monkeypatch, {"r1": counted, "c1": make.ceilings_record(), "p1": profile})
-        assert pull_runs()["intensity_counted"][0] == logged
-        found = missing_as_none(pull_points().iloc[0], ("intensity_counted",))
-        assert found == {"intensity_counted": placed}
-        monkeypatch.undo()
-
-
 # Records
 
 
@@ -342,13 +299,3 @@ def test_the_profile_of_a_row_is_a_possible_one_of_the_same_step(explained, chan
     table = tracked_frame([tracked(make.run_record())], [profile])
     found = table[["profile_run_id", "counted_dram_gb"]].notna()
     assert found.iloc[0].tolist() == [explained] * 2
-
-
-def test_of_several_profiles_the_one_that_counted_then_the_runs_own_is_taken():
-    run = tracked(make.run_record())
-    without = tracked(make.profile(counters=None), "newest")
-    alike = tracked(make.profile(timed_record_id=None), "alike")
-    own, older = tracked(make.profile(), "own"), tracked(make.profile(), "older")
-    of_all = [without, alike, own, older]
-    for profiles, taken in ((of_all[:1], "newest"), (of_all, "own"), (of_all[:2], "alike")):
-        assert tracked_frame([run], profiles)["profile_run_id"][0] == taken

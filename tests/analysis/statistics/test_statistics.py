@@ -7,13 +7,12 @@ import pytest
 from observed import LONG
 from scipy import signal, stats
 
-from analysis.statistics import estimate_ratio, find_outliers, mean_ratio
+from analysis.statistics import estimate_ratio, mean_ratio
 from analysis.statistics.ratios import deciding_repeats, smallest_change
 from analysis.statistics.repeats import (
     benjamini_hochberg,
     holm,
     joined,
-    pooled_scatter,
     repeats_of,
     summarised_repeats,
 )
@@ -131,16 +130,6 @@ def test_welch_by_hand():
     assert found.p_above(1.0) == pytest.approx(1 - found.p_below(1.0))
 
 
-def test_one_repeat_against_three_by_hand():
-    """Logs 4 against 1, 2, 3: the only variance is 1, the error sqrt(1 + 1/3), with 2 degrees."""
-    error = math.sqrt(4 / 3)
-    found = estimate_ratio(of_logs(4), of_logs(1, 2, 3))
-    assert found.error == pytest.approx((error, 2))
-    ends = (2 - 4.30265 * error, 2 + 4.30265 * error)
-    assert np.log(found.interval) == pytest.approx(ends, rel=1e-5)
-    assert found.ends == found.interval
-
-
 def test_a_mean_of_ratios_by_hand():
     """Squares of errors add up; Satterthwaite weighs degrees of freedom by their fourth powers."""
     one = estimate_ratio(joined([of_logs(0, 6)], ["m"]), joined([of_logs(0)], ["n"]))
@@ -197,13 +186,6 @@ def test_groups_of_repeats_join_as_if_they_had_been_one():
     assert summarised_repeats(100.0, 2.0, 1).log_variance is None  # one has no deviation
 
 
-def test_scatter_is_pooled_by_degrees_of_freedom():
-    """Variances 2 with 1 degree and 1 with 2: (2 + 2) / 3. A single repeat has no say."""
-    found = pooled_scatter([of_logs(0, 2), of_logs(1, 2, 3), of_logs(9)])
-    assert found == pytest.approx((math.sqrt(4 / 3), 3))
-    assert not pooled_scatter([of_logs(1)])
-
-
 @pytest.mark.parametrize("among", [1, 20])
 def test_so_many_repeats_find_the_change_that_is_there(among):
     """One fewer finds only a larger change: the two formulas are one."""
@@ -215,12 +197,6 @@ def test_so_many_repeats_find_the_change_that_is_there(among):
     assert smallest_change(deviation, number, among=among) <= change
     assert smallest_change(deviation, 3, among=among) > change
     assert deciding_repeats(a, a, 1.0, 0.025) == Unknown("over 50")  # none decides for equal sides
-
-
-def test_outliers_are_named():
-    assert find_outliers([0.1] * 4 + [0.2] + [0.1] * 5) == (4,)
-    assert find_outliers([0.01] + [0.1] * 8 + [0.2]) == (9, 0)
-    assert find_outliers([0.1, 0.1001, 0.1]) == ()
 
 
 def test_corrections_by_hand():

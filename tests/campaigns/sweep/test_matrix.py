@@ -95,18 +95,6 @@ def test_the_matrices_that_come_with_the_project_are_valid_and_described(path):
     assert f"\n| `{matrix.name}` | " in DESCRIPTION
 
 
-def test_classic_is_the_published_matrix():
-    cpu, mps, cuda = read_matrix(MATRICES / "classic.yaml").blocks
-    assert {c.batch_size for c in cpu.configs} == {16, 32, 64}
-    assert {c.batch_size for c in mps.configs} == {32, 64}
-    assert {c.batch_size for c in cuda.configs} == {32, 64, 128, 256}
-    for block in (cpu, mps, cuda):
-        assert block.repeats == 3
-        assert {c.arch for c in block.configs} == {"resnet50", "vgg16", "mobilenet_v2"}
-        assert {(c.warmup_iters, c.iters) for c in block.configs} == {("auto", "auto")}
-    assert {c.precision for c in cuda.configs} == {"fp32", "amp"}
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -29,17 +29,6 @@ def past(records, **options):
     return runs
 
 
-def test_runs_are_known_by_configuration_and_repeat_and_the_last_one_counts(tmp_path):
-    filed(tmp_path, samples.failed_record("interrupted", config=config(repeat=2)))
-    runs = past(tmp_path)
-    assert runs.of(config(repeat=2)).outcome == "interrupted"
-    assert runs.of(config(repeat=1)) is None
-    assert runs.of(config(repeat=2, iters=7)) is None
-    filed(tmp_path, samples.run_record(config(repeat=2)))
-    runs.refresh()
-    assert runs.of(config(repeat=2)).outcome == "ok"
-
-
 @pytest.mark.parametrize(
     "record",
     [

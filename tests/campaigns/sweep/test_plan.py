@@ -37,21 +37,6 @@ def test_each_round_has_an_order_of_its_own_that_the_seed_decides():
     assert len({tuple(orders(seed)) for seed in range(5)}) > 1
 
 
-def test_the_runs_of_devices_that_are_not_here_are_planned_as_on_a_machine_that_has_them():
-    mixed = Block("mixed", 2, (RunConfig(backend="cpu"), RunConfig(backend="mps")))
-    blocks = (block("gpu", backend="cuda"), mixed)
-    here = planned(*blocks, limit=2)
-    assert set(here.elsewhere) == {"cuda", "mps"}
-    for backend, runs in here.elsewhere.items():
-        assert runs == planned(*blocks, backends={backend}, limit=2).runs
-    numbers = [(one.needs, one.runs_here, one.runs_elsewhere) for one in here.blocks]
-    assert numbers == [(("cuda",), 0, 15), (("cpu", "mps"), 2, 2)]
-    only = planned(*blocks, only="cuda")
-    assert (only.runs, set(only.elsewhere), len(only.blocks)) == ((), {"cuda"}, 1)
-    here = planned(*blocks, block("any", 1, backend="auto", batches=(4,)), only="cpu")
-    assert {run.backend for run in here.runs} == {"cpu"}
-
-
 def test_a_limit_keeps_whole_configurations():
     runs = planned(block(), limit=2).runs
     assert Counter(run.batch_size for run in runs) == {4: 3, 8: 3}

@@ -6,9 +6,7 @@ import pytest
 import samples
 
 from bench.config import RunConfig
-from bench.machine.repository import code_digest
-from bench.records.folders import RecordFolder
-from campaigns.tune.trials import PastTrials, campaign_records
+from campaigns.tune.trials import PastTrials
 
 A, B, C = (RunConfig(campaign="c", threads=count) for count in (1, 2, 3))
 
@@ -50,36 +48,9 @@ def test_a_pair_is_two_runs_of_one_session_with_none_between_them(records, pair)
     assert found(PastTrials(records), A, B) == pair
 
 
-def test_a_run_of_another_version_of_a_users_model_comes_back_never(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    mine = RunConfig(campaign="c", arch="mynet:net")
-    (tmp_path / "mynet.py").write_text("net = 1")
-    code = samples.model_code(digest=code_digest("mynet:net"))
-    known = record(mine, 0, environment=samples.environment(model_code=code))
-    assert found(PastTrials([known]), mine) == [0]
-    (tmp_path / "mynet.py").write_text("net = 2")
-    assert found(PastTrials([known]), mine) is None
-
-
 def test_an_interrupted_run_comes_back_never_but_its_number_is_taken():
     archive = PastTrials([record(A, 0, "interrupted", repeat=3)])
     assert found(archive, A) is None
     assert archive.numbered(A).repeat == 4
     assert archive.numbered(A).repeat == 5
     assert archive.numbered(B).repeat == 1
-
-
-def test_a_campaigns_records_are_those_of_its_name_and_this_environment(tmp_path):
-    here, elsewhere = samples.environment(), samples.environment(label="another")
-    kept = {
-        1: record(A, 1, environment=here),
-        2: record(A, 2, environment=elsewhere),
-        3: record(A.model_copy(update={"campaign": "d"}), 3, environment=here),
-        4: record(A, 4, "crashed"),  # before it knew where
-    }
-    for each in kept.values():
-        RecordFolder.create(tmp_path, each.record_id).close(each)
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "record.json").write_text("{}")
-    assert campaign_records(tmp_path, "c", here) == [kept[1], kept[4]]
-    assert campaign_records(tmp_path / "none", "c", here) == []

@@ -8,9 +8,8 @@ from simulated_device import START, Device, environment
 from bench.config import RunConfig
 from bench.records import Finding, Verdict
 from campaigns.tune.knobs import KNOBS, WINDOW_S, differing
-from campaigns.tune.result import TuneWatch
 from campaigns.tune.search import tune
-from campaigns.tune.trials import Limits, PastTrials, StartFailedError, Trials
+from campaigns.tune.trials import Limits, StartFailedError
 
 LONG_S = 10_000.0
 
@@ -181,34 +180,6 @@ def test_the_budget_is_overrun_by_one_trial_at_most(budget_s):
         assert result.confirmed.interval.low is not None
 
 
-def test_the_start_is_measured_even_if_getting_ready_took_the_whole_budget():
-    device = Device(flat)
-    device.now_s = 1000.0
-    limits = Limits(budget_s=20.0)
-    result = tune(START, environment(), device, limits, clock=device.clock, began_s=0.0)
-    assert [trial.stage for trial in result.trials] == ["start"]
-
-
-def test_a_trial_is_expected_to_take_what_the_last_one_like_it_took():
-    device = Device(speed, autotune_s=60.0)
-    trials = Trials(device, PastTrials(), TuneWatch(), LONG_S, device.clock)
-    compiled = START.model_copy(update={"compile": "max-autotune"})
-    assert trials.expected_s(START) == 0.0
-    trials.together([START, compiled], "search")
-    assert trials.expected_s(START.model_copy(update={"threads": 2})) == 12.0
-    assert trials.expected_s(compiled.model_copy(update={"threads": 2})) == 60.0
-    assert trials.expected_s(START.model_copy(update={"batch_size": 64})) == 48.0
-
-
-def test_a_trial_that_takes_too_long_is_given_up_and_says_so():
-    device = Device(speed, autotune_s=1200.0)
-    result = tuned(device, budget_s=2000.0, fixed_batch=True)
-    given_up = [t for t in result.trials if t.record.outcome == "interrupted"]
-    assert [t.config.compile for t in given_up] == ["max-autotune"]
-    assert given_up[0].took_s == 500.0
-    assert "took longer than the 500 s" in comparison(result, "compile=max-autotune").reason
-
-
 def test_a_start_that_does_not_fit_is_halved():
     def fails(knobs):
         return ("oom", "out of memory") if knobs["batch_size"] > 8 else None
@@ -218,14 +189,6 @@ def test_a_start_that_does_not_fit_is_halved():
     assert "starts with batch_size=8, not 16: oom: out of memory" in result.notes
     with pytest.raises(StartFailedError, match="out of memory"):
         tuned(Device(speed, fails), fixed_batch=True)
-
-
-def test_a_start_that_crashes_ends_the_tuning_with_its_reason():
-    device = Device(speed, lambda knobs: ("crashed", "RuntimeError: no"))
-    with pytest.raises(StartFailedError, match="RuntimeError: no") as failed:
-        tuned(device)
-    assert failed.value.trial.record.outcome == "crashed"
-    assert len(device.records) == 1
 
 
 @pytest.mark.slow
@@ -255,24 +218,6 @@ def test_an_earlier_run_alone_is_never_paired_with_a_new_one(now):
     result = tuned(device, known=device.records)
     for each in result.comparisons:
         assert all(0.98 < ratio < 1.02 for ratio in each.ratios)
-
-
-def test_an_interrupt_right_after_the_first_trial_has_that_to_tell():
-    device = Device(speed)
-
-    class InterruptAtOnce(TuneWatch):
-        def ended(self, trial):
-            raise KeyboardInterrupt
-
-    result = tune(
-        *(START, environment(), device, Limits(LONG_S)), watch=InterruptAtOnce(), clock=device.clock
-    )
-    assert result.interrupted
-    assert result.best == result.start
-    assert [trial.record for trial in result.trials] == device.records
-    device.interrupt_at = len(device.records)  # before the first trial there is nothing to give
-    with pytest.raises(KeyboardInterrupt):
-        tuned(device)
 
 
 @pytest.mark.slow

@@ -48,25 +48,6 @@ def test_a_time_gives_no_rate_where_a_step_may_be_several_batches(read, steps, r
     assert record.metrics["iteration_time_ms_mean"] == 64.0
 
 
-def test_names_and_units_of_older_ledgers_are_understood(read):
-    found = read(
-        "Run,Model,GPU,dtype,BS,avg_iter_ms,Throughput (img/s),maxrss_kb,real_s,notes\n"
-        "rtx4090_vgg16_amp_bs64_run2,vgg16,RTX 4090,float32,64,160.0,400,1000000,31.5,warm room\n"
-        ",resnet18,RTX 4090,fp16,128,64.0,,,,\n"
-    )
-    assert found.problems == []
-    first, second = found.records
-    assert (first.arch, first.device, first.precision) == ("vgg16", "RTX 4090", "fp32")
-    assert (first.env, first.repeat) == ("rtx4090", 2)  # from the run's label
-    assert first.metrics["iteration_time_ms_mean"] == 160.0
-    assert first.metrics["max_rss_mb"] == pytest.approx(1024.0)
-    assert first.metrics["real_s"] == 31.5
-    assert first.extra["notes"] == "warm room"
-    assert second.throughput_images_per_s == pytest.approx(2000.0)
-    assert "batch size" in second.extra["throughput_from"]
-    assert (second.precision, second.env) == ("fp16", None)
-
-
 def test_what_stands_beside_a_result_is_read_and_its_text_kept(read):
     header = "model,images_per_s,gpus,num_nodes,attained_tflops,params_m\n"
     first, second = read(f"{header}resnet18,8,2,3,1.5,11.7\nvgg16,8,all,,fast,\n").records
@@ -170,25 +151,6 @@ def test_a_rate_is_of_images_by_its_name_by_its_model_or_by_the_user(read, colum
     assert "--set unit=images/s" in found.problems[0].reason
     assert len(read(table, unit="images/s").records) == 3
     assert len(read(table.replace(column, "Throughput (img/s)")).records) == 3
-
-
-@pytest.mark.parametrize(
-    ("columns", "fact", "factor"),
-    [
-        (
-            "iter_time_ms mean_step_time_ms iteration_time_ms_mean ms_per_iter",
-            "mean",
-            1,
-        ),
-        ("step_time_s time_per_iter_sec s_per_step iteration_time_seconds_mean", "mean", 1e3),
-        ("median_iter_ms p50_ms iteration_time_ms_p50 iteration_time_p50_ms", "p50", 1),
-        ("iter_time_std_us iteration_time_us_std std_iter_us", "std", 1e-3),
-    ],
-)
-def test_a_time_per_iteration_has_its_statistic_and_its_unit(read, columns, fact, factor):
-    for column in columns.split():
-        [record] = read(f"model,images_per_s,{column}\nresnet18,8,2.5\n").records
-        assert record.metrics == {f"iteration_time_ms_{fact}": 2.5 * factor}, column
 
 
 @pytest.mark.parametrize("column", ["step", "s", "mean_ms", "gflop", "user_ms", "iterations_s"])

@@ -126,28 +126,6 @@ TRAINED = f"{FOLDER}/GeForce_RTX_3090__half_model_train_benchmark.csv"
 CONFIG = {"WARM_UP": 5, "NUM_TEST": 2, "BATCH_SIZE": 12, "GPU_COUNT": 1}
 
 
-def test_a_column_of_iterations_is_a_run_without_an_optimizer(read):
-    read(json.dumps(CONFIG), f"{FOLDER}/config.json")
-    found = read(TIMES, TRAINED)
-    assert found.problems == []
-    first, second = found.records
-    assert (first.arch, second.arch) == ("resnet18", "vgg16")
-    assert first.source_format == "wide-iterations"
-    assert first.iteration_times_s == pytest.approx((0.01, 0.02))
-    assert first.throughput_images_per_s == pytest.approx(12 * 2 / 0.03)
-    assert (first.env, first.device) == (FOLDER, "GeForce RTX 3090")
-    assert (first.precision, first.batch_size) == ("fp16", 12)
-    assert first.params == {
-        "image_size": "224",
-        "iterations": "2",
-        "warmup_iters": "5",
-        "devices": "1",
-        "data": "synthetic",
-        "step": "forward and backward",
-    }
-    assert "no optimizer" in first.extra["step"]
-
-
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
