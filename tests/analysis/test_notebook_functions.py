@@ -6,11 +6,12 @@ import sys
 from io import StringIO
 
 import factories as make
+import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
-from observed import Server
+from observed import Server, curve, observation
 
 import commands.compare
 import commands.predict
@@ -19,6 +20,7 @@ from analysis import (
     compare,
     place_runs,
     plot_roofline,
+    predict,
     pull_points,
 )
 from bench.errors import UserError
@@ -71,6 +73,38 @@ def test_compare_gives_the_commands_numbers(monkeypatch):
     assert [only["batch_size"], only["a_env"], only["verdict"]] == [20, "lab", "only in A"]
     assert only["because"] == said["why_only_a"][0] == "B has batch 10"
     assert pd.isna(only["ratio"])
+
+
+def test_compare_of_single_runs_has_no_interval_and_says_why():
+    table = compare([observation("a", 100)], [observation("b", 150)])
+    assert table.loc[0, "ratio"] == pytest.approx(1.5)
+    assert table[["ratio_low", "ratio_high", "p_corrected"]].add(1).isna().all(axis=None)
+    assert table.loc[0, "verdict"] == "undecided"
+    assert "variance unknown" in table.loc[0, "because"]
+    for wrong, message in (
+        ({"metric": "speed"}, "metric='speed': compare one of"),
+        ({"correction": "tukey"}, "correction='tukey': give one of holm, bh, none"),
+        ({"threshold": -0.5}, "threshold=-0.5: give a share of at least 0"),
+    ):
+        with pytest.raises(UserError, match=message):
+            compare([observation("a")], [observation("b")], **wrong)
+
+
+def test_predict_gives_the_commands_numbers(monkeypatch):
+    runs = curve({8: 80.0, 16: 130.0, 32: 180.0, 64: 230.0})
+    table = predict(runs, "resnet18", [24, 48])
+    monkeypatch.setattr(RecordSet, "runs", lambda _: runs)
+    Server(monkeypatch, records=[make.run_record()])
+    arguments = ["--arch", "resnet18", "--batch-size", "24", "--batch-size", "48"]
+    done = CliRunner().invoke(
+        commands.predict.Predict.command(), [*arguments, "--format", "json"], catch_exceptions=False
+    )
+    for row, told in zip(table.to_dict("records"), json.loads(done.output), strict=True):
+        assert row.items() <= told.items()
+    for one in (24, np.int64(24)):  # a cell of a table is numpy's
+        assert predict(runs, "resnet18", one)["images_per_s"][0] == table["images_per_s"][0]
+    with pytest.raises(UserError, match="vgg16"):
+        predict(runs, "vgg16", 24)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Runs of language models through what people read: beside image runs, and alone."""
+"""Runs of language models: their configurations, what commands print, traces of before."""
 
 import csv
 import json

@@ -4,10 +4,14 @@ import json
 from dataclasses import replace
 
 import pytest
+import samples
 from simulated_device import START, Device, environment
 
+from analysis.runs.points import roofline_point
 from analysis.tuning import (
     best_command,
+    best_record,
+    roof_line,
     tuning_facts,
     tuning_markdown,
     verdict_line,
@@ -59,6 +63,16 @@ def test_the_best_setting_and_the_speed_up_of_the_fresh_runs_are_quoted(result):
     assert line.startswith("not confirmed as faster than the start")
 
 
+def test_a_roof_is_told_with_its_numbers_and_a_missing_one_with_its_reason(result):
+    measured = samples.run_record()
+    trial = replace(result.trials[0], record=measured, stage="confirmation")
+    whole = replace(result, best=measured.config, trials=(trial,))
+    line = roof_line(roofline_point(best_record(whole), [samples.ceilings_record()]))
+    # 1 GFLOP in 0.5 s under a roof of 200 GFLOP/s.
+    assert line.startswith("0.01 of the roof: 2 of 200 GFLOP/s attainable; bound overhead")
+    assert "no ceilings were measured" in roof_line(roofline_point(best_record(whole), []))
+
+
 def test_the_json_holds_every_trial_and_comparison(result):
     facts = json.loads(json.dumps(tuning_facts(result, NOWHERE), allow_nan=False))
     assert facts["best"] == {"batch_size": 32, "threads": 2}
@@ -77,3 +91,15 @@ def test_the_markdown_is_whole_and_text_from_records_cannot_break_it(result):
     for words in ("1. What each knob gave", "| all of them |", "2. What was tried", "3. Trials"):
         assert words in text
     assert "no C++ compiler \\| in &lt;path&gt;" in text
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.replace("\\|", "").count("|") for line in tables}) <= 3
+
+
+def test_a_machine_that_is_not_quiet_and_what_no_time_was_left_for_are_told(result):
+    assert "this machine is not quiet" not in tuning_markdown(result, NOWHERE)
+    noisy = tuning_markdown(replace(result, scatter=0.123), NOWHERE)
+    assert "scatters by 12.3 %" in noisy
+    short = tuning_markdown(tuned(speed, budget_s=100.0), NOWHERE)
+    told = next(line for line in short.splitlines() if "no time was left to try: " in line)
+    assert "optimizer=false" in told
+    assert "depthwise" not in told  # fp32 forbids it: there was nothing to try

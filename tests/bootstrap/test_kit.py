@@ -41,6 +41,12 @@ def refused(kit, folder):
     return refusal(kits.set_up_kit, kit, Place(folder, -1), error=SetupError)
 
 
+def test_another_python_or_processor_is_refused_with_the_kit_to_pack(tmp_path):
+    this = KIT["python_version"]
+    assert f"make kit PYTHON_VERSION={this}" in refused(KIT | {"python_version": "3.9"}, tmp_path)
+    assert "on riscv64" in refused(KIT | {"machine": "riscv64"}, tmp_path)
+
+
 def test_a_python_without_torch_or_with_an_old_one_is_refused(tmp_path, monkeypatch):
     versions = {"torch": "2.10.1+cu130", "torchvision": "1", "numpy": "1", "pillow": "1"}
 

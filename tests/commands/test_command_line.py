@@ -94,6 +94,8 @@ MISTAKES = [
     ("compare records=kept", "B is missing"),
     ("compare records=kept b --aa", "aa: takes one side"),
     ("compare a b --fail-on none,slower", "none stands alone"),
+    ("compare a b --fail-on slow,missing", "fail-on='slow': give some of slower, crashed"),
+    ("predict --arch vgg16 --batch-size 8", "has no mlflow.db, so no runs are tracked there"),
     ("import table.csv --set speed=9", "FACT=VALUE"),
     ("import table.csv --set batch_size=many", "whole number"),
     ("import table.csv --set devices=0", "above 0"),

@@ -132,21 +132,6 @@ def test_what_cannot_be_compared_is_one_line(a, b, message):
         compared_metric("batch_size")
 
 
-def test_where_a_run_is_disturbed_the_pace_of_all_is_compared():
-    bursts = make.measurement(times_s=(1.0, 1.0, 1.6) * 10)
-    steady = place_runs([make.run_record("a"), make.run_record("b")], [])
-    disturbed = place_runs([make.run_record("c", measurement=bursts)], [])
-    assert compared_metric(None, steady).name == "throughput_images_per_s"
-    metric = compared_metric(None, [*steady, *disturbed])
-    assert metric.name == "pace_samples_per_s"
-    [found] = compare_pairs(pair_runs(steady, disturbed, metric.name).pairs, metric)
-    assert found.estimate.ratio == pytest.approx(1.0)
-    # a named metric is obeyed, and an imported result has no pace
-    assert compared_metric("real_s", disturbed).name == "real_s"
-    rate = "throughput_images_per_s"
-    assert compared_metric(None, [*disturbed, observation("x")]).name == rate
-
-
 @pytest.mark.parametrize(
     ("ratio", "spread", "word"),
     [

@@ -5,7 +5,7 @@ import re
 import factories as make
 import numpy as np
 import pytest
-from observed import LONG, invoke, repeated
+from observed import LONG, invoke, observation, repeated
 from test_compare_command import measured, on_disk
 
 import commands.compare
@@ -57,6 +57,13 @@ def test_a_gate_fails_on_what_it_is_asked_for(tmp_path, case, options, fails_on)
     last = done.output.splitlines()[-1]
     assert set(re.findall(r"\d (slower|crashed|missing)", last.split(";")[0])) >= found
     assert last.startswith("The gate fails: " if found else "The gate passes: of 2 configurations")
+
+
+def test_a_run_that_ended_well_without_the_metric_is_missing_not_crashed():
+    a = [*repeated("a", [100, 101]), *repeated("c", [100, 101], batch_size=20)]
+    b = [*repeated("b", [100, 101]), observation("d", batch_size=20, metrics={})]
+    pairing = pair_runs(a, b, THROUGHPUT.name)
+    assert [one.verdict for one in pairing.alone] == ["only in A"]
 
 
 def judged(a, b, threshold=0.02):

@@ -10,6 +10,7 @@ from observed import curve, observation, published, repeated
 from analysis.comparison.machines import across_machines, efficiency_row, mean_row
 from analysis.comparison.prices import gather_prices
 from analysis.findings import KINDS, find_all
+from analysis.report.run_tables import machine_tables
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.place import place_runs
 from bench.errors import Unknown, UserError
@@ -58,13 +59,34 @@ def test_one_machine_against_another_by_hand():
     assert across_machines(slow).pairs == ()
 
 
+def test_machines_that_ran_otherwise_say_so():
+    runs = observed(
+        make.run_record(
+            "a", environment=make.environment(label="a"), settings={"precision": "amp"}
+        ),
+        make.run_record(
+            "b",
+            step_s=0.5,
+            settings={"precision": "amp"},
+            environment=make.environment(label="b"),
+            resolved=make.resolved(threads=8),
+        ),
+    )
+    across = across_machines(runs)
+    (found,) = across.pairs
+    assert (found.a, found.b) == ("a", "b")
+    (row,) = found.rows
+    assert row["series"] == ("resnet18", "amp-bf16 -> fp32 (amp asked for)")
+    assert row["note"] == "ran in amp-bf16 and fp32; ran with threads 4 -> 8"
+    # like with like: another precision enters no mean but one that says so
+    assert found.counted == []
+    (series,) = machine_tables(across)["speed-ups"].rows
+    assert series["ratio"] == pytest.approx(2)
+    assert (series["precision"], series["ran_with"]) == (row["series"][1], "threads 4 -> 8")
+    assert KINDS["machine speed-up"].findings(runs) == []
+
+
 # Prices
-
-
-def test_a_price_may_be_of_a_machine_whose_runs_all_failed():
-    runs = [*two_machines(), observation("x", env="away", outcome="crashed", metrics={})]
-    across = across_machines(runs, prices("away=1/h", "slow=1/h"))
-    assert across.against[0].rows[0]["reference_costs"]
 
 
 def test_an_option_is_read_and_the_cost_follows_by_hand():

@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import factories as make
 import numpy as np
-import pytest
 import samples
 from golden import scene
 from observed import DRIFT, curve, observation, published, repeated
@@ -21,7 +20,7 @@ from analysis.comparison.history import histories
 from analysis.comparison.machines import across_machines
 from analysis.figures import configurations as of
 from analysis.figures import kernel_chart, model_colours, op_chart, run_chart
-from analysis.figures.chart import OTHER_MODELS, panel_chart, spread
+from analysis.figures.chart import OTHER_MODELS, panel_chart
 from analysis.figures.ratios import comparison_chart, speed_up_charts, tuning_charts
 from analysis.figures.times import (
     account_chart,
@@ -251,29 +250,11 @@ def panel_of(chart):
     return panel
 
 
-def marks(chart):
-    return [one for one in panel_of(chart).series if one.shape]
-
-
 def names(chart):
     return [name for one in panel_of(chart).series for name in one.names if name]
 
 
 # Crowds
-
-
-def test_a_crowd_is_drawn_thinner_and_with_fewer_words():
-    rates = dict(zip(range(1, 21), np.arange(1.0, 21), strict=True))
-    panel = panel_of(over_batches([run for n in range(10) for run in curve(rates, arch=f"m{n}")]))
-    assert all(series.size_pt < 3 and series.opacity < 1 for series in panel.series)
-    assert len(panel.x.ticks) <= 7
-    assert {1, 20} <= set(panel.x.ticks)
-    few = run_chart([point(), point("b", label="b")])
-    crowd = run_chart([point(f"run-{n}", label="ab"[n % 2]) for n in range(41)])
-    assert marks(crowd)[0].size_pt < marks(few)[0].size_pt
-    assert marks(crowd)[0].opacity < marks(few)[0].opacity
-    assert (names(few), names(crowd)) == (["M1", "M2"], [])
-    assert len(names(many_ops(60))) == 12
 
 
 def many_ops(count):
@@ -293,19 +274,6 @@ def test_a_model_keeps_its_colour_and_the_eighth_shares_grey():
     assert len(set(colours.values())) == 8
     assert colours["model8"] == colours["model7"] == OTHER_MODELS
     assert model_colours(["b", "a", "b"]) == model_colours(["a", "b"])
-
-
-@pytest.mark.parametrize(
-    ("heights", "expected"),
-    [
-        ([], []),
-        ([0.2, 0.8], [0.2, 0.8]),
-        ([0.5, 0.55], [0.5, 0.6]),
-        ([0.9, 0.95, 0.97], [0.8, 0.9, 1.0]),
-    ],
-)
-def test_labels_are_spread_no_further_than_needed(heights, expected):
-    assert spread(heights, 0.1) == pytest.approx(expected)
 
 
 # The figures of a report

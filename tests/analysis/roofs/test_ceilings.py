@@ -4,8 +4,11 @@ import factories as make
 import pytest
 import samples
 
+from analysis.report.write import doubtful_roofs
 from analysis.roofs.ceilings import UsedCeiling, choose_ceiling, datasheet_ceiling
+from analysis.runs.place import place_runs
 from bench.errors import Unknown
+from bench.records import Finding
 from bench.records.environment import environment_id
 
 GPU_ENV = make.environment(label="gpu", device=make.gpu())
@@ -34,6 +37,21 @@ def refused(record, ceilings):
     refusal = choose_ceiling(record, ceilings)
     assert isinstance(refusal, Unknown)
     return refusal.reason
+
+
+BUSY = Finding(code="busy-host", level="suspect", message="others used 40% of the processor")
+
+
+def test_a_doubtful_roof_is_one_problem_of_all_runs_under_it():
+    roofs = [make.ceilings_record("doubtful", verdict=make.suspect(BUSY))]
+    runs = place_runs([make.run_record("r1"), make.run_record("r2")], roofs)
+    assert [run.verdict for run in runs] == ["clean", "clean"]
+    assert [run.problems for run in runs] == [(), ()]
+    [(under, why)] = doubtful_roofs(runs)
+    assert [run.name for run in under] == ["r1", "r2"]
+    assert "others used 40%" in why
+    assert "mlproject ceilings" in why
+    assert not list(doubtful_roofs(place_runs([make.run_record()], [make.ceilings_record()])))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from analysis.statistics.repeats import (
     benjamini_hochberg,
     holm,
     joined,
+    pooled_scatter,
     repeats_of,
     summarised_repeats,
 )
@@ -106,18 +107,6 @@ def test_one_machine_a_side_is_covered_alone():
     assert covered(found, 1) < 0.6
 
 
-def test_one_window_on_each_side_gives_a_ratio_without_an_interval():
-    found = estimate_ratio(repeats_of([20.0]), repeats_of([10.0]))
-    assert found.ratio == pytest.approx(2)
-    why = "one run on each side: repeat-to-repeat variance unknown"
-    assert found.interval == found.error == Unknown(why)
-    assert (found.ends, found.p_above(1.0), found.p_below(1.0)) == ((None, None), 1, 1)
-    sums = summarised_repeats(10.0, None, 3)
-    assert "without their scatter" in estimate_ratio(sums, sums).interval.reason
-    known = estimate_ratio(of_logs(1, 2), of_logs(1, 2))
-    assert not mean_ratio([known, found]).interval
-
-
 def test_welch_by_hand():
     """Logs 1, 2, 3 against 1, 3, 5: variances 1 and 4, so the error is sqrt(1/3 + 4/3)."""
     found = estimate_ratio(of_logs(1, 2, 3), of_logs(1, 3, 5))
@@ -184,6 +173,13 @@ def test_groups_of_repeats_join_as_if_they_had_been_one():
     known = summarised_repeats(100.0, 2.0, 3)
     assert (known.centre, known.relative_deviation) == pytest.approx((100, 0.02))
     assert summarised_repeats(100.0, 2.0, 1).log_variance is None  # one has no deviation
+
+
+def test_scatter_is_pooled_by_degrees_of_freedom():
+    """Variances 2 with 1 degree and 1 with 2: (2 + 2) / 3. A single repeat has no say."""
+    found = pooled_scatter([of_logs(0, 2), of_logs(1, 2, 3), of_logs(9)])
+    assert found == pytest.approx((math.sqrt(4 / 3), 3))
+    assert not pooled_scatter([of_logs(1)])
 
 
 @pytest.mark.parametrize("among", [1, 20])

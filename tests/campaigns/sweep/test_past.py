@@ -57,18 +57,12 @@ def test_a_run_of_another_version_of_a_users_model_is_another_run(tmp_path, monk
     assert past(tmp_path / "records", elsewhere=elsewhere).of(mine) is None
 
 
-OLDER = PastRun(config(), HERE, "interrupted", "lost", "20260101T000000Z-00000000")
-WELL = PastRun(config(), HERE, "ok", None, "20260102T000000Z-00000000")
-NEWER = PastRun(config(), HERE, "crashed", "lost", "20260103T000000Z-00000000")
-
-
-@pytest.mark.parametrize(
-    ("elsewhere", "counts"),
-    [([], None), ([WELL], WELL), ([NEWER, OLDER], NEWER), ([WELL, OLDER, NEWER], WELL)],
-    ids=["none yet", "one", "newer of two failures", "one that went well"],
-)
-def test_of_runs_that_only_the_server_knows_one_counts(tmp_path, elsewhere, counts):
-    assert past(tmp_path / "none", elsewhere=elsewhere).of(config()) == counts
+def test_half_written_and_damaged_folders_are_passed_over(tmp_path):
+    half = RecordFolder.create(tmp_path)
+    half.write(half.config, config())
+    damaged = RecordFolder.create(tmp_path)
+    damaged.record.write_text("{")
+    assert past(tmp_path).of(config()) is None
 
 
 OOM = samples.failed_record("oom", config=config(), environment=samples.environment())

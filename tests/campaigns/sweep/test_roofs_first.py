@@ -47,6 +47,19 @@ def test_only_the_arithmetic_that_the_device_has_is_planned(gflops, expected):
     assert kept.runs == tuple(run for run in runs if run.precision in expected)
 
 
+def test_roofs_are_measured_where_none_are_known(monkeypatch, tmp_path):
+    known, new = roofs({"fp32": 200}), roofs({"fp32": 100})
+    monkeypatch.setattr(local, "find_ceilings", lambda _, name: {"cpu": known}.get(name))
+    monkeypatch.setattr(local, "launch_ceilings", lambda *_: new)
+    monkeypatch.setattr(local, "device_names", lambda backend: ())
+    delivered = []
+    found = local.measure_roofs(
+        ["cpu", "cuda"], tmp_path, lambda _, record: delivered.append(record), print, print
+    )
+    assert found == {"cpu": known, "cuda": new}
+    assert delivered == [new]
+
+
 @pytest.mark.parametrize(
     ("limit_s", "states"),
     [

@@ -6,7 +6,8 @@ import pytest
 import samples
 
 from bench.config import RunConfig
-from campaigns.tune.trials import PastTrials
+from bench.records.folders import RecordFolder
+from campaigns.tune.trials import PastTrials, campaign_records
 
 A, B, C = (RunConfig(campaign="c", threads=count) for count in (1, 2, 3))
 
@@ -54,3 +55,19 @@ def test_an_interrupted_run_comes_back_never_but_its_number_is_taken():
     assert archive.numbered(A).repeat == 4
     assert archive.numbered(A).repeat == 5
     assert archive.numbered(B).repeat == 1
+
+
+def test_a_campaigns_records_are_those_of_its_name_and_this_environment(tmp_path):
+    here, elsewhere = samples.environment(), samples.environment(label="another")
+    kept = {
+        1: record(A, 1, environment=here),
+        2: record(A, 2, environment=elsewhere),
+        3: record(A.model_copy(update={"campaign": "d"}), 3, environment=here),
+        4: record(A, 4, "crashed"),  # before it knew where
+    }
+    for each in kept.values():
+        RecordFolder.create(tmp_path, each.record_id).close(each)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "record.json").write_text("{}")
+    assert campaign_records(tmp_path, "c", here) == [kept[1], kept[4]]
+    assert campaign_records(tmp_path / "none", "c", here) == []

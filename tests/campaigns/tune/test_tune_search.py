@@ -8,6 +8,7 @@ from simulated_device import START, Device, environment
 from bench.config import RunConfig
 from bench.records import Finding, Verdict
 from campaigns.tune.knobs import KNOBS, WINDOW_S, differing
+from campaigns.tune.result import TuneWatch
 from campaigns.tune.search import tune
 from campaigns.tune.trials import Limits, StartFailedError
 
@@ -68,17 +69,6 @@ def test_the_optimum_is_found_and_its_gain_confirmed_by_fresh_runs(whole):
     fresh = {t.record.record_id for t in whole.trials if t.stage == "confirmation"}
     assert len(fresh) >= 2 * len(whole.confirmed.ratios)
     assert not searched & fresh
-
-
-def test_what_is_measured_whole_is_not_measured_again(device, whole):
-    filed = Counter((r.config_id, r.config.repeat) for r in device.records)
-    assert set(filed.values()) == {1}
-    assert all(record.config.campaign == "tune-test" for record in device.records)
-    measured = len(device.records)
-    again = tuned(device, known=device.records)
-    assert len(device.records) == measured
-    assert again.fresh_trials == 0
-    assert (again.confirmed, again.best) == (whole.confirmed, whole.best)
 
 
 @pytest.mark.slow
@@ -180,6 +170,15 @@ def test_the_budget_is_overrun_by_one_trial_at_most(budget_s):
         assert result.confirmed.interval.low is not None
 
 
+def test_a_trial_that_takes_too_long_is_given_up_and_says_so():
+    device = Device(speed, autotune_s=1200.0)
+    result = tuned(device, budget_s=2000.0, fixed_batch=True)
+    given_up = [t for t in result.trials if t.record.outcome == "interrupted"]
+    assert [t.config.compile for t in given_up] == ["max-autotune"]
+    assert given_up[0].took_s == 500.0
+    assert "took longer than the 500 s" in comparison(result, "compile=max-autotune").reason
+
+
 def test_a_start_that_does_not_fit_is_halved():
     def fails(knobs):
         return ("oom", "out of memory") if knobs["batch_size"] > 8 else None
@@ -207,17 +206,22 @@ def test_an_interrupt_keeps_what_was_found_and_the_next_tuning_goes_on_from_ther
     assert device.records[:19] == reused[:19]
 
 
-@pytest.mark.parametrize("now", [8.0, 24.0])
-def test_an_earlier_run_alone_is_never_paired_with_a_new_one(now):
-    """The machine has another pace since: a pair across sessions would lie."""
-    device = Device(flat, noise=0.001)
-    device.interrupt_at = 4
-    tuned(device)
-    device.interrupt_at, device.speed = None, lambda knobs: now
-    device.now_s += 3600
-    result = tuned(device, known=device.records)
-    for each in result.comparisons:
-        assert all(0.98 < ratio < 1.02 for ratio in each.ratios)
+def test_an_interrupt_right_after_the_first_trial_has_that_to_tell():
+    device = Device(speed)
+
+    class InterruptAtOnce(TuneWatch):
+        def ended(self, trial):
+            raise KeyboardInterrupt
+
+    result = tune(
+        *(START, environment(), device, Limits(LONG_S)), watch=InterruptAtOnce(), clock=device.clock
+    )
+    assert result.interrupted
+    assert result.best == result.start
+    assert [trial.record for trial in result.trials] == device.records
+    device.interrupt_at = len(device.records)  # before the first trial there is nothing to give
+    with pytest.raises(KeyboardInterrupt):
+        tuned(device)
 
 
 @pytest.mark.slow

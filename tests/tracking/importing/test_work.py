@@ -48,6 +48,18 @@ def test_what_cannot_be_counted_has_a_reason(read, row, reason):
     assert (kept.complexity, kept.missing["complexity"]) == (None, "why not")
 
 
+def test_a_count_says_what_the_file_leaves_open(read):
+    rows = "resnet18,9,amp,8,cuda,224\nresnet18,9,amp,9,cuda,\nresnet18,9,fp32,8,cuda,224"
+    said, open_, plain = read(f"{HEADER}\n{rows}").records
+    counted = samples.complexity(image_size=224, precision="amp-fp16", math_mode="fp16")
+    assert with_work(said, counted).assumed == ("amp counted as amp-fp16",)
+    assert with_work(open_, counted).assumed[0] == "images of 224 pixels, the model's own size"
+    assert with_work(open_, counted).complexity == counted
+    exact = samples.complexity(image_size=224, precision="fp32")
+    assert with_work(plain, exact).assumed == ()
+    assert with_work(plain, counted).assumed == ()  # fp32 is no name of another precision
+
+
 def test_a_model_of_another_size_is_not_torchvisions(read):
     counted = samples.complexity(parameters=11_689_512)
     table = "model,images_per_s,batch_size,params_m\nresnet18,9,8,11.69\nresnet18,9,9,11.9\n"

@@ -9,10 +9,13 @@ import sys
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from conftest import PROJECT
 from programs import complaints, installed_tool, program
 from refusals import refusal
 
+from bench.errors import UserError
+from tracking.server.__main__ import server
 from tracking.server.settings import SECRETS, checked, read_file, write_settings
 
 SERVER, DEPLOY = PROJECT / "tracking" / "server", PROJECT / "deploy" / "server"
@@ -84,6 +87,17 @@ WRONG = {
 def test_a_wrong_value_is_named(name, values):
     for value in values:
         assert f"{name} is {value!r}: " in refused(**{name: value})
+
+
+@pytest.mark.parametrize("subcommand", ["check", "start", "backup", "health"])
+def test_every_command_refuses_in_one_line_that_shows_no_value(subcommand, monkeypatch):
+    for name, value in (GOOD | {"POSTGRES_PASSWORD": "changeme"}).items():
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(server, [subcommand])
+    assert isinstance(done.exception, UserError)  # `python -m` makes it exit code 2
+    assert done.stdout == ""
+    assert "POSTGRES_PASSWORD has 8 characters" in str(done.exception)
+    assert "changeme" not in str(done.exception)
 
 
 # The file
