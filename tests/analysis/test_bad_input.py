@@ -135,6 +135,15 @@ def test_a_terminal_obeys_no_text_of_a_record(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_cache_that_cannot_be_written_costs_time_and_no_report(store, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
+    code, lines = report()
+    assert code == 0
+    assert not any(line.startswith("not read") for line in lines)
+
+
+@pytest.mark.slow
 def test_iterations_and_records_come_on_demand_and_stay(store):
     ids = list(pull_runs()["run_id"])
     table = pull_iterations(ids)

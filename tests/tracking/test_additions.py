@@ -15,7 +15,7 @@ from analysis.server.pull import LocalRoofs, addition_of
 from commands.report import Report, fill_in
 from tracking import log_record, schema
 from tracking.connection import Server
-from tracking.upload.delivery import add_to_runs
+from tracking.upload.delivery import Delivery, add_to_runs
 from tracking.upload.upload import upload
 
 pytestmark = pytest.mark.slow
@@ -76,6 +76,15 @@ def test_an_upload_places_a_run_under_the_roof_beside_its_record(here, tmp_path,
     assert tags[schema.ROOF] == "measured, 2026-11-20: matmul"
     [placed] = pull_points("attributes.run_id = '" + run_id + "'").to_dict("records")
     assert {name: placed[name] for name in PLACE} == {name: metrics[name] for name in PLACE}
+
+
+def test_a_sweep_places_what_it_delivers(here, tmp_path, store):
+    roofs, run, *_ = night(here)
+    filed(tmp_path, roofs)
+    folder, record = filed(tmp_path, run)
+    Delivery(here, place=LocalRoofs()).deliver(folder, record)
+    [run_id] = store.runs_of(record.record_id)
+    assert schema.BOUND in store.tags(run_id)
 
 
 def test_a_report_fills_in_places_and_writes_nothing_twice(campaign, store):

@@ -10,6 +10,8 @@ from stored_runs import filed
 from bench.errors import UserError
 from bench.records.folders import RecordFolder, record_folders
 from mlproject import main
+from tracking import schema
+from tracking.connection import Server
 from tracking.reading.tracked_runs import download_record, search_runs
 from tracking.upload.upload import LockedError, uploading
 
@@ -92,3 +94,20 @@ def test_text_of_a_record_cannot_become_markup_in_the_ui(records):
     assert main(["sync"]) == 0
     [run] = search_runs()
     assert "<script" not in run.tags["mlflow.note.content"]
+
+
+@pytest.mark.slow
+def test_a_terminal_obeys_no_name_of_a_run(records, tmp_path, capsys):
+    filed(records)
+    assert main(["sync"]) == 0
+    [run] = search_runs()
+    Server().client.set_tag(run.run_id, schema.RUN_NAME, "\x1b]0;mine\x07\r\nverdict clean")
+    assert search_runs()[0].name.isprintable()
+    capsys.readouterr()
+    source, target = os.environ["MLFLOW_TRACKING_URI"], f"sqlite:///{tmp_path}/to.db"
+    assert main(["sync", "--from", source, "--to", target]) == 0
+    out = capsys.readouterr().out
+    assert "1 copied" in out
+    assert "verdict clean" in out
+    assert all(line.isprintable() for line in out.splitlines())
+    assert "verdict clean" not in (line.strip() for line in out.splitlines())
