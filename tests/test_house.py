@@ -100,13 +100,6 @@ def test_conda_and_mlflow_install_the_same_list():
     assert python.removeprefix("python=") in SpecifierSet(PYPROJECT["project"]["requires-python"])
 
 
-def test_the_project_installs_without_a_downloaded_build_environment():
-    for line in PYPROJECT["build-system"]["requires"]:
-        build = Requirement(line)
-        for version in pins("requirements.txt")[canonicalize_name(build.name)]:
-            assert build.specifier.contains(version)
-
-
 # Imports
 
 
@@ -186,11 +179,6 @@ def test_a_page_names_each_tag_of_a_run():
 
 
 # MLproject
-
-
-def test_there_is_one_project_file_and_no_folder_of_its_name():
-    names = [path.name for path in PROJECT.iterdir() if path.name.lower() == "mlproject"]
-    assert names == ["MLproject"]
 
 
 def test_what_main_declares_has_the_defaults_of_the_settings():

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from io import StringIO
 
 import factories as make
@@ -12,22 +11,18 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
-from observed import Server, curve, observation, repeated
+from observed import Server, curve, observation
 
 import commands.compare
 import commands.predict
 from analysis import (
     RecordSet,
     compare,
-    find_all,
     place_runs,
     plot_roofline,
     predict,
     pull_points,
-    pull_records,
-    pull_runs,
 )
-from analysis.figures import run_chart
 from bench.errors import UserError
 
 PIXELS = b"\x89PNG"
@@ -36,24 +31,6 @@ PIXELS = b"\x89PNG"
 def of_tracked(monkeypatch, *records):
     Server(monkeypatch, records=[*records, make.ceilings_record()])
     return pull_points()
-
-
-def test_a_table_of_points_is_drawn_as_the_runs_are(monkeypatch):
-    records = [
-        make.run_record("a", measurement=make.measurement(work=make.WORK)),
-        make.run_record("b", 20, 2.0, settings={"arch": "vgg16"}),
-        make.failed_record("c"),
-        make.profile(timed_record_id="a"),
-    ]
-    table = of_tracked(monkeypatch, *records)
-    (of_table,) = run_chart(table).panels
-    (of_runs,) = run_chart(pull_records().runs()).panels
-    assert (of_table.x, of_table.y, of_table.legend) == (of_runs.x, of_runs.y, of_runs.legend)
-    looks = [{replace(one, hover=()) for one in panel.series} for panel in (of_table, of_runs)]
-    assert looks[0] == looks[1]
-    (counted,) = [one for one in of_table.series if one.shape and one.filled]
-    assert "FLOP/byte, counted: 5\nFLOP/byte: 4 to 10\n" in counted.hover[0]
-    assert "roof: Example CPU, measured, measured by mlproject ceilings" in counted.hover[0]
 
 
 def test_the_roofline_of_chosen_rows_of_a_file_and_of_placed_runs(monkeypatch):
@@ -73,34 +50,6 @@ def test_the_roofline_of_chosen_rows_of_a_file_and_of_placed_runs(monkeypatch):
         plot_roofline(table.drop(columns="peak_gflops"))
     with pytest.raises(UserError, match="math_mode_ran='int8'"):
         plot_roofline(table.assign(math_mode_ran="int8"))
-
-
-def test_two_machines_of_one_label_are_two_to_a_notebook_too(monkeypatch):
-    """As `mlproject report` numbers them: `lab (1)`, `lab (2)`."""
-    records = []
-    for letter in "AB":
-        gpu = make.environment(device=make.gpu(name=f"GPU {letter}", uuid=f"GPU-{letter}"))
-        roof = make.ceiling(device=f"GPU {letter}", backend="cuda")
-        resolved = make.resolved(backend="cuda")
-        records += [
-            make.run_record(letter, environment=gpu, resolved=resolved),
-            make.ceilings_record(f"roofs {letter}", environment=gpu, ceilings=(roof,)),
-            make.failed_record(f"oom {letter}", environment=gpu),
-        ]
-    Server(monkeypatch, records=records)
-    names = {"lab (1)", "lab (2)"}
-    assert {run.env for run in pull_records().runs()} == names
-    table = pull_points()
-    assert set(table["env"]) == set(pull_runs(roofs=True)["env"]) == names
-    labels = {entry.group for entry in run_chart(table).panels[0].legend}
-    assert {"M1: lab (1)", "M2: lab (2)"} <= labels
-
-
-def test_several_devices_stand_under_the_roof_of_all_of_them():
-    record = make.run_record(settings={"nodes": 2}, measurement=make.measurement(images=20))
-    [run] = place_runs([record], [make.ceilings_record()])
-    (panel,) = run_chart([run]).panels
-    assert [one.ys[0] for one in panel.series if one.end_label] == [400]  # GFLOP/s
 
 
 def test_compare_gives_the_commands_numbers(monkeypatch):
@@ -156,13 +105,6 @@ def test_predict_gives_the_commands_numbers(monkeypatch):
         assert predict(runs, "resnet18", one)["images_per_s"][0] == table["images_per_s"][0]
     with pytest.raises(UserError, match="vgg16"):
         predict(runs, "vgg16", 24)
-
-
-def test_findings_become_a_table():
-    runs = [*repeated("a", [100, 101]), *repeated("b", [200, 201], precision="tf32")]
-    table = pd.DataFrame(find_all(runs))
-    assert list(table.columns) == ["kind", "headline", "evidence", "runs", "advice"]
-    assert "precision uplift" in set(table["kind"])
 
 
 @pytest.mark.slow

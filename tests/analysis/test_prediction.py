@@ -51,13 +51,6 @@ def test_an_image_takes_no_less_than_its_roof_asks_for(least_s, per_image_s):
     assert found == pytest.approx(per_image_s, rel=0.2)
 
 
-def test_errors_are_relative():
-    """A step 10 % off counts alike at either end."""
-    assert fit_step([1, 100], [0.02, 1.01]).step_s(1) == pytest.approx(0.02)
-    model = fit_step([1, 1, 100], [0.018, 0.022, 1.01])
-    assert model.step_s(100) / 1.01 == pytest.approx(1, abs=0.001)
-
-
 def test_a_prediction_without_noise_is_exact_and_says_so():
     found = fit_curve(measured([8, 16, 32, 64]))
     assert found.model.samples_per_s(48) == pytest.approx(48 / 0.58)
@@ -110,14 +103,6 @@ def test_what_nothing_supports_is_refused(rates, batch, message):
     failed = observation("big", batch_size=64, outcome="oom", reason="no memory", metrics={})
     with pytest.raises(UserError, match=message):
         predict_batch(curve_of(rates), batch, [failed])
-
-
-@pytest.mark.parametrize("rates", [RATES, RATES | {64: 5.0}])
-def test_within_the_measured_range_memory_is_no_question(rates):
-    found = predict_batch(curve_of(rates), 24)
-    assert found.memory == "batch 32 was measured, so a smaller one fits"
-    assert found.samples_per_s == pytest.approx(24 / 0.34)
-    assert found.curve.runs == ("b8", "b16", "b32")
 
 
 def record(batch, *, peak_gb=None, memory_bytes=16 * GIGA, label="lab", **changes):

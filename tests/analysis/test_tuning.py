@@ -63,21 +63,6 @@ def test_the_best_setting_and_the_speed_up_of_the_fresh_runs_are_quoted(result):
     assert line.startswith("not confirmed as faster than the start")
 
 
-def test_where_nothing_helped_the_reason_is_said(nothing):
-    reason = "no speed-up confirmed: nothing that was tried is faster than the start"
-    assert verdict_line(nothing) == reason
-    assert tuning_facts(nothing, NOWHERE)["confirmed"] is None
-
-
-def test_the_distance_to_the_roof_is_that_of_the_best_settings_median_run(result):
-    record = best_record(result)
-    assert record.config.config_id == result.best.config_id
-    fresh = [t for t in result.trials if t.stage == "confirmation"]
-    rates = [t.samples_per_s for t in fresh if t.config.config_id == record.config_id]
-    slower = sum(record.measurement.pace_samples_per_s >= rate for rate in rates)
-    assert slower in (len(rates) // 2, len(rates) // 2 + 1)
-
-
 def test_a_roof_is_told_with_its_numbers_and_a_missing_one_with_its_reason(result):
     measured = samples.run_record()
     trial = replace(result.trials[0], record=measured, stage="confirmation")

@@ -7,8 +7,6 @@ import samples
 
 from mlproject import main
 
-LOADER = ("--data-only", "true", "--data", "fakedata", "--workers", "1", "--batch-size", "8")
-
 
 @pytest.fixture
 def repeats(tmp_path, monkeypatch, capsys):
@@ -55,12 +53,6 @@ def test_a_repeat_that_did_not_end_well_is_not_in_the_mean(repeats, outcomes, co
     low, high = min(rates) - 1e-3, max(rates) + 1e-3
     assert low < lines[-1]["throughput_images_per_s_mean"] < high
     assert (lines[-1]["throughput_images_per_s_low"] is None) == (len(rates) == 1)
-
-
-def test_repeats_of_a_loader_have_the_mean_of_its_rate(repeats):
-    _, lines = repeats("ok", "ok", options=LOADER)
-    assert lines[-1]["repeats"] == 2
-    assert lines[-1]["loader_images_per_s_mean"] > 0
 
 
 def test_without_a_whole_repeat_there_is_no_mean(repeats):

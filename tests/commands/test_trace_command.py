@@ -140,15 +140,6 @@ def trace_of(folder, *spans):
     return folder / "trace.json"
 
 
-def test_a_processors_trace_is_bound_by_its_loader_where_that_takes_half_of_a_step(
-    mlproject_command, tmp_path
-):
-    loader = ("user_annotation", "enumerate(DataLoader)#x.__next__", 10, 60)
-    path = trace_of(tmp_path, ("user_annotation", "ProfilerStep#1", 0, 100), loader)
-    _, printed, _ = mlproject_command("trace", path, "--format", "json")
-    assert json.loads(printed)["bound"] == "input"
-
-
 @pytest.mark.slow
 def test_the_profile_beside_a_trace_knows_its_device_and_its_roof(traced, tmp_path):
     roofs = samples.ceilings_record()
@@ -188,10 +179,3 @@ def test_a_trace_that_cannot_be_kept_is_one_line(mlproject_command, tmp_path, mo
     assert complaint.count("\n") == 1
     [record] = Path("records").glob("trace-*")
     assert not (record / "trace.json.gz").exists()
-
-
-def test_a_trace_is_tracked_where_mlflow_is(mlproject_command, monkeypatch):
-    monkeypatch.setattr("commands.console.options.mlflow_is_here", lambda: False)
-    code, _, complaint = mlproject_command("trace", WORKERS[0], "--track")
-    assert code == 2
-    assert "--track: this environment has no MLflow" in complaint

@@ -87,15 +87,6 @@ def test_it_is_kept_without_what_a_run_left_asks_for_a_gpu_and_names_no_server()
     assert notebook().metadata.accelerator == "GPU"
 
 
-@pytest.mark.slow
-def test_it_says_what_is_missing(tmp_path):
-    from nbclient.exceptions import CellExecutionError
-
-    with pytest.raises(CellExecutionError, match="REPOSITORY is empty"):
-        execute(notebook(), tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.long
 def test_it_measures_tracks_and_brings_the_records_home(tmp_path, repository, monkeypatch):
     uri = f"sqlite:///{tmp_path}/shared.db"

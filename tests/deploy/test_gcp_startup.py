@@ -328,31 +328,6 @@ else:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("installer", "code", "words"),
-    [
-        ("raise SystemExit(1)", 1, "the driver cannot be installed"),
-        ("", 1, "the driver does not come up"),
-        ("an image with a driver", 1, "the image's driver does not come up"),
-        ("an image with a slow driver", 0, "ends with exit code 0"),
-    ],
-)
-def test_a_driver_is_waited_for_and_one_that_does_not_come_up_switches_off(
-    machine, google, installer, code, words
-):
-    (machine.facts / "driver").unlink()
-    google.installer = installer
-    if installer.startswith("an image"):
-        program(machine.facts, "dlvm", "exit 1")
-    if code == 0:
-        count = 'echo asked >>"$FACTS/asked"; (($(wc -l <"$FACTS/asked") > 20))'
-        program(machine.stand_ins, "nvidia-smi", count)
-    assert machine.boot() == code
-    assert words in machine.console
-    assert machine.switched_off() == OFF
-
-
-@pytest.mark.long
 def test_the_driver_installer_may_restart_the_machine_but_not_for_ever(machine, google):
     (machine.facts / "driver").unlink()
     google.installer = INSTALLER

@@ -1,6 +1,5 @@
 """A server that may be away: asked again while that helps; its address; all runs of many pages."""
 
-import gc
 import os
 import shutil
 from functools import partial
@@ -12,7 +11,6 @@ import requests
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlflow.exceptions import MlflowException, RestException
-from mlflow.tracking import MlflowClient
 from refusals import refusal
 from servers import free_port
 from sqlalchemy import create_engine
@@ -23,10 +21,9 @@ from tracking.connection import (
     TrackingError,
     failure_line,
     is_away,
-    paused_collector,
     tracking_checks,
 )
-from tracking.store import is_unmade, public_uri
+from tracking.store import is_unmade
 
 AWAY = MlflowException("API request to http://x failed with exception refused")
 TIMEOUT = "MLFLOW_HTTP_REQUEST_TIMEOUT"
@@ -143,25 +140,6 @@ def test_failures_are_told_from_refusals(error, away, told):
 # Its address, and what a command says of it
 
 
-@pytest.mark.parametrize(
-    ("uri", "shown"),
-    [
-        ("http://127.0.0.1:5000", "http://127.0.0.1:5000"),
-        ("https://me:secret@server.example:8443/path", "https://server.example:8443/path"),
-        ("postgresql://me:s@host/db?password=secret", "postgresql://host/db"),
-        ("sqlite:////abs/mlflow.db", "sqlite:////abs/mlflow.db"),
-    ],
-)
-def test_no_secret_is_shown_and_the_rest_stays(uri, shown):
-    assert public_uri(uri) == shown
-    assert public_uri(shown) == shown
-
-
-def test_an_embedded_store_has_one_name_from_every_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert public_uri("sqlite:///mlflow.db") == f"sqlite:///{tmp_path}/mlflow.db"
-
-
 @pytest.mark.parametrize("uri", [None, "sqlite:///new.db", "sqlite:///{}/new.db"])
 def test_asking_makes_no_store(monkeypatch, tmp_path, uri):
     folder = tmp_path / "a folder, 100%"
@@ -180,24 +158,6 @@ def test_asking_makes_no_store(monkeypatch, tmp_path, uri):
     opened.parent.mkdir(exist_ok=True)
     opened.touch()
     assert not is_unmade(mlflow.get_tracking_uri())
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("pull",),
-        ("report",),
-        ("compare", "campaign=a", "campaign=b"),
-        ("predict", "--arch", "vgg16", "--batch-size", "8"),
-    ],
-)
-def test_a_command_that_reads_refuses_a_folder_without_runs(mlproject_command, words):
-    code, out, err = mlproject_command(*words)
-    assert (code, out) == (2, "")
-    assert err.startswith(f"mlproject: {mlproject_command.folder} has no mlflow.db, ")
-    assert err.count("\n") == 1
-    made = {path.name for path in mlproject_command.folder.iterdir()}
-    assert made <= {"cache"}  # matplotlib's list of fonts
 
 
 def test_a_server_that_is_gone_has_a_remedy(monkeypatch):
@@ -254,48 +214,3 @@ def test_runs_that_began_together_are_neither_lost_nor_doubled(
     runs = Runs(empty_store, tmp_path_factory.mktemp("pages"), began_ms)
     for page_size in (1, 2, 3, 8, 9):
         assert list(runs.pages(page_size)) == runs.in_order()
-
-
-def test_no_page_makes_the_server_count_the_runs_before_it(empty_store, tmp_path, monkeypatch):
-    runs = Runs(empty_store, tmp_path, range(6))
-    asked, search = [], MlflowClient.search_runs
-
-    def watched(self, experiment_ids, filter_string, **how):
-        asked.append((filter_string, how["page_token"]))
-        return search(self, experiment_ids, filter_string, **how)
-
-    monkeypatch.setattr(MlflowClient, "search_runs", watched)
-    running = "attributes.status = 'RUNNING'"
-    assert list(runs.pages(2, running)) == runs.in_order()
-    assert asked[:2] == [
-        (running, None),
-        (f"{running} and attributes.start_time <= {START_MS + 4}", None),
-    ]
-
-
-def test_what_changes_between_two_pages_hides_and_doubles_no_other(empty_store, tmp_path):
-    runs = Runs(empty_store, tmp_path, [*range(7), 7, 7, 7])
-    order, pages = runs.in_order(), runs.pages(2)
-    found = [next(pages), next(pages)]
-    for gone in (order[0], order[1], order[6]):  # read, at the page's edge, not read yet
-        runs.server.client.delete_run(gone)
-    runs.add(9)
-    together = runs.add(7)
-    found += pages
-    assert len(set(found)) == len(found)
-    assert {*order} - {order[6]} <= set(found) <= {*order, together}
-
-
-def test_the_collector_runs_again_after_a_pause_and_stays_off_where_it_was():
-    with paused_collector():
-        with paused_collector():
-            assert not gc.isenabled()
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        with paused_collector():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()

@@ -1,13 +1,11 @@
 """This project's runs from a laptop's embedded store to a shared server: each once, and whole."""
 
-import os
 import shutil
 import sqlite3
 from contextlib import closing
 
 import pytest
 import samples
-from faulty_proxy import faulty_proxy
 from stored_runs import assert_equals_record, filed
 
 from bench.config import RunConfig
@@ -185,23 +183,3 @@ def test_an_artifact_whose_name_leads_out_is_refused(laptop, server, tmp_path, m
     )
     with pytest.raises(UserError, match="leads out"):
         copier.copy(run)
-
-
-def test_a_store_of_artifacts_that_mlflow_does_not_know_is_one_run_s_failure(
-    laptop, server, tmp_path
-):
-    upload(*filed(tmp_path / "records", samples.run_record()))
-    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
-        database.execute("UPDATE runs SET artifact_uri = 'tape://reel/7'")
-    copier, run = one_copier(server)
-    with pytest.raises(TrackingError, match="tape"):
-        copier.copy(run)
-
-
-def test_a_source_that_goes_away_is_said_by_its_own_name(laptop, server, monkeypatch):
-    monkeypatch.setattr("tracking.connection._FIRST_PAUSE_S", 60.0)
-    with faulty_proxy(server) as (proxy, uri):
-        copier = Copier(uri, os.environ["MLFLOW_TRACKING_URI"])
-        proxy.fail(1, "503", times=100)
-        with pytest.raises(TrackingError, match=uri.rpartition(":")[2]):
-            copier.runs()

@@ -48,23 +48,6 @@ def test_a_server_that_fails_ends_the_command_with_one_line_and_sync_goes_on(
 
 
 @pytest.mark.long
-def test_a_command_killed_while_it_uploads_is_completed_by_sync(
-    proxy, store, records, mlproject_command
-):
-    proxy.fail(6, "hang")
-    command = run(mlproject_command)
-    assert proxy.hit.wait(timeout=200)
-    command.kill()
-    command.communicate(timeout=300)
-    proxy.heal()
-    folder, record = only(records)
-    [cut] = store.runs_of(record.record_id)
-    assert store.info(cut)[0] == "RUNNING"
-    assert main(["sync"]) == 0
-    assert assert_one_run(store, folder, record) == cut
-
-
-@pytest.mark.long
 def test_a_run_of_mlflow_whose_processes_are_killed_is_ended_by_sync(
     proxy, store, records, mlproject_command, monkeypatch
 ):

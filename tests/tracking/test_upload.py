@@ -5,15 +5,12 @@ server fails is tried once.
 """
 
 import gc
-import shutil
 import subprocess
 import threading
-from contextlib import contextmanager
 
 import pytest
 import samples
 from faulty_proxy import WAYS
-from servers import free_port
 from stored_runs import assert_equals_record, assert_one_run, filed, project_run
 
 from analysis import pull_records, pull_runs
@@ -273,19 +270,6 @@ def test_ceilings_are_a_run_of_their_own_kind(tracking, tmp_path):
     assert download_record(run.info.run_id) == record
 
 
-def test_a_server_that_is_not_there_is_said_in_seconds_and_without_its_password(
-    tracking, tmp_path, monkeypatch
-):
-    folder, record = filed(tmp_path, samples.run_record())
-    with monkeypatch.context() as away:
-        away.setenv("MLFLOW_TRACKING_URI", f"http://someone:secret@127.0.0.1:{free_port()}")
-        with pytest.raises(TrackingError, match="refused") as caught:
-            upload(folder, record, Server(patience_s=0.0))
-    assert "secret" not in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert tracking.get_run(upload(folder, record)).info.status == "FINISHED"  # nothing is lost
-
-
 def test_a_store_that_was_lost_gets_every_record_again(mlproject_command, embedded, tmp_path):
     records = {filed(tmp_path / "records", samples.run_record())[1].record_id for _ in range(3)}
     for _ in range(2):
@@ -385,33 +369,6 @@ def test_a_slow_server_that_gets_on_is_not_cut_off(proxy, store, tmp_path):
     assert_one_run(store, folder, record)
 
 
-@contextmanager
-def no_artifacts(server_folder):
-    """A file where the folder of the artifacts was."""
-    kept = server_folder / "artifacts"
-    kept.rename(server_folder / "kept")
-    kept.write_text("")
-    try:
-        yield
-    finally:
-        kept.unlink()
-        (server_folder / "kept").rename(kept)
-
-
-@pytest.mark.parametrize(
-    ("lost", "told"), [("database", "does not answer"), ("artifacts", r"fails \(500\)")]
-)
-def test_a_part_of_the_server_that_is_lost_is_told_and_the_record_completed_later(
-    proxy, store, server_folder, tmp_path, lost, told
-):
-    folder, record = filed(tmp_path)
-    away = store.locked() if lost == "database" else no_artifacts(server_folder)
-    with away, pytest.raises(TrackingError, match=told):
-        upload(folder, record, impatient("hang" if lost == "database" else None))
-    upload(folder, record)
-    assert_one_run(store, folder, record)
-
-
 def test_a_command_that_cannot_upload_says_so_in_one_line_and_sync_goes_on(
     proxy, store, tmp_path, monkeypatch, capsys
 ):
@@ -427,25 +384,6 @@ def test_a_command_that_cannot_upload_says_so_in_one_line_and_sync_goes_on(
     assert "2 uploaded, 1 there already" in capsys.readouterr().out
     for folder, record in kept:
         assert_one_run(store, folder, record)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("copies", [1, 2])
-def test_syncs_at_once_leave_one_run(proxy, store, tmp_path, mlproject_command, copies):
-    """Of one folder, which they lock, or of two copies of it, as on two machines."""
-    folder, record = filed(tmp_path / "one")
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    places = [tmp_path / name for name in ("one", "two" if copies == 2 else "one")]
-    proxy.delay_s = 0.3  # so that they meet
-    syncs = [mlproject_command.start("sync", "--records", place) for place in places]
-    for sync in syncs:
-        sync.communicate(timeout=180)
-    proxy.delay_s = 0.0
-    for place, sync in zip(places, syncs, strict=True):
-        if sync.returncode:  # its run was deleted while it filled it
-            mlproject_command("sync", "--records", place)
-    [run_id] = store.active(store.runs_of(record.record_id))
-    assert_equals_record(store, run_id, folder, record)
 
 
 def test_an_upload_that_another_process_holds_is_left_to_it(proxy, store, tmp_path, capsys):

@@ -3,7 +3,7 @@
 import factories as make
 import numpy as np
 import pytest
-from observed import LONG, observation, published, repeated
+from observed import LONG, observation, repeated
 
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
 from analysis.comparison.shown import comparison_table, covered, in_doubt
@@ -63,30 +63,6 @@ def test_machines_are_paired_by_what_was_asked_and_rows_say_what_ran(a, b, preci
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "differing", "shown"),
-    [  # synthetic data has no loader, so none of its settings distinguishes the two
-        ({"settings": {"data": "/images"}, "resolved": make.resolved(workers=2)}, ("data",),
-         "synthetic -> /images"),
-        # what had no effect on one side reads none there
-        ({"environment": make.environment(variables={"ONEDNN_MAX_CPU_ISA": "AVX2"})},
-         ("instructions",), "none -> avx2"),
-    ],
-)  # fmt: skip
-def test_what_a_side_has_not_is_no_difference_of_its_own(changes, differing, shown):
-    ours, theirs = (
-        place_runs([make.run_record("a")], []),
-        place_runs([make.run_record("b", **changes)], []),
-    )
-    pairing = pair_runs(ours, theirs, THROUGHPUT.name)
-    assert pairing.differing == differing
-    (found,) = compare_pairs(pairing.pairs, THROUGHPUT)
-    assert found.also_differs(differing) == ""
-    table = comparison_table([found], pairing)
-    assert table.visible[1].heading == differing[0]
-    assert table.cells[0][1] == shown
-
-
 def of_threads(name, ran, asked):
     """One that asked for nothing, and one of 4 threads."""
     records = [(name, {}, {"threads": ran}), (f"{name}4", asked, {"threads": 4})]
@@ -118,24 +94,6 @@ def test_configurations_are_paired_where_all_that_is_shared_agrees(a, b, differi
     assert [" ".join((*x.names, *y.names)) for x, y in found.pairs] == pairs
     lines = [f"{one.verdict}: {' '.join(one.group.names)} ({one.because})" for one in found.alone]
     assert lines == alone
-
-
-def test_what_else_differs_failed_runs_and_runs_without_the_metric_are_named():
-    old, new = ({"software": {"torch": torch, "driver": "570"}} for torch in ("2.11.0", "2.15.0"))
-    failed = {"outcome": "oom", "reason": "out of memory", "metrics": {}}
-    a = [observation("a1", **old), observation("a2", **old, **failed)]
-    b = [
-        observation("b1", **new),
-        observation("b2", **new, metrics={}),
-        observation("b3", float("nan"), **new),
-    ]
-    found = pair_runs(a, b, THROUGHPUT.name)
-    assert found.software == ("torch: A 2.11.0, B 2.15.0",)
-    assert found.left_out == (
-        "a2 (lab resnet18 fp32 batch 10): oom, out of memory",
-        "b2 (lab resnet18 fp32 batch 10): no throughput_images_per_s",
-        "b3 (lab resnet18 fp32 batch 10): throughput_images_per_s is nan, which has no ratio",
-    )
 
 
 @pytest.mark.parametrize(
@@ -172,21 +130,6 @@ def test_what_cannot_be_compared_is_one_line(a, b, message):
     assert "\n" not in str(refusal.value)
     with pytest.raises(UserError, match="metric='batch_size': compare one of throughput"):
         compared_metric("batch_size")
-
-
-def test_where_a_run_is_disturbed_the_pace_of_all_is_compared():
-    bursts = make.measurement(times_s=(1.0, 1.0, 1.6) * 10)
-    steady = place_runs([make.run_record("a"), make.run_record("b")], [])
-    disturbed = place_runs([make.run_record("c", measurement=bursts)], [])
-    assert compared_metric(None, steady).name == "throughput_images_per_s"
-    metric = compared_metric(None, [*steady, *disturbed])
-    assert metric.name == "pace_samples_per_s"
-    [found] = compare_pairs(pair_runs(steady, disturbed, metric.name).pairs, metric)
-    assert found.estimate.ratio == pytest.approx(1.0)
-    # a named metric is obeyed, and an imported result has no pace
-    assert compared_metric("real_s", disturbed).name == "real_s"
-    rate = "throughput_images_per_s"
-    assert compared_metric(None, [*disturbed, observation("x")]).name == rate
 
 
 @pytest.mark.parametrize(
@@ -301,21 +244,6 @@ def test_among_many_configurations_chance_finds_nothing(correction):
     assert families / 200 <= 0.05
 
 
-def test_what_repeats_leave_open_says_how_many_would_decide():
-    """27.6 ± 0.2 against 15.2 ± 0.5 images/s in two repeats each, among four configurations."""
-    a = [r for n in range(4) for r in repeated(f"a{n}", [14.85, 15.55], batch_size=n)]
-    b = [r for n in range(4) for r in repeated(f"b{n}", [27.46, 27.74], batch_size=n)]
-    (found, *_) = compare(a, b)
-    assert found.word == "undecided"
-    assert "about 3 repeats on each side would decide" in found.because
-    # of machines of a kind it is the machines that decide
-    fleets = (
-        on_machines(side, {f"{side}1": [level] * 2, f"{side}2": [level * 1.1] * 2}, env=side)
-        for side, level in (("a", 100.125), ("b", 110.125))
-    )
-    assert "more machines would decide" in compare(*fleets)[0].because
-
-
 def test_a_verdict_that_many_configurations_take_away_says_so():
     wobble = np.exp([-0.012, 0.0, 0.012])
     a = [r for n in range(20) for r in repeated(f"a{n}", 100 * wobble, batch_size=n)]
@@ -360,21 +288,6 @@ def test_an_interval_says_which_machines_it_is_of(a, b, scope, line):
     assert list(covered(compare(a[:1], b[:1]))) == []  # single runs have no interval
 
 
-def test_lines_on_intervals_count_them_and_their_machines():
-    more, single = {"batch_size": 20}, {"batch_size": 30}
-    three = {f"m{n}": [100.0 + n] for n in range(3)}
-    found = compare(
-        [*KIND, *on_machines("k", three, **more), *on_machines("s", {"m1": [1, 1.1]}, **single)],
-        [*OTHER, *(one for size in (more, single)
-                   for one in on_machines(f"o{size}", {"m9": [110, 111]}, env="other", **size))],
-    )  # fmt: skip
-    assert [line.partition(" for ")[::2] for line in covered(found)] == [
-        ("1 of the intervals holds", COVERED_MACHINE),
-        ("2 of the intervals hold",
-         "one machine against machines of a kind (A ran on 2 to 3, B on 1)"),
-    ]  # fmt: skip
-
-
 def test_on_the_same_machines_what_they_differ_in_does_not_count():
     """Ratios 1.10 and 1.11 on machines that differ by half: Student's t with 1 degree."""
     a = on_machines("a", {"m1": [100.0, 100.0], "m2": [150.0]})
@@ -383,16 +296,3 @@ def test_on_the_same_machines_what_they_differ_in_does_not_count():
     assert found.estimate.error.degrees == 1
     assert found.estimate.error.deviation == pytest.approx(np.log(1.11 / 1.10) / 2)
     assert found.estimate.scope == "this kind of machine"
-
-
-def test_published_repeats_are_used_as_they_were_summed_up():
-    """RTX 4090, resnet50, batch 64: 807.54 over 415.22; deviations 3.98 and 1.82 of three."""
-    runs = [run for run in published() if run.env == "rtx4090" and run.arch == "resnet50"]
-    found = compare(
-        *([run for run in runs if run.precision == precision] for precision in ("fp32", "amp"))
-    )
-    assert {one.a.batch_size: one.word for one in found} == dict.fromkeys((64, 128, 256), "faster")
-    (estimate,) = (one.estimate for one in found if one.a.batch_size == 64)
-    assert estimate.ratio == pytest.approx(807.54 / 415.22)
-    expected = np.hypot(3.98 / 807.54, 1.82 / 415.22) / np.sqrt(3)
-    assert estimate.error.deviation == pytest.approx(expected)

@@ -12,7 +12,6 @@ import commands.compare
 from analysis.comparison import METRICS, compare_pairs, pair_runs
 from analysis.comparison.judgement import judge_gate
 from analysis.comparison.shown import comment
-from bench.errors import UserError
 
 THROUGHPUT = METRICS["throughput_images_per_s"]
 
@@ -60,45 +59,11 @@ def test_a_gate_fails_on_what_it_is_asked_for(tmp_path, case, options, fails_on)
     assert last.startswith("The gate fails: " if found else "The gate passes: of 2 configurations")
 
 
-LIMITED = make.environment(variables={"ONEDNN_MAX_CPU_ISA": "AVX2"})
-
-
-@pytest.mark.parametrize("machine", [None, LIMITED], ids=["unknown machine", "known machine"])
-def test_only_crashed_runs_are_a_table_and_not_a_wrong_value(tmp_path, machine):
-    """Whatever `auto` became in A: a run that crashed knows what was asked for alone."""
-    bf16 = {"math_mode": "bf16", "autocast_dtype": "bf16", "depthwise_fp32": True}
-    a = [
-        make.run_record(
-            precision,
-            64,
-            settings={"batch_size": "auto", "precision": precision},
-            resolved=make.resolved(batch_size=64, **used),
-            environment=LIMITED,
-        )
-        for precision, used in (("amp", bf16), ("fp32", {}))
-    ]
-    b = make.failed_record(
-        "b", settings={"batch_size": "auto", "precision": "amp"}, environment=machine
-    )
-    done = invoke(commands.compare, *on_disk(tmp_path, a, [b]))
-    assert done.return_value == 1
-    assert "crashed  B has no result: oom" in done.output
-    assert "only in A: lab resnet18 (instructions avx2) fp32 batch 64" in done.output
-    assert done.output.splitlines()[-1] == "The gate fails: 1 crashed, 1 missing"
-
-
 def test_a_run_that_ended_well_without_the_metric_is_missing_not_crashed():
     a = [*repeated("a", [100, 101]), *repeated("c", [100, 101], batch_size=20)]
     b = [*repeated("b", [100, 101]), observation("d", batch_size=20, metrics={})]
     pairing = pair_runs(a, b, THROUGHPUT.name)
     assert [one.verdict for one in pairing.alone] == ["only in A"]
-
-
-def test_a_word_that_is_no_reason_is_one_line(tmp_path):
-    with pytest.raises(UserError, match="fail-on='slow': give some of slower, crashed, missing, u"):
-        invoke(commands.compare, "a", "b", "--fail-on", "slow,missing")
-    with pytest.raises(UserError, match="none stands alone"):
-        invoke(commands.compare, "a", "b", "--fail-on", "none,slower")
 
 
 def judged(a, b, threshold=0.02):
@@ -135,20 +100,6 @@ def test_a_comment_folds_above_20_rows(b, folded):
     assert ("<details>" in text) == bool(folded)
     assert f"<summary>{folded}</summary>" in text if folded else text.count("| lab") == 20
     assert text.count("<details>") == text.count("</details>")
-
-
-def test_a_comment_on_much_stays_within_a_comment():
-    a, b = (
-        [
-            run
-            for n in range(400)
-            for run in repeated(f"{side}{n}", [100.0, 101.0], batch_size=n, arch="a_long_name" * 5)
-        ]
-        for side in "ab"
-    )
-    text = as_comment(a, b)
-    assert len(text) < 65_536
-    assert "and 250 more" in text
 
 
 def simulated(seed, deviation):

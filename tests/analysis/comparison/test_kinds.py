@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import factories as make
 import numpy as np
 import pytest
 from observed import observation
@@ -11,7 +10,6 @@ from analysis.comparison import METRICS, compare_pairs, pair_runs
 from analysis.comparison.kinds import same_kinds
 from analysis.comparison.shown import notes
 from analysis.findings import KINDS
-from analysis.runs.place import place_runs
 from analysis.statistics.series import chances_of_outlying
 
 
@@ -35,13 +33,6 @@ def kind(slow=0.96, machines=12, **changes):
 
 def find(runs):
     return KINDS["odd machine"].findings(runs)
-
-
-def test_a_machine_that_is_slow_in_amp_is_named_in_amp_alone():
-    (found,) = find(kind())
-    assert found.headline.startswith("node-3 is 4 % slower than 11 other")
-    assert found.headline.endswith("(p < 0.001).")
-    assert found.runs == ("amp-3-0", "amp-3-1")
 
 
 def test_a_machine_that_is_slow_in_all_is_one_finding_and_one_note():
@@ -70,30 +61,6 @@ def test_nothing_is_odd_where_none_is_or_where_it_is_of_no_consequence(slow):
     (fp32, amp) = (one.p_value for one in same_kinds(kind(slow)) if one.machine == "node-3")
     assert fp32 > 0.05
     assert (amp < 0.01) == (slow < 1)
-
-
-@pytest.mark.parametrize(
-    "runs",
-    [
-        kind(machines=3),
-        [observation(f"r{n}", 100 + n, machine="GPU-1", env=f"e{n}") for n in range(9)],
-        [observation(f"r{n}", 100 + n, env=f"e{n}", device=f"GPU {n}") for n in range(9)],
-    ],
-)
-def test_few_machines_repeats_of_one_and_other_devices_are_no_kind(runs):
-    assert same_kinds(runs) == []
-
-
-def test_machines_of_one_label_are_distinguished_by_uuid_and_kinds_by_memory():
-    steps_s = [1.0, 1.001, 0.999, 1.002, 0.998, 1.3, 1.3]
-    devices = [make.gpu(uuid=f"GPU-{number}") for number in range(7)]
-    devices[6] = make.gpu(uuid="GPU-6", memory_bytes=40 * make.GIGA)
-    records = [
-        make.run_record(str(n), step_s=step_s, environment=make.environment(device=device))
-        for n, (step_s, device) in enumerate(zip(steps_s, devices, strict=True))
-    ]
-    (found,) = find(place_runs(records, []))
-    assert found.headline.startswith("lab (GPU-5) is 23 % slower than 5 other machines")
 
 
 def test_a_third_may_be_odd_without_hiding_each_other():

@@ -59,26 +59,6 @@ def test_one_machine_against_another_by_hand():
     assert across_machines(slow).pairs == ()
 
 
-def test_the_interval_of_a_machines_speed_up_by_hand():
-    """Each mean of three has an error of 0.01 / sqrt(3); two sides, two ratios: 0.01 / sqrt(3)."""
-    runs = [
-        run
-        for env, rate in (("slow", 100), ("fast", 300))
-        for batch in (8, 16)
-        for run in repeated(f"{env}{batch}", rate * WOBBLE, env=env, batch_size=batch)
-    ]
-    across = across_machines(runs)
-    (found,) = across.pairs
-    mean = mean_row(found.counted)["estimate"]
-    assert mean.ratio == pytest.approx(3)
-    assert mean.error.deviation == pytest.approx(0.01 / np.sqrt(3))
-    assert mean.error.degrees == pytest.approx(8)
-    half = 2.306 * 0.01 / np.sqrt(3)
-    assert np.log(mean.interval.high / 3) == pytest.approx(half, rel=1e-3)
-    table = machine_tables(across)["speed-ups"]
-    assert table.cells[0][:6] == ["fast", "slow", "resnet18", "fp32", "2", "3"]
-
-
 def test_machines_that_ran_otherwise_say_so():
     runs = observed(
         make.run_record(
@@ -106,24 +86,7 @@ def test_machines_that_ran_otherwise_say_so():
     assert KINDS["machine speed-up"].findings(runs) == []
 
 
-def test_a_processor_kept_from_its_instructions_has_no_counterpart_on_a_whole_one():
-    limited = {"variables": {"ONEDNN_MAX_CPU_ISA": "AVX2"}}
-    a, b, b_limited = (
-        make.run_record(f"{number}", environment=make.environment(label=label, **variables))
-        for number, (label, variables) in enumerate([("a", limited), ("b", {}), ("b", limited)])
-    )
-    assert across_machines(observed(a, b)).pairs == ()
-    (found,) = across_machines(observed(a, b, b_limited)).pairs
-    assert {*found.rows[0]["runs"].names} == {"0", "2"}
-
-
 # Prices
-
-
-def test_a_price_may_be_of_a_machine_whose_runs_all_failed():
-    runs = [*two_machines(), observation("x", env="away", outcome="crashed", metrics={})]
-    across = across_machines(runs, prices("away=1/h", "slow=1/h"))
-    assert across.against[0].rows[0]["reference_costs"]
 
 
 def test_an_option_is_read_and_the_cost_follows_by_hand():
@@ -251,28 +214,6 @@ def test_shares_energy_and_cost_of_a_group_by_hand():
 # Like with like
 
 
-def test_a_batch_that_spilled_is_shown_and_enters_no_mean():
-    runs = [
-        observation(f"{env}{batch}", rate, env=env, batch_size=batch, backend="cuda")
-        for env, rates in (("slow", (100, 100)), ("fast", (300, 30)))
-        for batch, rate in zip((8, 16), rates, strict=True)
-    ]
-    (pair,) = across_machines(runs).pairs
-    assert [row["note"] for row in pair.rows] == [None, "memory spilled on fast"]
-    assert mean_row(pair.counted)["ratio"] == pytest.approx(3)
-    (finding,) = [one for one in find_all(runs) if one.kind == "machine speed-up"]
-    assert finding.headline == "fast is 3 times as fast as slow in resnet18 fp32 batch 8."
-
-
-def test_several_devices_of_one_label_are_several_machines():
-    runs = [
-        observation("a", 10, env="box", device="CPU", backend="cpu"),
-        observation("b", 100, env="box", device="GPU", backend="cuda"),
-    ]
-    (pair,) = across_machines(runs).pairs
-    assert (pair.a, pair.b) == ("box CPU", "box GPU")
-
-
 def test_the_reference_is_the_machine_with_most_in_common_else_the_one_asked_for():
     runs = published()
     across = across_machines(runs)
@@ -295,16 +236,6 @@ def test_the_reference_is_the_machine_with_most_in_common_else_the_one_asked_for
 
 
 # The report
-
-
-def test_one_machine_and_machines_without_a_common_configuration_say_so():
-    assert across_machines(curve({8: 1, 16: 2})).sentences == []
-    apart = [observation("a", env="a"), observation("b", env="b", batch_size=99)]
-    across = across_machines(apart)
-    assert across.sentences == [
-        "a and b share no configuration: measure the same model, precision and batch size on each."
-    ]
-    assert machine_tables(across)["times-as-fast"].rows == []
 
 
 @pytest.mark.parametrize(

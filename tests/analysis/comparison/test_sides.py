@@ -6,7 +6,6 @@ from observed import Server, published_records, records_on_disk
 
 from analysis.comparison import read_side, read_sides
 from bench.errors import UserError
-from bench.records import Finding
 
 
 @pytest.fixture
@@ -99,29 +98,3 @@ def test_a_value_is_what_ran_or_what_was_asked_for(tmp_path):
     assert named("channels_last=true") == {"auto", "amp", "bf16"}
     with pytest.raises(UserError, match=r"; with precision=amp batch_size is one of 10$"):
         named("precision=amp", "batch_size=64")
-
-
-def test_a_verdict_chooses_runs(tmp_path):
-    busy = Finding(code="busy-host", level="suspect", message="others used 1 cores")
-    folder = records_on_disk(
-        tmp_path / "records",
-        make.run_record("quiet"),
-        make.run_record("busy", verdict=make.suspect(busy)),
-    )
-    assert [run.name for run in read_side(f"records={folder},verdict=clean")] == ["quiet"]
-    assert [run.name for run in read_side(f"records={folder},verdict=suspect")] == ["busy"]
-    with pytest.raises(UserError, match="verdict is one of clean, suspect"):
-        read_side(f"records={folder},verdict=invalid")
-
-
-def test_machines_of_one_label_keep_their_numbers(tmp_path):
-    """The third of three processors that call themselves the same is not renamed the second."""
-    for name, model in (("a", 17), ("b", 2), ("c", 68)):
-        machine = make.environment(cpu_signature=f"family 26 model {model}")
-        records_on_disk(tmp_path / "records", make.run_record(name, environment=machine))
-    folder = f"records={tmp_path / 'records'}"
-    (one,), (other,) = read_sides(f"{folder},env=lab (1)", f"{folder},env=lab (3)")
-    assert [(one.name, one.env), (other.name, other.env)] == [("a", "lab (1)"), ("c", "lab (3)")]
-    assert len(read_side(f"{folder},env=lab")) == 3
-    with pytest.raises(UserError, match=r"env is one of lab, lab \(1\), lab \(2\), lab \(3\)"):
-        read_side(f"{folder},env=lab (4)")

@@ -100,19 +100,6 @@ def test_what_else_changed_is_named(levels, seed, before, after, where, differs)
     assert history.differs(change) == (differs,)
 
 
-def test_several_configurations_share_the_chance_of_a_false_alarm():
-    """Five percent of one: beside nine others the same series has no change."""
-    values = series([100, 97.0], [6, 6], seed=3, noise=0.006)
-    one = [night(number, rate) for number, rate in enumerate(values)]
-    assert len(histories(one, RATE)[0].changes) == 1
-    others = [
-        night(number, rate, arch=f"model{model}")
-        for model in range(60)
-        for number, rate in enumerate(series([100], [6], seed=model))
-    ]
-    assert histories(one + others, RATE)[0].changes == ()
-
-
 def test_what_cannot_be_a_history_is_one_line():
     with pytest.raises(UserError, match="has 4 points in time, and 5 are needed"):
         histories([night(number, 100.0) for number in range(4)], RATE)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import samples
 from observed import DRIFT, observation
-from test_scenes import CHARTS, ROOF, TIMES_S, counted, many_ops, of_kernels, point, used
+from test_scenes import CHARTS, ROOF, TIMES_S, many_ops, of_kernels, point, used
 
 from analysis.figures import (
     configurations,
@@ -83,16 +83,6 @@ def test_paper_and_page_show_the_same():
         named = [trace.name for trace in page.data if trace.showlegend]
         assert len(named) == len(set(named))
         assert "<img" not in page.to_json()
-
-
-@pytest.mark.parametrize("of", ["batches none", "rows no models", "runs none", "steps no op"])
-def test_empty_axes_say_so(of):
-    file, _, name = of.partition(" ")
-    chart = CHARTS[file][name]()
-    (axes,), page = drawn(chart)
-    words = chart.panels[0].empty
-    assert words in {text.get_text() for text in axes.texts}
-    assert words in {note.text for note in page.layout.annotations}
 
 
 def test_an_axis_has_the_ticks_that_its_kind_needs():
@@ -190,21 +180,6 @@ def test_none_one_and_many_fit_the_page_and_a_file_is_the_same_each_time(
         assert save_figure(again, tmp_path, "again")[1].read_text("utf-8") == text
     values = [value for one in interactive_chart(chart).data for value in (*one.x, *one.y)]
     assert all(value is None or (math.isfinite(value) and value > 0) for value in values)
-
-
-def test_a_page_has_one_trace_per_look_and_one_legend_entry_per_group():
-    points = [point(), point("run-2", arch="vgg16"), point("run-3"), counted("run-4")]
-    figure = interactive_chart(run_chart(points))
-    named = {trace.name: trace for trace in figure.data if trace.showlegend}
-    assert set(named) == {"measured roof", "resnet18 fp32", "vgg16 fp32"}
-    line, opened, filled = (t for t in figure.data if t.name == "resnet18 fp32")
-    assert (line.x[0], line.x[4], line.x[5]) == (4, pytest.approx(10), None)  # the line ends
-    assert len(line.x) == 2 * 6  # of two runs
-    assert [(x, y) for x, y in zip(opened.x, opened.y, strict=True)] == [(4, 100), (10, 100)] * 2
-    assert (opened.marker.symbol, filled.marker.symbol) == ("circle-open", "circle")
-    assert opened.hovertext[0].split("<br>")[1] == "run: run-1"
-    (label,) = [trace for trace in figure.data if trace.mode == "text"]
-    assert (label.text, label.y) == (("fp32<br>200 GFLOP/s",), (pytest.approx(200),))
 
 
 @pytest.mark.slow

@@ -5,11 +5,9 @@ Runs do 100 GFLOP/s at 4 to 10 FLOP/byte under 200 GFLOP/s and 50 GB/s. Looks we
 
 from dataclasses import replace
 from datetime import timedelta
-from itertools import pairwise
 
 import factories as make
 import numpy as np
-import pytest
 import samples
 from golden import scene
 from observed import DRIFT, curve, observation, published, repeated
@@ -21,18 +19,16 @@ from analysis.comparison.history import histories
 from analysis.comparison.machines import across_machines
 from analysis.figures import configurations as of
 from analysis.figures import kernel_chart, model_colours, op_chart, run_chart
-from analysis.figures.chart import OTHER_MODELS, panel_chart, spread
+from analysis.figures.chart import OTHER_MODELS, panel_chart
 from analysis.figures.ratios import comparison_chart, speed_up_charts, tuning_charts
-from analysis.figures.roofline_of_steps import size_pt
 from analysis.figures.times import (
     account_chart,
     distributions_chart,
     trace_panel,
-    traced_runs,
     trend_chart,
 )
 from analysis.profiles import place_kernels, place_ops
-from analysis.report.figures import ReportFigure, run_figures, save_figures
+from analysis.report.figures import ReportFigure, save_figures
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.roofs.roof import Roof
 from analysis.runs.groups import group_runs
@@ -253,29 +249,11 @@ def panel_of(chart):
     return panel
 
 
-def marks(chart):
-    return [one for one in panel_of(chart).series if one.shape]
-
-
 def names(chart):
     return [name for one in panel_of(chart).series for name in one.names if name]
 
 
 # Crowds
-
-
-def test_a_crowd_is_drawn_thinner_and_with_fewer_words():
-    rates = dict(zip(range(1, 21), np.arange(1.0, 21), strict=True))
-    panel = panel_of(over_batches([run for n in range(10) for run in curve(rates, arch=f"m{n}")]))
-    assert all(series.size_pt < 3 and series.opacity < 1 for series in panel.series)
-    assert len(panel.x.ticks) <= 7
-    assert {1, 20} <= set(panel.x.ticks)
-    few = run_chart([point(), point("b", label="b")])
-    crowd = run_chart([point(f"run-{n}", label="ab"[n % 2]) for n in range(41)])
-    assert marks(crowd)[0].size_pt < marks(few)[0].size_pt
-    assert marks(crowd)[0].opacity < marks(few)[0].opacity
-    assert (names(few), names(crowd)) == (["M1", "M2"], [])
-    assert len(names(many_ops(60))) == 12
 
 
 def many_ops(count):
@@ -287,53 +265,7 @@ def many_ops(count):
     ))  # fmt: skip
 
 
-def test_what_a_page_has_no_room_for_is_counted_or_on_further_pages():
-    many = [observation(f"r{n}", times_s=TIMES_S) for n in range(60)]
-    assert panel_of(distributions_chart(many, {})).title == "and 15 more rows in the tables"
-    pairs = [
-        one
-        for batch in range(80)
-        for one in rated(
-            repeated(f"a{batch}", [100.0], batch_size=batch),
-            repeated(f"b{batch}", [100.0 + batch], batch_size=batch),
-        )
-    ]
-    panel = panel_of(comparison_chart(pairs, 0.02))
-    assert len(panel.y.names) == 60
-    assert panel.title == "lab resnet18 fp32; and 20 nearer to 1"
-    runs = [
-        observation(f"{env}{batch}", rate, env=env, batch_size=batch)
-        for env, rate in (("a", 10), ("b", 20), ("c", 40))
-        for batch in range(1, 31)
-    ]
-    pages = [panel_of(chart) for chart in against(None, runs)]
-    assert [len(panel.y.names) for panel in pages] == [40, 20]
-    assert len({panel.x.limits for panel in pages}) == 1
-    apart = [observation("a", env="a"), observation("b", env="b", batch_size=99)]
-    assert against(None, apart) == []
-    night = timedelta(days=1)
-    short = [
-        observation(f"{m}-{n}", 100.0 + n, arch=f"m{m}", started=make.NOON + n * night)
-        for m in range(14)
-        for n in range(5)
-    ]
-    panels = trend_chart(histories(short, METRICS["throughput_images_per_s"])).panels
-    assert (len(panels), panels[-1].x.label) == (12, "and 2 configurations more")
-    steady = observation("s", times_s=TIMES_S[:50])
-    assert traced_runs([steady, drifting()])[0].name == "a"
-
-
 # Rules of looks
-
-
-def test_sizes_grow_evenly_with_the_batch_and_areas_with_the_share_of_time():
-    diameters = [one.size_pt for one in marks(run_chart(of_sizes(8, 16, 32, 64, 128)))]
-    steps = [larger - smaller for larger, smaller in pairwise(diameters)]  # small ones on top
-    assert steps == pytest.approx([steps[0]] * 4)
-    assert steps[0] > 0.5
-    conv, norm = marks(of_ops(CONV, NORM))
-    assert (conv.size_pt / norm.size_pt) ** 2 == pytest.approx(9)
-    assert size_pt(0.0) > 0  # the shortest can be seen
 
 
 def test_a_model_keeps_its_colour_and_the_eighth_shares_grey():
@@ -343,48 +275,7 @@ def test_a_model_keeps_its_colour_and_the_eighth_shares_grey():
     assert model_colours(["b", "a", "b"]) == model_colours(["a", "b"])
 
 
-@pytest.mark.parametrize(
-    ("rates", "ticks"),
-    [((100, 103), (1.0, 1.01, 1.02, 1.03)), ((100, 210), (1.0, 1.5, 2.0, 2.5)), ((1, 30), None)],
-)
-def test_a_short_axis_has_ticks_between_its_ends(rates, ticks):
-    (chart,) = against(
-        None, [observation(env, rate, env=env) for env, rate in zip("ab", rates, strict=True)]
-    )
-    assert panel_of(chart).x.ticks == ticks
-
-
-@pytest.mark.parametrize(
-    ("heights", "expected"),
-    [
-        ([], []),
-        ([0.2, 0.8], [0.2, 0.8]),
-        ([0.5, 0.55], [0.5, 0.6]),
-        ([0.9, 0.95, 0.97], [0.8, 0.9, 1.0]),
-    ],
-)
-def test_labels_are_spread_no_further_than_needed(heights, expected):
-    assert spread(heights, 0.1) == pytest.approx(expected)
-
-
 # The figures of a report
-
-
-def test_a_report_has_a_figure_for_each_kind_of_sample_and_of_memory():
-    """Of images and sequences; of a processor's modelled memory and a GPU's measured one."""
-    runs = place_runs([make.run_record(), make.sequence_record()], [])
-    titles = {one.title for one in run_figures(runs, {})}
-    assert {f"Models and machines, {sample}" for sample in ("images", "sequences")} <= titles
-    peak = {"peak_memory_allocated_bytes": 10**9, "peak_memory_reserved_bytes": 10**9}
-    on_gpu = {"environment": make.environment(label="gpu-lab", device=make.gpu())}
-    records = []
-    for batch in (8, 16):
-        gpu = {**on_gpu, "measurement": samples.measurement((1.0,) * 10, batch, **peak)}
-        resolved = make.resolved(batch_size=batch, backend="cuda")
-        records += [make.run_record(f"cpu-{batch}", batch)]
-        records += [make.run_record(f"gpu-{batch}", batch, resolved=resolved, **gpu)]
-    titles = {one.title for one in run_figures(place_runs(records, []), {})}
-    assert {"Memory over batch size, lab", "Memory over batch size, gpu-lab"} <= titles
 
 
 def test_no_figure_takes_the_file_of_another(tmp_path):

@@ -73,14 +73,6 @@ def test_ops_are_ranked_by_time_and_shares_sum_to_one():
     assert [op.why_no_place for op in found.unknown] == ["a view"]
 
 
-def test_an_op_faster_than_dram_came_from_a_cache_and_is_no_fault():
-    # 1 GB in 10 ms is 100 GB/s, twice the roof; 2 GB in 50 ms is 40 GB/s.
-    found = places(RELU, NORM)
-    assert [op.from_cache for op in found] == [False, True]
-    assert check_ops(found, ROOF) == ()
-    assert places(RELU, roof=None)[0].from_cache is None
-
-
 @pytest.mark.parametrize(
     ("label", "counts", "reason"),
     [
@@ -126,28 +118,6 @@ def test_a_kernel_by_hand():
     assert kernel.flops_per_s == 1e11
     assert kernel.intensities == {"L1": 5, "L2": 10, "DRAM": 20}
     assert (kernel.rank, kernel.share, kernel.name) == (1, 1, "sgemm")
-
-
-def test_kernels_without_flop_or_unknown_have_no_place_but_their_time_counts():
-    unknown = samples.kernel("u", 0.02, flops=None)
-    timeless = samples.kernel("t", None)
-    found = place_kernels(
-        samples.counters(
-            timeless, unknown, samples.kernel("copy", 0.04, flops=0), samples.kernel("g", 0.14)
-        )
-    )
-    assert [kernel.name for kernel in found] == ["g", "copy", "u", "t"]
-    assert [kernel.name for kernel in found.placed] == ["g"]
-    assert time_share(found.without_flops) == pytest.approx(0.2)
-    assert [kernel.name for kernel in found.without_flops] == ["copy"]
-    assert [kernel.name for kernel in found.unknown] == ["u", "t"]
-    assert found[3].share is None
-    # a level that was not counted or moved nothing has no point
-    partial = samples.kernel(flops=100, l1_bytes=None, l2_bytes=10, dram_bytes=0)
-    (kernel,) = place_kernels(samples.counters(partial))
-    assert kernel.intensities == {"L2": 10}
-    nowhere = samples.kernel(l1_bytes=None, l2_bytes=None, dram_bytes=0)
-    assert place_kernels(samples.counters(nowhere)).placed == ()
 
 
 @pytest.mark.parametrize(

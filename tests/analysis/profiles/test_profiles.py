@@ -11,7 +11,7 @@ import pytest
 import samples
 
 from analysis import place_runs
-from analysis.profiles import explains, profiles_of
+from analysis.profiles import explains
 from analysis.runs.place import place_profiles
 from analysis.runs.points import roofline_point
 from bench.config import RunConfig
@@ -162,37 +162,10 @@ def test_a_profile_belongs_to_its_run_or_to_the_configuration_on_the_device():
     assert not explains(make.profile(config=RunConfig(arch="vgg16"), timed_record_id=None), run)
 
 
-def test_the_runs_own_profile_goes_first_then_the_newest():
-    def at(hours, record_id, timed):
-        created = make.NOON + timedelta(hours=hours)
-        return make.profile(record_id, created=created, timed_record_id=timed)
-
-    profiles = [at(1, "own", "run-1"), at(2, "old", None), at(3, "new", "run-2")]
-    order = [one.record_id for one in profiles_of(make.run_record(), profiles)]
-    assert order == ["own", "new", "old"]
-
-
 def results(*profiles, runs=None, ceilings=None):
     ceilings = [make.ceilings_record()] if ceilings is None else ceilings
     found = place_runs(runs or [make.run_record()], ceilings, profiles)
     return place_profiles(profiles, found, ceilings, run_ids={"profile-1": "tracked"})
-
-
-def test_a_profile_as_a_reader_meets_it():
-    (result,) = results(make.profile())
-    label = "lab resnet18 fp32 batch 10"
-    assert (result.number, result.name, result.label) == (1, "tracked", label)
-    assert [run.number for run in result.runs] == [1]
-    facts = result.facts()
-    assert facts["explains"] == ["run-1"]
-    for name in ("intensity_counted", "traffic_amplification"):
-        assert facts[name] == getattr(point(make.profile()), name)
-    (result,) = results(make.profile(), ceilings=[])
-    assert result.problems[0].startswith("not held against a roof: no ceilings were measured")
-    assert len(result.kernels) == 2
-    # the run that it was made of comes first
-    (result,) = results(make.profile(), runs=[make.run_record("run-0"), make.run_record("run-1")])
-    assert [run.name for run in result.runs] == ["run-1", "run-0"]
 
 
 def judged(level, **changes):
@@ -232,13 +205,3 @@ def test_the_worst_of_a_profiles_findings_is_its_verdict(profile, verdict, probl
     assert len(result.problems) == len(problems)
     for found, problem in zip(result.problems, problems, strict=True):
         assert problem in found
-
-
-def test_profiles_are_numbered_by_the_runs_they_explain():
-    runs = [make.run_record("b", config=RunConfig(arch="vgg16", batch_size=10)), make.run_record()]
-    of_vgg = make.profile("v", config=runs[0].config, timed_record_id="b")
-    of_none = make.profile("n", config=RunConfig(arch="alexnet"), timed_record_id=None)
-    found = results(of_none, of_vgg, make.profile(), runs=runs)
-    numbers = [(each.number, each.record.record_id) for each in found]
-    assert numbers == [(1, "profile-1"), (2, "v"), (3, "n")]
-    assert found[2].runs == ()

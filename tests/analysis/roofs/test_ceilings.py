@@ -7,7 +7,6 @@ import samples
 from analysis.report.write import doubtful_roofs
 from analysis.roofs.ceilings import UsedCeiling, choose_ceiling, datasheet_ceiling
 from analysis.runs.place import place_runs
-from analysis.runs.points import roofline_point
 from bench.errors import Unknown
 from bench.records import Finding
 from bench.records.environment import environment_id
@@ -41,16 +40,6 @@ def refused(record, ceilings):
 
 
 BUSY = Finding(code="busy-host", level="suspect", message="others used 40% of the processor")
-
-
-def test_a_roof_without_a_doubt_goes_before_a_newer_one_with():
-    doubtful = make.ceilings_record("doubtful", hours=2, verdict=make.suspect(BUSY))
-    clean = make.ceilings_record("clean", verdict=make.CLEAN)
-    assert chosen(make.run_record(), [doubtful, clean]).record_id == "clean"
-    assert chosen(make.run_record(), [doubtful]).doubts == (BUSY,)
-    point = roofline_point(make.run_record(), [doubtful])
-    assert "others used 40%" in point.findings[0].message
-    assert point.level == "clean"  # the run's own numbers are no worse for it
 
 
 def test_a_doubtful_roof_is_one_problem_of_all_runs_under_it():
@@ -135,14 +124,6 @@ def test_another_device_driver_limit_mode_or_half_a_roof_is_no_roof(changes, rea
     roof = make.ceiling(backend="cuda", **{name: changes[name] for name in of_roof})
     device = {name: value for name, value in changes.items() if name not in of_roof}
     assert reason in refused(GPU_RUN, [gpu_ceilings(ceilings=(roof,), **device)])
-
-
-def test_an_emulated_mode_has_no_roof_and_the_remedy_is_not_to_measure_one():
-    """`mlproject ceilings` measures what a device computes natively: it can never be the remedy."""
-    run = make.run_record(resolved=make.resolved(math_mode="bf16", native_math=False))
-    reason = refused(run, [make.ceilings_record()])
-    assert "precision=amp or fp32" in reason
-    assert "mlproject ceilings" not in reason
 
 
 def test_a_processor_with_fewer_instructions_is_held_against_its_own_roof():

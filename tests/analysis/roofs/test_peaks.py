@@ -1,11 +1,9 @@
 """The table of datasheet peaks against arithmetic, and a user's own file of them."""
 
-import factories as make
 import pytest
 
-from analysis.roofs.ceilings import datasheet_ceiling
 from analysis.roofs.roof import Peaks, datasheet_peaks, read_peaks
-from bench.errors import Unknown, UserError
+from bench.errors import UserError
 
 #: Units, their boost clock in MHz, FLOP per clock of one unit in fp32 and in 16 bits, the bits and
 #: GT/s of the memory, and the clock of the 16-bit figure where it is another. NVIDIA publishes no
@@ -72,17 +70,6 @@ def test_every_figure_follows_from_the_units_and_clocks():
         assert rates == sorted(rates)
 
 
-#: Some with sparsity, one with fp16 accumulation, in TFLOP/s.
-@pytest.mark.parametrize(
-    ("name", "mode", "sparse"),
-    [("h200", "bf16", 1979), ("h100 80gb hbm3", "tf32", 989), ("geforce rtx 4090", "fp16", 330)],
-)
-def test_a_sparse_figure_would_be_found(name, mode, sparse):
-    (row,) = (row for row in datasheet_peaks() if name in row.names)
-    values = row.model_dump() | {f"{mode}_tflop_per_s": sparse}
-    assert misquoted(Peaks.model_validate(values)) == [mode]
-
-
 # A user's own file
 
 HEADER = ",".join(Peaks.model_fields)
@@ -92,20 +79,6 @@ def own_peaks(folder, *rows, header=HEADER):
     path = folder / "own.csv"
     path.write_text("\n".join((header, *rows)), encoding="utf-8")
     return path
-
-
-def test_a_row_of_ones_own_goes_before_ours_and_names_its_file(tmp_path):
-    path = own_peaks(tmp_path, "NVIDIA H200|My GPU,,,50,,,,4000,a letter", "Other,80,,1,,,,2,b")
-    own = read_peaks(path)
-    for name in ("NVIDIA H200", "my  gpu"):
-        ceiling, roof = datasheet_ceiling(make.gpu(name=name), "fp32", own)
-        assert (roof.peak_flops_per_s, roof.peak_bytes_per_s) == (50e12, 4000e9)
-        assert ceiling.source == "a letter (own.csv)"
-    # The row stands for the whole device: no figure of ours fills what it leaves out.
-    assert isinstance(datasheet_ceiling(make.gpu(name="NVIDIA H200"), "bf16", own), Unknown)
-    other = make.gpu(name="Other", power_limit_w=70)
-    assert isinstance(datasheet_ceiling(other, "fp32", own), Unknown)
-    assert datasheet_ceiling(make.gpu(name="NVIDIA L4"), "fp32", own)[1].peak_bytes_per_s == 300e9
 
 
 @pytest.mark.parametrize(
@@ -132,12 +105,3 @@ def test_a_row_that_is_no_roof_is_refused_with_its_line(tmp_path, rows, message)
         read_peaks(path)
     assert str(refusal.value).startswith(f"peaks={str(path)!r}, {message}")
     assert "\n" not in str(refusal.value)
-
-
-def test_a_file_that_is_no_table_of_peaks_is_refused(tmp_path):
-    row = "A,,,1,,,,2,s"
-    for header in ("", "devices;source", HEADER.replace("fp32_tflop_per_s", "fp32_tflops")):
-        with pytest.raises(UserError, match=f"line 2: .*: the columns are {HEADER}"):
-            read_peaks(own_peaks(tmp_path, row, header=header))
-    with pytest.raises(UserError, match=r"none.csv': cannot be read as UTF-8 text"):
-        read_peaks(tmp_path / "none.csv")

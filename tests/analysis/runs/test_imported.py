@@ -4,18 +4,12 @@ from pathlib import Path
 
 import factories as make
 import pytest
-from observed import Server
 
 from analysis.figures import run_chart
 from analysis.findings import find_all
-from analysis.report.opening import opening
-from analysis.report.run_tables import configuration_tables, run_tables
-from analysis.report.write import number_runs
 from analysis.roofs import ceilings as by_name
 from analysis.roofs.roof import Peaks, datasheet_peaks, normalised
-from analysis.runs.place import place, place_runs
-from analysis.runs.run import distinguished
-from analysis.server.pull import pull_points, pull_records, pull_runs
+from analysis.runs.place import place
 from tracking.importing import Result, SourceFile
 from tracking.importing.ledger import record_of
 from tracking.importing.work import judge_claims
@@ -74,34 +68,9 @@ def test_a_result_stands_under_the_datasheet_of_its_devices_very_name():
     assert eight.settings["devices"] == "4"
 
 
-@pytest.mark.parametrize(
-    ("published", "name"),
-    [
-        ("NVIDIA H100-SXM5-80GB", "NVIDIA H100 80GB HBM3"),
-        ("H100 80GB SXM5", "NVIDIA H100 80GB HBM3"),
-        ("A100_SXM4_40GB", "NVIDIA A100-SXM4-40GB"),
-        ("H200 140GB SXM", "NVIDIA H200"),
-    ],
-)
-def test_names_of_published_results_mean_one_part(published, name):
-    assert place(result(device=published)).point.ceiling.device == name
-    assert place(result(device="H100")).point is None  # three parts
-    assert place(result(device="B200 192GB")).point is None
-
-
 def test_every_published_name_leads_to_a_row_of_the_datasheets():
     known = {name for row in datasheet_peaks() for name in row.names}
     assert {normalised(name) for name in by_name._PUBLISHED.values()} <= known
-
-
-def test_fp32_is_held_against_tf32_where_that_is_higher_and_says_so():
-    on_l4, on_t4 = place(result()), place(result(device="Tesla T4"))
-    assert (on_l4.point.ceiling.math_mode, on_l4.point.roof.peak_flops_per_s) == ("tf32", 60e12)
-    assert "fp32 under the roof of tf32" in on_l4.findings[0].message
-    assert (on_t4.point.ceiling.math_mode, on_t4.point.roof.peak_flops_per_s) == ("fp32", 8.1e12)
-    assert "tf32" not in on_t4.findings[0].message
-    half = make.complexity(precision="amp-fp16", math_mode="fp16")
-    assert place(result(complexity=half, precision="amp")).point.ceiling.math_mode == "fp16"
 
 
 def test_the_newest_roof_measured_on_such_a_device_goes_first_and_a_users_peaks_second():
@@ -150,15 +119,6 @@ def test_what_is_not_known_gives_no_place(changes, reason):
     assert run.problems == (f"not placed: {run.refusal}",)
 
 
-def test_what_was_not_counted_is_no_metric():
-    record = result().replaced({"complexity": "not a torchvision model"}, complexity=None)
-    assert place(record).refusal == "no complexity: not a torchvision model"
-    assert "attained_gflops" not in place(record).metrics
-    metrics = place(result(precision=None)).metrics
-    assert metrics["step_gflop"] == 100
-    assert not {"step_gb_fused", "intensity_min", "activations_mb"} & metrics.keys()
-
-
 def test_impossible_numbers_are_found_by_the_rule_of_measured_runs():
     h100 = {"device": "NVIDIA H100 80GB HBM3", "precision": "amp-fp16", "arch": "resnet50"}
     nodes = {"devices": 8, "nodes": 64}
@@ -197,46 +157,6 @@ def test_stated_gflops_are_a_finding_with_both_figures():
     (finding,) = (one for one in find_all([run]) if one.kind == "stated GFLOP/s")
     assert "states 50 GFLOP/s" in finding.headline
     assert "training step are 100" in finding.headline
-
-
-def test_tables_and_sentences_call_it_modelled():
-    placed = place(result(assumed=("images of 224 pixels",)))
-    runs = distinguished([placed, place(result(device="Apple M3 Max", env="mac"))])
-    summary = make.cells_of(configuration_tables(runs)["summary"])
-    assert [row["verdict"] for row in summary] == ["imported, modelled", "imported"]
-    tables = run_tables(runs)
-    (row,) = make.cells_of(number_runs(runs).put_in(tables["points"]))
-    assert (row["no."], row["work"]) == ("1", "imported, modelled")
-    headings = make.cells_of(tables["imported"])[0].keys()
-    assert {"assumed of its step", "not placed because"} <= headings
-    assert "GFLOP/s, stated" not in headings  # no file states any
-    assert "by modelled work 100 GFLOP/s" in opening([placed])[1]
-    assert "or waiting for images" in opening([placed])[1]
-    assert not any(one.kind == "next knob" for one in find_all(runs))  # what is on is not known
-    measured = place_runs([make.run_record()], [make.ceilings_record()])
-    assert "work" not in make.cells_of(run_tables(measured)["points"])[0]
-
-
-def test_tracked_results_are_pulled_with_their_places(monkeypatch):
-    Server(monkeypatch, {"r1": result(), "r2": result(device=None)})
-    gathered = pull_records()
-    assert [run.point is not None for run in gathered.runs()].count(True) == 1
-    table = pull_runs(roofs=True).set_index("run_id")
-    assert (table["bound"]["r1"], table["math_mode"]["r1"]) == ("not known", "tf32")
-    assert table["verdict_under_roof"]["r1"] == "not judged"
-    assert table["not_placed"]["r2"].startswith("on which device it ran")
-    points = pull_points()
-    assert points["run_id"].tolist() == ["r1"]
-    assert points["imported"].tolist() == [True]
-
-
-def test_logs_of_one_configuration_are_repeats_and_no_file_tells_them_apart():
-    first, second = result(), result(11.0)
-    second = second.replaced(source_file="other.csv")
-    one, other = distinguished([place(first), place(second)])
-    assert (one.distinction, other.distinction) == ("", "")
-    (summary,) = make.cells_of(configuration_tables([one, other])["summary"])
-    assert summary["repeats"] == "2"
 
 
 def test_long_names_of_machines_leave_room_for_the_picture():

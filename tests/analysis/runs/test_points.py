@@ -5,14 +5,13 @@ from datetime import timedelta
 
 import factories as make
 import pytest
-import samples
 from hypothesis import given
 from hypothesis import strategies as st
 from observed import observation
 
 from analysis import RecordSet, place, place_runs
 from analysis.comparison.kinds import on_one_device
-from analysis.runs.frame import run_facts, run_row
+from analysis.runs.frame import run_row
 from analysis.runs.groups import group_runs
 from analysis.runs.points import RooflinePoint, roofline_point
 from bench.records.metrics import attained_flops_per_s, summary
@@ -99,21 +98,6 @@ def test_a_point_by_hand_which_is_what_is_logged(case):
             assert known[name] == metrics[name]
 
 
-def test_an_iteration_divides_into_phases_and_a_rest():
-    def phases(**times_s):
-        timed = {name: (time_s,) * 4 for name, time_s in times_s.items()}
-        measured = samples.measurement((1.0,) * 4, 10, phase_times_s=timed)
-        return run_row(place(make.run_record(measurement=measured)))
-
-    row = phases(data=0.1, forward=0.2, backward=0.4)
-    assert row["iteration_ms"] == 1000
-    assert row["other_ms"] == pytest.approx(300)
-    shares = [row[f"{name}_share"] for name in ("data", "forward", "backward", "other")]
-    assert shares == pytest.approx([0.1, 0.2, 0.4, 0.3])
-    assert phases(forward=1.001)["other_ms"] == 0  # two clocks
-    assert "other_ms" not in run_row(place(make.run_record()))
-
-
 def test_a_row_has_the_first_sensor_that_is_there_and_shares_of_cores_as_cores():
     metrics = {"cpu_package_power_w_mean": 60.0, "other_cpu_percent_mean": 250.0}
     metrics |= {"user_s": 30.0, "system_s": 10.0, "real_s": 20.0}
@@ -175,20 +159,6 @@ def test_no_number_is_nan_and_none_is_negative(flops, fused, spread, step_s, wai
     assert placed.fraction_of_roof_min <= placed.fraction_of_roof_max
 
 
-@given(AMOUNTS, AMOUNTS, st.floats(1e-3, 1e3), st.sampled_from([10, 1000, 10**6]))
-def test_fractions_do_not_depend_on_the_units(flops, fused, step_s, factor):
-    def fractions(scale):
-        counts = {"step_flops": flops, "fused_bytes": fused, "eager_bytes": 2 * fused}
-        work = make.complexity(**{name: count * scale for name, count in counts.items()})
-        roof = make.ceiling(peak_flops_per_s=200e9 * scale, peak_bytes_per_s=50e9 * scale)
-        measured = make.measurement(step_s=step_s, iterations=2)
-        record = make.run_record(complexity=work, measurement=measured)
-        placed = point(record, [make.ceilings_record(ceilings=(roof,))])
-        return [placed.fraction_of_roof_min, placed.fraction_of_roof_max, placed.fraction_of_peak]
-
-    assert fractions(factor) == pytest.approx(fractions(1))
-
-
 @pytest.mark.parametrize(("backend", "roofs"), [("cpu", 1), ("cuda", 3)])
 def test_several_devices_do_the_work_of_all_under_the_roofs_there_are(backend, roofs):
     """Three processes of one CPU share that machine's roof; three GPUs have three."""
@@ -227,18 +197,6 @@ def test_machines_of_several_kinds_under_one_label_get_a_number():
     second = make.environment(device=make.gpu(uuid="GPU-2"), cpu_model="another host")
     found = RecordSet.of([first, make.run_record("b", environment=second)])
     assert found.with_unique_labels() == found
-
-
-def test_a_measurement_of_the_loader_alone_says_nothing_of_training():
-    why = {"complexity": "data_only=true: no model ran"}
-    settings = {"data": "photos", "data_only": True}
-    record = make.run_record("loader", settings=settings).replaced(why, complexity=None)
-    assert roofline_point(record, CEILINGS).reason == f"no complexity: {why['complexity']}"
-    runs = {run.name: run for run in place_runs([record, make.run_record("trained")], [])}
-    assert runs["loader"].metrics["loader_images_per_s"] > 0
-    assert run_facts(runs["loader"])["throughput_images_per_s"] is None
-    [group] = group_runs(runs.values())
-    assert group.names == ("trained",)
 
 
 # Scaling efficiency, and the run that one on several devices is held against
@@ -286,13 +244,3 @@ def test_the_pair_is_the_same_configuration_on_a_device_of_the_same_kind():
     pair = one(environment=card("GPU-5"), settings=asked)
     assert held_against(run, [*others, pair])[0] is pair
     assert held_against(run, [one(environment=card("GPU-5"), settings={"threads": 2})]) is None
-
-
-def test_the_same_repeat_goes_before_the_newest():
-    run = many(settings={**FOUR, "repeat": 2})
-    first, second = one(), one(settings={"repeat": 2})
-    newest = one(created=make.NOON + timedelta(days=1))
-    assert held_against(run, [first, second, newest])[0] is second
-    assert held_against(many(settings={**FOUR, "repeat": 9}), [first, newest])[0] is newest
-    assert held_against(one(), [one()]) is None
-    assert held_against(many(settings={**FOUR, "arch": "vgg16"}), [first]) is None

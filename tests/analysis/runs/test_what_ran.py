@@ -2,20 +2,17 @@
 
 import factories as make
 import pytest
-import samples
 
 from analysis.findings import KINDS
 from analysis.findings.differences import uplifts
 from analysis.prediction import choose_curve
 from analysis.report.run_tables import configuration_tables
-from analysis.runs.frame import configurations
 from analysis.runs.groups import batch_curves, group_runs
 from analysis.runs.place import place_runs
 
 CUDA = {"backend": "cuda", "pin_memory": True}
 FP16 = {"math_mode": "fp16", "autocast_dtype": "fp16", "loss_scaling": True}
 BF16 = {"math_mode": "bf16", "autocast_dtype": "bf16"}
-EMULATED = BF16 | {"native_math": False}
 
 
 def placed(*asked_and_ran, batch=10):
@@ -55,67 +52,6 @@ def test_what_ran_alike_is_one_configuration(one, other):
     assert {run.distinction for run in runs} == {""}
 
 
-LIMITED = {"variables": {"ONEDNN_MAX_CPU_ISA": "AVX2"}}
-OLD, NEW = ({"model_code": samples.model_code(digest=name)} for name in ("old", "new"))
-
-
-@pytest.mark.parametrize(
-    ("machines", "sizes", "distinctions"),
-    [
-        # a processor without its newer instructions
-        (({}, LIMITED, LIMITED), [1, 2], ["", "instructions avx2", "instructions avx2"]),
-        # two versions of a user's model
-        ((OLD, NEW, NEW, {}), [1, 2, 1], ["code old", "code new", "code new", ""]),
-    ],
-)
-def test_what_a_machine_ran_otherwise_is_another_configuration(machines, sizes, distinctions):
-    environments = [make.environment(**own) for own in machines]
-    records = [make.run_record(f"r{n}", environment=own) for n, own in enumerate(environments)]
-    runs = place_runs(records, [])
-    assert [len(group.runs) for group in group_runs(runs)] == sizes
-    assert [run.distinction for run in runs] == distinctions
-    if machines[0] is OLD:
-        assert runs[0].software["model's commit"] == f"{'c' * 12} changed"
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "words"),
-    [
-        ({"threads": 1}, {"threads": 2}, "threads 1"),
-        ({"channels_last": True}, {"channels_last": False}, "channels_last true"),
-        ({"allocator": "preloaded"}, {"allocator": "retain"}, "allocator preloaded"),
-        (CUDA, {"backend": "cpu"}, "backend cuda"),
-        (BF16 | {"depthwise_fp32": True}, BF16, "depthwise_fp32 true"),
-    ],
-)
-def test_what_ran_otherwise_is_another_configuration_and_its_rows_say_in_what(one, other, words):
-    asked = {"precision": "amp" if "autocast_dtype" in one else "fp32"}
-    runs = placed((asked, one), (asked, other), (asked, other))
-    found = group_runs(runs)
-    assert [len(group.runs) for group in found] == [1, 2]
-    assert words in found[0].label
-    assert len({group.label for group in found}) == 2
-    cells = make.cells_of(configuration_tables(runs)["summary"])
-    assert words in cells[0]["model"]
-    assert len({(row["model"], row["precision"]) for row in cells}) == 2
-
-
-def test_a_run_that_failed_before_auto_had_a_value_repeats_those_that_asked_alike():
-    auto = {"batch_size": "auto"}
-    runs = place_runs(
-        [
-            make.run_record("measured", 16, settings=auto),
-            make.failed_record("early", settings=auto),
-            make.failed_record("nowhere", settings=auto, environment=None),
-            make.failed_record("larger", settings=auto, resolved=make.resolved(batch_size=32)),
-            make.failed_record("asked", settings={"batch_size": 64}),
-        ],
-        [],
-    )
-    names = [[run.name for run in one.runs] for one in configurations(runs)]
-    assert names == [["measured"], ["larger"], ["asked"]]
-
-
 def test_amp_that_ran_in_fp32_has_no_uplift_and_every_row_says_so():
     runs = placed(({}, {}), ({}, {}), ({"precision": "amp"}, {}))
     (group,) = group_runs(runs)
@@ -131,19 +67,3 @@ def test_amp_that_ran_in_fp32_has_no_uplift_and_every_row_says_so():
     assert found.headline.startswith("lab, resnet18: no uplift of amp. Amp ran in fp32: ")
     assert choose_curve(runs, "resnet18", "amp")[0].names == ("r3",)
     assert choose_curve(runs, "resnet18", "fp32")[0].names == ("r1", "r2", "r3")
-
-
-@pytest.mark.parametrize(
-    ("asked", "uplift", "words"),
-    [
-        ("amp", None, "no uplift of amp. Emulated"),
-        ("amp-bf16", "1", "amp-bf16 (emulated) measured as fast as fp32; 1 of 1 undecided"),
-    ],
-)
-def test_an_emulation_is_rated_only_where_it_was_asked_for(asked, uplift, words):
-    runs = placed(({}, {}), ({"precision": asked}, EMULATED))
-    (row,) = make.cells_of(configuration_tables(runs)["uplift"])
-    assert (row["precision"], row.get("times as fast")) == ("amp-bf16", uplift)
-    assert row["note"] == "emulated: this device has no such arithmetic"
-    (found,) = KINDS["precision uplift"].findings(runs)
-    assert words in found.headline

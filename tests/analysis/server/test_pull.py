@@ -23,7 +23,7 @@ from bench.records.metrics import MEAN_SERIES
 from tracking import schema
 from tracking.content import content_of
 from tracking.importing import read_results
-from tracking.schema import PROFILES_FILTER, runs_filter
+from tracking.schema import runs_filter
 
 FILTER = "params.arch = 'a'"
 SAMPLED = tuple(
@@ -113,47 +113,12 @@ def test_a_row_holds_the_record(kind):
     assert missing_as_none(row, ROWS[kind]) == ROWS[kind]
 
 
-def test_types_hold_with_and_without_rows():
-    real = "max_seconds throughput_images_per_s forward_time_s device_memory_gb counted_dram_gb"
-    expected = {
-        "string": ("run_id", "batch_size_given", "zone"),
-        "datetime64[ns, UTC]": ("started",),
-        "Int64": ("batch_size", "iters", "seed", "iterations", "parameters", "repeats"),
-        "boolean": ("augment", "channels_last", "imported"),
-        "float64": real.split(),
-    }
-    for runs in ([], [tracked(make.run_record())], [Tracked()]):
-        table = tracked_frame(runs)
-        found = {kind: {str(table[name].dtype) for name in expected[kind]} for kind in expected}
-        assert found == {kind: {kind} for kind in expected}
-        assert len(table) == len(runs)
-    names = ["forward_time_s", "parameters", "device_memory_gb", "zone"]
-    assert table[names].isna().all(axis=None)
-    # odd values are missing, no errors
-    params = {"iters": "many", "augment": "maybe", "resolved_max_seconds": "none"}
-    odd = Tracked(params=params, metrics={"attained_gflops": float("nan"), "iterations": 3.0})
-    row = tracked_frame([odd]).iloc[0]
-    assert row[["iters", "augment", "max_seconds", "attained_gflops"]].isna().all()
-    assert row["iterations"] == 3
-
-
 @pytest.mark.parametrize(
     ("logged", "value"),
     [("'/my data'", "/my data"), ("synthetic", "synthetic"), ("''", ""), ("'it''s'", "its")],
 )
 def test_the_shell_quotes_of_mlflow_run_are_undone(logged, value):
     assert tracked_frame([Tracked(params={"data": logged})])["data"][0] == value
-
-
-@pytest.mark.parametrize(
-    "record", [*EVERY_KIND.values(), published_records()["line-2"]], ids=[*EVERY_KIND, "imported"]
-)
-def test_every_logged_metric_has_a_column(record):
-    run = tracked(record)
-    table = tracked_frame([run], [run])
-    shown = {name for name in table.columns if not table[name].isna().all()}
-    logged = {name for name in run.metrics if not name.startswith(schema.TELEMETRY_PREFIX)}
-    assert logged - {schema.ITERATION_TIME_MS} <= shown
 
 
 def test_every_metric_that_a_record_of_any_kind_may_log_has_a_column(monkeypatch):
@@ -196,14 +161,6 @@ def test_iterations_have_their_phases_where_these_were_timed(monkeypatch):
     assert table.loc["not", "iteration_time_ms"].tolist() == [1000.0] * 10
 
 
-def test_tags_of_ones_own_are_columns():
-    mine = Tracked(tags={"team": "vision", "mlflow.user": "me", schema.CAMPAIGN: "night"})
-    table = tracked_frame([mine, tracked(make.run_record(), "r2")])
-    assert [name for name in table if "." in name] == ["tags.team"]
-    assert (table["tags.team"][0], table["campaign"][0]) == ("vision", "night")
-    assert pd.isna(table["tags.team"][1])
-
-
 def test_filters_are_joined_and_a_campaign_cannot_end_one():
     assert runs_filter(kind="measurement") == "tags.`mlproject.kind` = 'measurement'"
     assert runs_filter(" params.arch = 'vgg16' ", "night-1", kind="measurement") == (
@@ -213,18 +170,6 @@ def test_filters_are_joined_and_a_campaign_cannot_end_one():
     for campaign in ("", "x' or '1' = '1", "a`b", 'a"b', "a\\"):
         with pytest.raises(UserError, match="campaign="):
             runs_filter("", campaign, kind="measurement")
-
-
-def test_pull_asks_the_server_it_was_given(monkeypatch):
-    server = Server(monkeypatch, {"r1": make.run_record()})
-    table = pull_runs(FILTER, experiments=["night"], tracking_uri="http://server", refresh=True)
-    assert len(table) == 1
-    kinds = ("measurement", "imported", "trace")
-    assert server.asked == [
-        *((runs_filter(FILTER, kind=kind), ["night"], "http://server", True) for kind in kinds),
-        (PROFILES_FILTER, None, "http://server", True),
-    ]
-    assert server.fetched == []  # a table without roofs takes no record
 
 
 def test_with_roofs_each_row_says_where_the_run_stands_or_why_not(monkeypatch):
@@ -305,31 +250,6 @@ def test_points_are_the_placed_rows_with_the_numbers_of_their_place(monkeypatch)
     assert empty.dtypes.drop("run_id").equals(table.dtypes[empty.columns.drop("run_id")])
 
 
-def test_the_profile_that_does_not_fit_a_run_counts_nothing_in_its_point(monkeypatch):
-    counted = make.run_record(measurement=make.measurement(work=make.WORK))
-    other = make.profile(counters=samples.counters(*make.kernels(dram_gb=1.0)))  # under compulsory
-    for profile, logged, placed in ((make.profile(), 5, 5), (other, 100, None)):
-        Server(monkeypatch, {"r1": counted, "c1": make.ceilings_record(), "p1": profile})
-        assert pull_runs()["intensity_counted"][0] == logged
-        found = missing_as_none(pull_points().iloc[0], ("intensity_counted",))
-        assert found == {"intensity_counted": placed}
-        monkeypatch.undo()
-
-
-def test_imported_runs_stand_in_the_table_with_what_their_ledger_says(monkeypatch):
-    records = published_records()
-    Server(monkeypatch, {"r1": make.run_record(), **records})
-    table = pull_runs()
-    assert table["imported"].value_counts().to_dict() == {True: 48, False: 1}
-    assert not table.loc[table["run_id"] == "r1", "imported"].item()
-    row = table[table["imported"]].iloc[0]
-    told = tracked(records[row["run_id"]])
-    for name in ("throughput_images_per_s", "throughput_images_per_s_std"):
-        assert row[name] == told.metrics[name]
-    assert (row["batch_size"], row["repeats"]) == (int(told.params["batch_size"]), 3)
-    assert row[["batch_size_given", "workers", "intensity_min"]].isna().all()
-
-
 # Records
 
 
@@ -347,20 +267,6 @@ def test_each_record_is_read_once_and_what_cannot_be_read_is_named(monkeypatch):
     assert pull_records(traces=True).profiles == [profile, other]
 
 
-def test_imported_runs_come_as_what_they_say(monkeypatch):
-    records = published_records()
-    server = Server(monkeypatch, records)
-    found = pull_records(campaign="old")
-    assert found.imported == list(records.values())
-    runs = found.runs()
-    assert len(runs) == 48
-    assert runs[0].label == "colab_t4 mobilenet_v2 fp32 batch 128"  # in the order of a report
-    assert runs[0].name.startswith("line-")
-    asked = [query for query, *_ in server.asked]
-    wanted = [runs_filter("", "old", kind=kind) for kind in ("measurement", "imported")]
-    assert asked == [*wanted, runs_filter(kind="ceilings")]
-
-
 def test_records_from_disk_are_sorted_by_kind_and_campaign():
     night = make.run_record("a", config=RunConfig(campaign="night"))
     other, roofs = make.run_record("b"), make.ceilings_record()
@@ -374,16 +280,6 @@ def test_records_from_disk_are_sorted_by_kind_and_campaign():
 
 
 # Which profile a row is of
-
-
-def test_a_row_holds_what_the_profile_counted():
-    runs = [tracked(make.run_record()), tracked(make.run_record("run-2"), "r2")]
-    table = tracked_frame(runs, [tracked(make.profile(), "p1")])
-    assert table["profile_run_id"].tolist() == ["p1", "p1"]  # the same configuration and device
-    # 100 GFLOP over 20 GB
-    expected = {"counted_dram_gb": 20, "intensity_counted": 5, "traffic_amplification": 2}
-    expected |= {"executed_gflop": 110, "ipc": None}
-    assert missing_as_none(table.iloc[0], expected) == expected
 
 
 @pytest.mark.parametrize(
@@ -403,13 +299,3 @@ def test_the_profile_of_a_row_is_a_possible_one_of_the_same_step(explained, chan
     table = tracked_frame([tracked(make.run_record())], [profile])
     found = table[["profile_run_id", "counted_dram_gb"]].notna()
     assert found.iloc[0].tolist() == [explained] * 2
-
-
-def test_of_several_profiles_the_one_that_counted_then_the_runs_own_is_taken():
-    run = tracked(make.run_record())
-    without = tracked(make.profile(counters=None), "newest")
-    alike = tracked(make.profile(timed_record_id=None), "alike")
-    own, older = tracked(make.profile(), "own"), tracked(make.profile(), "older")
-    of_all = [without, alike, own, older]
-    for profiles, taken in ((of_all[:1], "newest"), (of_all, "own"), (of_all[:2], "alike")):
-        assert tracked_frame([run], profiles)["profile_run_id"][0] == taken

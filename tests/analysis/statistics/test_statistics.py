@@ -7,7 +7,7 @@ import pytest
 from observed import LONG
 from scipy import signal, stats
 
-from analysis.statistics import estimate_ratio, find_outliers, mean_ratio
+from analysis.statistics import estimate_ratio, mean_ratio
 from analysis.statistics.ratios import deciding_repeats, smallest_change
 from analysis.statistics.repeats import (
     benjamini_hochberg,
@@ -107,18 +107,6 @@ def test_one_machine_a_side_is_covered_alone():
     assert covered(found, 1) < 0.6
 
 
-def test_one_window_on_each_side_gives_a_ratio_without_an_interval():
-    found = estimate_ratio(repeats_of([20.0]), repeats_of([10.0]))
-    assert found.ratio == pytest.approx(2)
-    why = "one run on each side: repeat-to-repeat variance unknown"
-    assert found.interval == found.error == Unknown(why)
-    assert (found.ends, found.p_above(1.0), found.p_below(1.0)) == ((None, None), 1, 1)
-    sums = summarised_repeats(10.0, None, 3)
-    assert "without their scatter" in estimate_ratio(sums, sums).interval.reason
-    known = estimate_ratio(of_logs(1, 2), of_logs(1, 2))
-    assert not mean_ratio([known, found]).interval
-
-
 def test_welch_by_hand():
     """Logs 1, 2, 3 against 1, 3, 5: variances 1 and 4, so the error is sqrt(1/3 + 4/3)."""
     found = estimate_ratio(of_logs(1, 2, 3), of_logs(1, 3, 5))
@@ -129,22 +117,6 @@ def test_welch_by_hand():
         stats.ttest_ind([1, 2, 3], [1, 3, 5], equal_var=False, alternative="less").pvalue
     )
     assert found.p_above(1.0) == pytest.approx(1 - found.p_below(1.0))
-
-
-def test_one_repeat_against_three_by_hand():
-    """Logs 4 against 1, 2, 3: the only variance is 1, the error sqrt(1 + 1/3), with 2 degrees."""
-    error = math.sqrt(4 / 3)
-    found = estimate_ratio(of_logs(4), of_logs(1, 2, 3))
-    assert found.error == pytest.approx((error, 2))
-    ends = (2 - 4.30265 * error, 2 + 4.30265 * error)
-    assert np.log(found.interval) == pytest.approx(ends, rel=1e-5)
-    assert found.ends == found.interval
-
-
-def test_repeats_that_came_without_their_scatter_add_no_degrees_of_freedom():
-    found = estimate_ratio(repeats_of([100.0, 110.0]), summarised_repeats(100.0, None, 10))
-    assert found.error.degrees == 1
-    assert found.interval.low < 0.6
 
 
 def test_a_mean_of_ratios_by_hand():
@@ -221,19 +193,6 @@ def test_so_many_repeats_find_the_change_that_is_there(among):
     assert smallest_change(deviation, number, among=among) <= change
     assert smallest_change(deviation, 3, among=among) > change
     assert deciding_repeats(a, a, 1.0, 0.025) == Unknown("over 50")  # none decides for equal sides
-
-
-def test_more_repeats_and_fewer_configurations_find_smaller_changes():
-    by_repeats = [smallest_change(0.01, count) for count in (3, 5, 10, 20)]
-    assert by_repeats == sorted(by_repeats, reverse=True)
-    assert smallest_change(0.01, 5, among=10) > smallest_change(0.01, 5)
-    assert smallest_change(0.0, 3, threshold=0.05) == pytest.approx(0.05)
-
-
-def test_outliers_are_named():
-    assert find_outliers([0.1] * 4 + [0.2] + [0.1] * 5) == (4,)
-    assert find_outliers([0.01] + [0.1] * 8 + [0.2]) == (9, 0)
-    assert find_outliers([0.1, 0.1001, 0.1]) == ()
 
 
 def test_corrections_by_hand():

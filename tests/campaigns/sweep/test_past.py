@@ -29,17 +29,6 @@ def past(records, **options):
     return runs
 
 
-def test_runs_are_known_by_configuration_and_repeat_and_the_last_one_counts(tmp_path):
-    filed(tmp_path, samples.failed_record("interrupted", config=config(repeat=2)))
-    runs = past(tmp_path)
-    assert runs.of(config(repeat=2)).outcome == "interrupted"
-    assert runs.of(config(repeat=1)) is None
-    assert runs.of(config(repeat=2, iters=7)) is None
-    filed(tmp_path, samples.run_record(config(repeat=2)))
-    runs.refresh()
-    assert runs.of(config(repeat=2)).outcome == "ok"
-
-
 @pytest.mark.parametrize(
     "record",
     [
@@ -66,27 +55,6 @@ def test_a_run_of_another_version_of_a_users_model_is_another_run(tmp_path, monk
     assert past(tmp_path / "records", elsewhere=elsewhere).of(mine) is not None
     (tmp_path / "mynet.py").write_text("net = 2\n")
     assert past(tmp_path / "records", elsewhere=elsewhere).of(mine) is None
-
-
-OLDER = PastRun(config(), HERE, "interrupted", "lost", "20260101T000000Z-00000000")
-WELL = PastRun(config(), HERE, "ok", None, "20260102T000000Z-00000000")
-NEWER = PastRun(config(), HERE, "crashed", "lost", "20260103T000000Z-00000000")
-
-
-@pytest.mark.parametrize(
-    ("elsewhere", "counts"),
-    [([], None), ([WELL], WELL), ([NEWER, OLDER], NEWER), ([WELL, OLDER, NEWER], WELL)],
-    ids=["none yet", "one", "newer of two failures", "one that went well"],
-)
-def test_of_runs_that_only_the_server_knows_one_counts(tmp_path, elsewhere, counts):
-    assert past(tmp_path / "none", elsewhere=elsewhere).of(config()) == counts
-
-
-def test_over_many_machines_every_environment_counts(tmp_path):
-    filed(tmp_path, samples.run_record(config(), environment=samples.environment(label="another")))
-    runs = PastRuns(tmp_path, "c", None)
-    runs.refresh()
-    assert runs.of(config()).outcome == "ok"
 
 
 def test_half_written_and_damaged_folders_are_passed_over(tmp_path):

@@ -27,14 +27,6 @@ def planned(*blocks, seed=0, **options):
     return plan_runs(matrix(*blocks, seed=seed), **{**known, **options})
 
 
-def test_every_configuration_comes_once_before_any_comes_again():
-    runs = planned(block(), campaign="spring", env="lab-1").runs
-    assert {(run.campaign, run.env) for run in runs} == {("spring", "lab-1")}
-    assert [run.repeat for run in runs] == [1] * 5 + [2] * 5 + [3] * 5
-    for start in (0, 5, 10):
-        assert {run.batch_size for run in runs[start : start + 5]} == {4, 8, 16, 32, 64}
-
-
 def test_each_round_has_an_order_of_its_own_that_the_seed_decides():
     def orders(seed):
         runs = planned(block(), seed=seed).runs
@@ -45,36 +37,9 @@ def test_each_round_has_an_order_of_its_own_that_the_seed_decides():
     assert len({tuple(orders(seed)) for seed in range(5)}) > 1
 
 
-def test_a_machine_takes_the_blocks_that_fit_it_and_names_the_others():
-    auto = block("any", 1, backend="auto", batches=(4,))
-    plan = planned(block("gpu", 1, backend="cuda"), block("host", 1), auto)
-    assert Counter(run.backend for run in plan.runs) == {"cpu": 5, "auto": 1}
-    assert list(map(str, plan.left_out)) == ["gpu: needs cuda"]
-
-
-def test_the_runs_of_devices_that_are_not_here_are_planned_as_on_a_machine_that_has_them():
-    mixed = Block("mixed", 2, (RunConfig(backend="cpu"), RunConfig(backend="mps")))
-    blocks = (block("gpu", backend="cuda"), mixed)
-    here = planned(*blocks, limit=2)
-    assert set(here.elsewhere) == {"cuda", "mps"}
-    for backend, runs in here.elsewhere.items():
-        assert runs == planned(*blocks, backends={backend}, limit=2).runs
-    numbers = [(one.needs, one.runs_here, one.runs_elsewhere) for one in here.blocks]
-    assert numbers == [(("cuda",), 0, 15), (("cpu", "mps"), 2, 2)]
-    only = planned(*blocks, only="cuda")
-    assert (only.runs, set(only.elsewhere), len(only.blocks)) == ((), {"cuda"}, 1)
-    here = planned(*blocks, block("any", 1, backend="auto", batches=(4,)), only="cpu")
-    assert {run.backend for run in here.runs} == {"cpu"}
-
-
 def test_a_limit_keeps_whole_configurations():
     runs = planned(block(), limit=2).runs
     assert Counter(run.batch_size for run in runs) == {4: 3, 8: 3}
-
-
-def test_what_two_blocks_share_is_measured_as_often_as_the_greater_of_them_asks():
-    runs = planned(block(repeats=1, batches=(4, 8)), block("two", 3, batches=(8, 16))).runs
-    assert Counter(run.batch_size for run in runs) == {4: 1, 8: 3, 16: 3}
 
 
 HERE = samples.environment()

@@ -1,13 +1,8 @@
 """A plan measured by real workers: to the end, taken up again, and by two sweeps at once."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import samples
@@ -18,7 +13,7 @@ from bench.records import Verdict
 from bench.records.folders import read_records
 from campaigns.sweep.local import LocalExecutor, SweepOrder, SweepWatch
 from campaigns.sweep.local_devices import identify_machine
-from campaigns.sweep.plan import Plan, take_over
+from campaigns.sweep.plan import Plan
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]
 
@@ -79,19 +74,6 @@ def test_what_is_measured_is_on_disk_when_delivered_and_not_measured_again(machi
     assert len(read_records(tmp_path)) == 4
 
 
-class InterruptAtWindow(SweepWatch):
-    def on_event(self, event):
-        if event.name == "window_started":
-            raise KeyboardInterrupt
-
-
-@pytest.mark.long
-def test_an_interrupt_ends_the_sweep_and_its_run_is_taken_up_again(machine, tmp_path):
-    turns = swept(machine, tmp_path, config(), config(8), watch=InterruptAtWindow())
-    assert states(turns) == [("measured", "interrupted")]
-    assert states(swept(machine, tmp_path, config())) == [("measured", "ok")]
-
-
 @pytest.mark.long
 def test_two_sweeps_at_once_wait_for_the_device_and_measure_everything_once(machine, tmp_path):
     waiting = threading.Event()
@@ -114,39 +96,6 @@ def test_two_sweeps_at_once_wait_for_the_device_and_measure_everything_once(mach
         thread.join()
     assert Counter(turn.state for turn in turns) == {"measured": 2, "measured before": 2}
     assert Counter(r.config.batch_size for r in read_records(tmp_path)) == {1: 1, 2: 1}
-
-
-PROGRAM = """
-import sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from campaigns.sweep.local_devices import identify_machine
-from test_sweep_run import plan, swept
-swept(identify_machine(), Path(sys.argv[2]), *plan())
-"""
-
-
-def plan():
-    return [config(2, iters=10**6, max_seconds=2.0), config(4)]
-
-
-@pytest.mark.long
-def test_a_killed_sweep_loses_nothing_and_repeats_nothing(machine, tmp_path):
-    records = tmp_path / "records"
-    sweep = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), str(records)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    while not any("window_started" in log.read_text() for log in records.glob("*/journal.jsonl")):
-        assert sweep.poll() is None
-    sweep.send_signal(signal.SIGKILL)
-    sweep.wait()
-    waited = []
-    take_over(records, waited.append)
-    assert len(waited) == 1  # the orphan measured on, and its measurement counts
-    again = swept(machine, records, *plan())
-    assert states(again) == [("measured before", "ok"), ("measured", "ok")]
-    assert Counter(r.config.batch_size for r in read_records(records)) == {2: 1, 4: 1}
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import pytest
 import samples
 
 from bench.config import RunConfig
-from bench.machine.repository import code_digest
 from bench.records.folders import RecordFolder
 from campaigns.tune.trials import PastTrials, campaign_records
 
@@ -36,14 +35,6 @@ def found(archive, *configs, stop=never):
     return None if records is None else [int(r.record_id[9:15]) for r in records]
 
 
-def test_neighbours_come_back_together_in_the_order_of_their_session_and_once():
-    archive = PastTrials([record(A, 0), record(B, 12), record(B, 24), record(A, 36)])
-    assert found(archive, A, B) == [0, 12]
-    assert found(archive, A, B) is None
-    assert found(archive, B, A) == [24, 36]
-    assert found(archive, B, A) is None
-
-
 @pytest.mark.parametrize(
     ("records", "pair"),
     [
@@ -56,23 +47,6 @@ def test_neighbours_come_back_together_in_the_order_of_their_session_and_once():
 )
 def test_a_pair_is_two_runs_of_one_session_with_none_between_them(records, pair):
     assert found(PastTrials(records), A, B) == pair
-
-
-def test_the_first_alone_comes_back_where_it_suffices():
-    archive = PastTrials([record(A, 0, "oom"), record(C, 12)])
-    assert found(archive, A, B, stop=lambda each: each.outcome == "oom") == [0]
-    assert found(archive, A, B, stop=lambda each: each.outcome == "oom") is None
-
-
-def test_a_run_of_another_version_of_a_users_model_comes_back_never(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    mine = RunConfig(campaign="c", arch="mynet:net")
-    (tmp_path / "mynet.py").write_text("net = 1")
-    code = samples.model_code(digest=code_digest("mynet:net"))
-    known = record(mine, 0, environment=samples.environment(model_code=code))
-    assert found(PastTrials([known]), mine) == [0]
-    (tmp_path / "mynet.py").write_text("net = 2")
-    assert found(PastTrials([known]), mine) is None
 
 
 def test_an_interrupted_run_comes_back_never_but_its_number_is_taken():

@@ -86,38 +86,3 @@ def test_the_last_pair_ends_a_comparison_and_one_decides_only_what_is_far_slower
     assert judge_pairs([math.log(FAR_SLOWER) - 0.01], Noise())[0] == "not faster"
     assert judge_pairs([math.log(FAR_SLOWER) + 0.01], Noise())[0] == "measure on"
     assert judge_pairs([math.log(1.5)], Noise())[0] == "measure on"
-
-
-def test_where_runs_scatter_widely_less_is_hopeless():
-    noise = Noise()
-    noise.add_runs([0.0, 0.1, 0.2])  # ratios scatter by 14 %
-    assert noise.deviation == pytest.approx(math.sqrt(2) * 0.1)
-    assert judge_pairs([math.log(0.6)], noise)[0] == "measure on"
-    assert judge_pairs([math.log(0.5)], noise)[0] == "not faster"
-
-
-def test_what_other_duels_scattered_widens_the_interval_of_two_equal_pairs():
-    noise = Noise()
-    assert judge_pairs([0.02, 0.02], noise)[0] == "faster"
-    noise.add([0.05, -0.05, 0.05, -0.05])
-    assert judge_pairs([0.02, 0.02], noise)[0] == "measure on"
-
-
-def test_the_paired_interval_is_students():
-    # Mean 0.02, deviation 0.01, three pairs: t(2) at 97.5 % is 4.3027.
-    found = paired_interval([0.01, 0.02, 0.03])
-    half = 4.3027 * 0.01 / math.sqrt(3)
-    assert found.ratio == pytest.approx(math.exp(0.02))
-    assert (found.low, found.high) == pytest.approx(
-        (math.exp(0.02 - half), math.exp(0.02 + half)), rel=1e-5
-    )
-
-
-def test_runs_of_one_setting_tell_how_much_their_ratios_scatter():
-    """Differences of two draws have twice the variance of one."""
-    of_runs, of_ratios = Noise(), Noise()
-    of_runs.add_runs([0.00, 0.01, 0.02])
-    of_ratios.add([0.00, math.sqrt(2) * 0.01, math.sqrt(2) * 0.02])
-    assert judge_pairs([0.1, 0.1], of_runs)[1].low == pytest.approx(
-        judge_pairs([0.1, 0.1], of_ratios)[1].low
-    )

@@ -10,7 +10,7 @@ from bench.records import Finding, Verdict
 from campaigns.tune.knobs import KNOBS, WINDOW_S, differing
 from campaigns.tune.result import TuneWatch
 from campaigns.tune.search import tune
-from campaigns.tune.trials import Limits, PastTrials, StartFailedError, Trials
+from campaigns.tune.trials import Limits, StartFailedError
 
 LONG_S = 10_000.0
 
@@ -69,48 +69,6 @@ def test_the_optimum_is_found_and_its_gain_confirmed_by_fresh_runs(whole):
     fresh = {t.record.record_id for t in whole.trials if t.stage == "confirmation"}
     assert len(fresh) >= 2 * len(whole.confirmed.ratios)
     assert not searched & fresh
-
-
-def test_the_ablation_says_what_each_knob_gave(whole):
-    gains = {effect.name: effect for effect in whole.ablation}
-    for name, gain in (("batch_size", 1.296), ("compile", 1.25), ("threads", 1.1)):
-        assert gains[name].interval.low < gain < gains[name].interval.high
-        assert len(gains[name].ratios) == 5
-    assert list(gains) == ["batch_size", "compile", "threads"]
-    assert (gains["threads"].best_value, gains["threads"].other_value) == ("2", "1 (auto)")
-
-
-def test_rounds_of_the_confirmation_have_orders_of_their_own(whole):
-    trials = [t for t in whole.trials if t.stage == "confirmation"]
-    orders = {tuple(t.config_id for t in trials[begin : begin + 5]) for begin in range(0, 25, 5)}
-    assert all(len(set(order)) == 5 for order in orders)
-    assert len(orders) > 1
-
-
-def test_a_value_that_is_far_slower_costs_one_window(whole):
-    slow = comparison(whole, "channels_last=false")
-    assert slow.decision == "not faster"
-    assert len(slow.ratios) == 1
-    assert [t.config.channels_last for t in whole.trials].count("false") == 1
-
-
-def test_what_is_measured_whole_is_not_measured_again(device, whole):
-    filed = Counter((r.config_id, r.config.repeat) for r in device.records)
-    assert set(filed.values()) == {1}
-    assert all(record.config.campaign == "tune-test" for record in device.records)
-    measured = len(device.records)
-    again = tuned(device, known=device.records)
-    assert len(device.records) == measured
-    assert again.fresh_trials == 0
-    assert (again.confirmed, again.best) == (whole.confirmed, whole.best)
-
-
-def test_where_no_knob_helps_the_start_stays():
-    result = tuned(Device(flat, noise=0.002))
-    assert result.best == result.start
-    assert result.confirmed is None
-    assert "nothing that was tried is faster" in result.unconfirmed
-    assert result.ablation == ()
 
 
 @pytest.mark.slow
@@ -212,25 +170,6 @@ def test_the_budget_is_overrun_by_one_trial_at_most(budget_s):
         assert result.confirmed.interval.low is not None
 
 
-def test_the_start_is_measured_even_if_getting_ready_took_the_whole_budget():
-    device = Device(flat)
-    device.now_s = 1000.0
-    limits = Limits(budget_s=20.0)
-    result = tune(START, environment(), device, limits, clock=device.clock, began_s=0.0)
-    assert [trial.stage for trial in result.trials] == ["start"]
-
-
-def test_a_trial_is_expected_to_take_what_the_last_one_like_it_took():
-    device = Device(speed, autotune_s=60.0)
-    trials = Trials(device, PastTrials(), TuneWatch(), LONG_S, device.clock)
-    compiled = START.model_copy(update={"compile": "max-autotune"})
-    assert trials.expected_s(START) == 0.0
-    trials.together([START, compiled], "search")
-    assert trials.expected_s(START.model_copy(update={"threads": 2})) == 12.0
-    assert trials.expected_s(compiled.model_copy(update={"threads": 2})) == 60.0
-    assert trials.expected_s(START.model_copy(update={"batch_size": 64})) == 48.0
-
-
 def test_a_trial_that_takes_too_long_is_given_up_and_says_so():
     device = Device(speed, autotune_s=1200.0)
     result = tuned(device, budget_s=2000.0, fixed_batch=True)
@@ -251,14 +190,6 @@ def test_a_start_that_does_not_fit_is_halved():
         tuned(Device(speed, fails), fixed_batch=True)
 
 
-def test_a_start_that_crashes_ends_the_tuning_with_its_reason():
-    device = Device(speed, lambda knobs: ("crashed", "RuntimeError: no"))
-    with pytest.raises(StartFailedError, match="RuntimeError: no") as failed:
-        tuned(device)
-    assert failed.value.trial.record.outcome == "crashed"
-    assert len(device.records) == 1
-
-
 @pytest.mark.slow
 def test_an_interrupt_keeps_what_was_found_and_the_next_tuning_goes_on_from_there(whole):
     device = Device(speed)
@@ -273,19 +204,6 @@ def test_an_interrupt_keeps_what_was_found_and_the_next_tuning_goes_on_from_ther
     reused = [t.record for t in again.trials if not t.fresh]
     # The run whose partner was cut off, if there was one, has no partner now either.
     assert device.records[:19] == reused[:19]
-
-
-@pytest.mark.parametrize("now", [8.0, 24.0])
-def test_an_earlier_run_alone_is_never_paired_with_a_new_one(now):
-    """The machine has another pace since: a pair across sessions would lie."""
-    device = Device(flat, noise=0.001)
-    device.interrupt_at = 4
-    tuned(device)
-    device.interrupt_at, device.speed = None, lambda knobs: now
-    device.now_s += 3600
-    result = tuned(device, known=device.records)
-    for each in result.comparisons:
-        assert all(0.98 < ratio < 1.02 for ratio in each.ratios)
 
 
 def test_an_interrupt_right_after_the_first_trial_has_that_to_tell():

@@ -3,11 +3,10 @@
 import zipfile
 from datetime import datetime, timezone
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from tracking.importing import Result, read_results
+from tracking.importing import read_results
 
 PUBLISHED = (
     "source,env,device,backend,arch,precision,batch_size,repeats,images_per_s,images_per_s_sd\n"
@@ -15,21 +14,6 @@ PUBLISHED = (
     "report-a,rtx4090,NVIDIA GeForce RTX 4090 Laptop GPU,cuda,resnet50,amp,64,3,807.54,3.98\n"
 )
 TIMM = "benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv"
-
-
-def test_a_published_table_is_taken_row_by_row(read):
-    found = read(PUBLISHED)
-    assert found.problems == []
-    mac, rtx = found.records
-    assert (mac.env, mac.device, mac.backend) == ("mac_cpu", "Apple M3 Max CPU", "cpu")
-    assert (mac.arch, mac.precision, mac.batch_size) == ("mobilenet_v2", "fp32", 16)
-    assert mac.throughput_images_per_s == 1.74
-    assert mac.metrics == {"throughput_images_per_s_std": 0.19}
-    assert mac.params == {"repeats": "3"}
-    assert mac.extra == {"source": "report-a"}
-    assert (mac.source_file, mac.source_line, rtx.source_line) == ("results.csv", 2, 3)
-    assert (mac.iteration_times_s, mac.measured_at, mac.campaign) == (None, None, "old")
-    assert "does not say" in mac.missing["iteration_times_s"]
 
 
 @pytest.mark.parametrize(
@@ -62,25 +46,6 @@ def test_a_time_gives_no_rate_where_a_step_may_be_several_batches(read, steps, r
     why = record.missing.get("throughput_images_per_s", "")
     assert ("of one batch or of all" in why) == (rate is None)
     assert record.metrics["iteration_time_ms_mean"] == 64.0
-
-
-def test_names_and_units_of_older_ledgers_are_understood(read):
-    found = read(
-        "Run,Model,GPU,dtype,BS,avg_iter_ms,Throughput (img/s),maxrss_kb,real_s,notes\n"
-        "rtx4090_vgg16_amp_bs64_run2,vgg16,RTX 4090,float32,64,160.0,400,1000000,31.5,warm room\n"
-        ",resnet18,RTX 4090,fp16,128,64.0,,,,\n"
-    )
-    assert found.problems == []
-    first, second = found.records
-    assert (first.arch, first.device, first.precision) == ("vgg16", "RTX 4090", "fp32")
-    assert (first.env, first.repeat) == ("rtx4090", 2)  # from the run's label
-    assert first.metrics["iteration_time_ms_mean"] == 160.0
-    assert first.metrics["max_rss_mb"] == pytest.approx(1024.0)
-    assert first.metrics["real_s"] == 31.5
-    assert first.extra["notes"] == "warm room"
-    assert second.throughput_images_per_s == pytest.approx(2000.0)
-    assert "batch size" in second.extra["throughput_from"]
-    assert (second.precision, second.env) == ("fp16", None)
 
 
 def test_what_stands_beside_a_result_is_read_and_its_text_kept(read):
@@ -188,45 +153,10 @@ def test_a_rate_is_of_images_by_its_name_by_its_model_or_by_the_user(read, colum
     assert len(read(table.replace(column, "Throughput (img/s)")).records) == 3
 
 
-@pytest.mark.parametrize("dtype", ["half", "fp16", "float16", "torch.float16", "FP16"])
-def test_spellings_of_one_precision_are_one(read, dtype):
-    [record] = read(f"model,batch_size,dtype,images_per_s\nresnet18,8,{dtype},10\n").records
-    assert record.precision == "fp16"
-
-
-@pytest.mark.parametrize(
-    ("columns", "fact", "factor"),
-    [
-        (
-            "iter_time_ms mean_step_time_ms iteration_time_ms_mean ms_per_iter",
-            "mean",
-            1,
-        ),
-        ("step_time_s time_per_iter_sec s_per_step iteration_time_seconds_mean", "mean", 1e3),
-        ("median_iter_ms p50_ms iteration_time_ms_p50 iteration_time_p50_ms", "p50", 1),
-        ("iter_time_std_us iteration_time_us_std std_iter_us", "std", 1e-3),
-    ],
-)
-def test_a_time_per_iteration_has_its_statistic_and_its_unit(read, columns, fact, factor):
-    for column in columns.split():
-        [record] = read(f"model,images_per_s,{column}\nresnet18,8,2.5\n").records
-        assert record.metrics == {f"iteration_time_ms_{fact}": 2.5 * factor}, column
-
-
 @pytest.mark.parametrize("column", ["step", "s", "mean_ms", "gflop", "user_ms", "iterations_s"])
 def test_a_column_that_only_looks_like_a_fact_stays_a_text(read, column):
     [record] = read(f"model,images_per_s,{column}\nresnet18,8,2.5\n").records
     assert (record.metrics, record.extra) == ({}, {column: "2.5"})
-
-
-def test_the_same_result_has_the_same_identity_wherever_it_stands(read):
-    first = read(PUBLISHED)
-    head, mac, rtx = PUBLISHED.splitlines()
-    turned = read("\n".join([head, rtx, mac, rtx]), "other.csv")
-    assert {r.record_id for r in turned.records} == {r.record_id for r in first.records}
-    assert turned.repeated == 1
-    other = read(PUBLISHED.replace("807.54", "807.55"))
-    assert other.records[1].record_id != first.records[1].record_id
 
 
 @pytest.mark.parametrize(
@@ -254,19 +184,6 @@ def test_files_that_are_no_results_are_refused_in_one_line_and_counted_in_a_fold
     assert not (tmp_path / "pwned").exists()
     folder = read(name=".")
     assert (folder.problems, folder.other_files) == ([], 1)
-
-
-def test_a_mistake_in_a_reader_costs_its_file_alone(read, tmp_path):
-    def rows(file, text, given):
-        yield Result("mine", {"arch": "resnet18", "throughput_images_per_s": 5.0})
-        yield Result("mine", {"arch": "vgg16"}, extra={}["nothing"])
-
-    mine = SimpleNamespace(recognises=lambda file, text: text == "mine", read=rows)
-    read("mine", "a.txt")
-    read(PUBLISHED, "b.csv")
-    found = read_results(tmp_path, campaign="old", given={}, readers=[mine])
-    assert [one.arch for one in found.records] == ["resnet18", "mobilenet_v2", "resnet50"]
-    assert [str(one) for one in found.problems] == [f"{tmp_path / 'a.txt'}: KeyError: 'nothing'"]
 
 
 def test_what_is_no_file_or_too_large_is_not_read(tmp_path):

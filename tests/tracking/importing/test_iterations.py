@@ -126,38 +126,6 @@ TRAINED = f"{FOLDER}/GeForce_RTX_3090__half_model_train_benchmark.csv"
 CONFIG = {"WARM_UP": 5, "NUM_TEST": 2, "BATCH_SIZE": 12, "GPU_COUNT": 1}
 
 
-def test_a_column_of_iterations_is_a_run_without_an_optimizer(read):
-    read(json.dumps(CONFIG), f"{FOLDER}/config.json")
-    found = read(TIMES, TRAINED)
-    assert found.problems == []
-    first, second = found.records
-    assert (first.arch, second.arch) == ("resnet18", "vgg16")
-    assert first.source_format == "wide-iterations"
-    assert first.iteration_times_s == pytest.approx((0.01, 0.02))
-    assert first.throughput_images_per_s == pytest.approx(12 * 2 / 0.03)
-    assert (first.env, first.device) == (FOLDER, "GeForce RTX 3090")
-    assert (first.precision, first.batch_size) == ("fp16", 12)
-    assert first.params == {
-        "image_size": "224",
-        "iterations": "2",
-        "warmup_iters": "5",
-        "devices": "1",
-        "data": "synthetic",
-        "step": "forward and backward",
-    }
-    assert "no optimizer" in first.extra["step"]
-
-
-def test_without_a_configuration_there_are_times_and_no_throughput(read):
-    [record, _] = read(TIMES, TRAINED).records
-    assert record.iteration_times_s == pytest.approx((0.01, 0.02))
-    assert record.batch_size is record.throughput_images_per_s is None
-    assert record.missing["batch_size"] == "no config.json is beside the file"
-    assert record.missing["throughput_images_per_s"] == "no batch size is known"
-    [record, _] = read(TIMES, TRAINED, batch_size="6").records
-    assert record.throughput_images_per_s == pytest.approx(6 * 2 / 0.03)
-
-
 @pytest.mark.parametrize(
     ("config", "reason"),
     [

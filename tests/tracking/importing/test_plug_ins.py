@@ -79,18 +79,6 @@ def test_a_log_is_a_run_with_its_iterations_behind_the_warm_up(read, text):
     assert later.iteration_times_s == pytest.approx(STEADY[2:], rel=1e-4)
 
 
-def test_an_argument_list_serves_where_no_parameter_is_logged(read):
-    few = {name: PARAMETERS[name] for name in ("world_size",)}
-    text = log(parameters=few).replace("'--amp'", "'--amp', '--batch-size', '64'")
-    [record] = read(text).records
-    assert_facts(record, arch="resnet50", precision="amp", batch_size=64)
-    assert "--amp" in record.extra["command"]
-    [alone] = read(log(world_size="", batch_size=f"{IMAGES}")).records
-    assert (alone.params["devices"], alone.batch_size) == ("1", IMAGES)
-    assert read(log(amp="False")).records[0].precision == "fp32"
-    assert read(log(amp="False", fp16="True")).records[0].precision == "fp16"
-
-
 @pytest.mark.parametrize(
     ("folder", "device"),
     [
@@ -124,19 +112,6 @@ def test_a_folder_and_a_zip_give_the_same_runs_and_count_what_is_something_else(
     assert {one.record_id for one in packed.records} == {one.record_id for one in folder.records}
     assert folder.problems == packed.problems == []
     assert folder.other_files == packed.other_files == 3
-
-
-def test_a_line_for_many_iterations_gives_a_throughput_and_no_times(read):
-    lines = log([2.5, 2.0, 2.0])
-    for number in (3, 2, 1):
-        lines = lines.replace(f"Iteration: {number} ", f"Iteration: {10 * number} ")
-    for slow in (2.5, 2.0):  # a rate is the mean over the ten iterations before its line
-        lines = lines.replace(f"{IMAGES / slow:.2f}", f"{10 * IMAGES / slow:.2f}")
-    [record] = read(lines).records
-    assert record.iteration_times_s is None
-    assert record.missing["iteration_times_s"] == "the log has a line for every 10 iterations"
-    assert record.throughput_images_per_s == pytest.approx(10 * IMAGES / 2.0, rel=1e-4)
-    assert (record.params["iterations"], record.metrics["window_s"]) == ("20", pytest.approx(4.0))
 
 
 # milabench's event files
@@ -212,14 +187,6 @@ def test_a_precision_is_that_of_the_command(read, options, precision):
     command = COMMAND.replace("--precision tf32-fp16", options)
     text = milabench((json.dumps(COMMAND.split()), json.dumps(command.split())))
     assert read(text).records[0].precision == precision
-
-
-def test_several_devices_leave_the_batch_open_and_no_version_guesses_a_device(read):
-    [record] = read(milabench(config={"devices": [0, 1, 2, 3]}, meta=None)).records
-    assert_facts(record, batch_size=None, device=None, env="kolerovu.2025-04-15")
-    assert record.params["devices"] == "4"
-    assert "not stated" in record.missing["batch_size"]
-    assert "gpu_power_w_mean" not in record.metrics
 
 
 # MLPerf's result files and systems
@@ -329,12 +296,6 @@ def test_a_batch_has_whole_shares_of_known_machines(submission, batch, system, m
     assert record.extra["global_batch_size"] == str(batch)
 
 
-def test_other_benchmarks_are_counted_in_a_folder_and_named_alone(submission, read):
-    assert submission(result(benchmark="bert")).other_files == 2
-    [problem] = read(name=RESULT).problems
-    assert problem.reason == "MLPerf's 'bert' is no image classification"
-
-
 # Reports of optimum-benchmark
 
 STEP = {"scenario": {"training_arguments": {"per_device_train_batch_size": 8}}}
@@ -362,18 +323,6 @@ def optimum(config=BENCHMARK, report=REPORT):
     return json.dumps({"config": config, "report": report})
 
 
-def test_accumulated_batches_of_a_report_belong_to_its_step(read):
-    def record(**more):
-        arguments = {"per_device_train_batch_size": 8, **more}
-        config = BENCHMARK | {"scenario": {"training_arguments": arguments}}
-        return read(optimum(config)).records[0]
-
-    plain, one, four = record(), *(record(gradient_accumulation_steps=n) for n in (1, 4))
-    steps = [record.params.get("grad_accum_steps") for record in (plain, one, four)]
-    assert steps == [None, "1", "4"]
-    assert plain.record_id == one.record_id != four.record_id
-
-
 def test_a_report_is_taken_with_its_own_steps_or_beside_its_configuration(read, tmp_path):
     [record] = read(optimum()).records
     facts = {"source_format": "optimum-benchmark", "arch": "google/vit-base-patch16-224"}
@@ -384,15 +333,6 @@ def test_a_report_is_taken_with_its_own_steps_or_beside_its_configuration(read, 
     (tmp_path / "benchmark_config.json").write_text(json.dumps(BENCHMARK))
     [beside] = read(json.dumps(REPORT), "benchmark_report.json").records
     assert beside.record_id == record.record_id
-
-
-@pytest.mark.parametrize(
-    ("gpu", "device"),
-    [("NVIDIA A100", "NVIDIA A100"), ({"0": "NVIDIA A100"}, None), ([], None), ([7], None)],
-)
-def test_a_gpu_is_a_name_or_missing(read, gpu, device):
-    [record] = read(optimum(BENCHMARK | {"environment": {"gpu": gpu}})).records
-    assert record.device == device
 
 
 # What cannot be true, is damaged, or is of something else

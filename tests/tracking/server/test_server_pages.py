@@ -26,17 +26,6 @@ pytestmark = [
 ONE = "sample-cpu_resnet18_fp32_bs16_run1"
 #: Seconds of a step at batch size 16.
 STEPS_S = {"mobilenet_v2": 0.25, "resnet18": 0.33, "vgg16": 1.8}
-#: Whether the runs' architectures are, from top to bottom, those given.
-DRAWN_ORDER = """wanted => {
-    const links = [...document.querySelectorAll("a")].filter(
-        link => /^sample-cpu_.*_run\\d$/.test(link.innerText)
-    );
-    const top = link => link.getBoundingClientRect().top;
-    const archs = links.sort((one, other) => top(one) - top(other)).map(
-        link => link.innerText.replace("sample-cpu_", "").split("_fp32")[0]
-    );
-    return archs.join() === wanted.join();
-}"""
 THREE = [f"sample-cpu_{arch}_fp32_bs16_run1" for arch in STEPS_S]
 
 
@@ -157,15 +146,6 @@ def test_the_table_of_runs_shows_our_columns(opened, page):
     page.get_by_role("gridcell", name="mobilenet_v2").first.wait_for()
 
 
-def test_the_table_sorts_runs_by_their_share_of_the_roof(opened, page):
-    order = "orderByKey=metrics.%60fraction_of_roof_max%60&orderByAsc=false"
-    opened(f"/experiments/{{experiment}}/runs?{order}&workspace=default")
-    page.get_by_text("Sort: fraction_of_roof_max").wait_for()
-    wanted = [arch for arch in sorted(STEPS_S, key=STEPS_S.get) for _ in (1, 2)]
-    # asked at one moment, and again until it is so: rows move while the page fills
-    page.wait_for_function(DRAWN_ORDER, arg=wanted)
-
-
 def test_iteration_times_of_three_runs_in_one_chart(opened, page, campaign):
     wanted = "tags.`mlproject.campaign` = 'night' AND params.precision = 'fp32' "
     wanted += "AND params.repeat = '1'"
@@ -179,15 +159,6 @@ def test_iteration_times_of_three_runs_in_one_chart(opened, page, campaign):
     assert {len(times_ms) for times_ms in lines.values()} == {100}
     slowest_ms = max(map(max, lines.values()))
     assert slowest_ms == pytest.approx(1.8 * 1000 * 1.4, rel=0.05)
-
-
-def test_the_load_of_the_machine_during_a_run(opened, page):
-    opened(f"/experiments/{{experiment}}/runs/{{{ONE}}}/system-metrics?workspace=default")
-    [busy_percent] = chart(page, "cpu_percent").values()
-    assert len(busy_percent) == 41
-    assert set(busy_percent) == {92}
-    [used_bytes] = chart(page, "memory_used_bytes").values()
-    assert len(used_bytes) == 41
 
 
 def test_the_report_is_shown_in_the_page(opened, page):
