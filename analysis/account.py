@@ -207,7 +207,8 @@ def account_of(
     parts, traced_s = list(_of_ops(ops.ops, roof)), ops.step_time_s
     rest_s = traced_s - sum(part.time_s for part in parts)
     if timed is not None:
-        wait_s = min(data_wait_share(timed) * timed.step_s, max(rest_s, 0.0))
+        waited = data_wait_share(timed, ops) or 0.0
+        wait_s = min(waited * timed.step_s, max(rest_s, 0.0))
         parts.append(Part("waiting for the loader", "input", wait_s))
         rest_s -= wait_s
         parts.append(Part("the profiler", "profiling", timed.step_s - traced_s))

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 Backend = Literal["cpu", "cuda", "mps"]
 MathMode = Literal["fp32", "tf32", "bf16", "fp16"]
-Sample = Literal["image", "sequence", "sample"]
+#: step: of a script whose samples are not known.
+Sample = Literal["image", "sequence", "sample", "step"]
 
 
 @dataclass(frozen=True)
