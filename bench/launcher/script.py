@@ -111,6 +111,8 @@ def launch_script(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if watch.was_cut and account.outcome == "ok":
+        account = account.replaced(outcome="interrupted", reason="interrupted from outside")
     account = account.replaced(script={"arguments": job.task["arguments"], **account.script})
     telemetry = watch.window_telemetry(account.measurement)
     config = folder.read_job(recorded=True).config
@@ -130,10 +132,15 @@ class ScriptWatch(WorkerWatch):
         self._keeps_going = bool(job.task["keep_going"])
         self._first_step_by_s = math.inf if self._keeps_going else float(job.task["deadline_s"])
         self._ends_at_s = self._first_step_by_s + _LATER * float(job.task["seconds"]) + _LAST_S
-        self._ended_by_us = False
+        self._ended_by_us = self._signalled = False
         self._tell = on_event
         super().__init__(job, folder, self._look_at_clock)
         self._last = "its start"
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether a signal has ended the script before the end of its window."""
+        return self._signalled and "window_ended" not in self._reached
 
     @property
     def exit_code(self) -> int:
@@ -161,24 +168,24 @@ class ScriptWatch(WorkerWatch):
         with suppress(OSError):  # it has ended
             os.killpg(self._popen.pid, number)
         if number in (signal.SIGINT, signal.SIGTERM):
-            self._interrupted, self._ends_at_s = True, time.perf_counter() + _GRACE_S
+            self._signalled, self._ends_at_s = True, time.perf_counter() + _GRACE_S
 
     @override
     def _take(self, event: Event) -> None:
         super()._take(event)
-        if event.name == "ended" and not self._keeps_going:
+        if event.name == "ended" and event.facts["goes_on"] and not self._keeps_going:
             self._end()
 
     def _look_at_clock(self, event: Event) -> None:
         """Tell of the event; on a tick end what takes too long."""
         self._tell(event)
-        has_begun = "device" in self._reached or self._interrupted
+        has_begun = "device" in self._reached or self._signalled
         limit_s = self._ends_at_s if has_begun else self._first_step_by_s
         if event.name == "tick" and event.clock_s > limit_s:
             self._end()
 
     def _end(self) -> None:
-        self._ended_by_us = not self._interrupted
+        self._ended_by_us = not self._signalled
         raise KeyboardInterrupt  # as `TimeLimit` ends a worker
 
     @override
@@ -195,7 +202,8 @@ class ScriptWatch(WorkerWatch):
             return Account.of_none("unsupported", problem)
         if not (self._folder.path / "hooked").exists():
             return Account.of_none("refused", f"{self._command[0]!r} {_NO_HOOK}")
-        if not self._ended_by_us and (self._interrupted or self._process.poll()):
+        if not self._ended_by_us and (self._signalled or self._process.poll()):
+            self._interrupted = self._signalled
             return super()._death()
         after = f"seconds={self._job.task['seconds']}" if self._ended_by_us else "the script ended"
         none = "step ended in time" if "device" in self._reached else "optimizer of torch stepped"

@@ -113,19 +113,21 @@ def script_code(module: str, folder: Path) -> ModelCode | Unknown:
 
 
 def _model_code(module: str, folder: Path | None = None) -> ModelCode:
-    files = _sources(module) if folder is None else dict(_imported(module, [folder]))
-    if not files:
-        raise UnknownFactError(f"no file holds the module {module}")
+    files = _sources(module, folder)
     own = files.get(module) or next(iter(files.values()))
     facts = _git_facts(own.parent, own.name, f"git does not track {own.name}")
     return ModelCode(digest=_digest(files.items()), modules=tuple(sorted(files)), **facts)
 
 
-def _sources(module: str) -> dict[str, Path]:
-    """The files of `model_code`, by the names of their modules."""
+def _sources(module: str, folder: Path | None = None) -> dict[str, Path]:
+    """The files of `model_code`, or of a script in `folder`, by the names of their modules."""
     paths = map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     own = (path for path in paths if path != TREE and not _is_installed(path))
-    return dict(_imported(module, [Path.cwd(), *own])) or _installed(module)
+    files = dict(_imported(module, [folder] if folder else [Path.cwd(), *own]))
+    files = files if files or folder else _installed(module)
+    if not files:
+        raise UnknownFactError(f"no file holds the module {module}")
+    return files
 
 
 def _is_installed(folder: Path) -> bool:

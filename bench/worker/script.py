@@ -100,6 +100,9 @@ class ScriptMeter:
         if optimizer is self._leader and not self._job.task["step_of"]:
             self.stepped()
 
+    # As by `torch.compiler.disable`: a script may compile its whole step, the optimizer's too.
+    before._torchdynamo_disable = after._torchdynamo_disable = True  # type: ignore[attr-defined]
+
     def stepped(self) -> None:
         """Go on to the next step. Raises nothing: the script's own work goes on."""
         if self.has_ended:
@@ -109,9 +112,9 @@ class ScriptMeter:
             with torch.cuda.device(card.torch_device) if card else contextlib.nullcontext():
                 self._go_on()
         except StopIteration:
-            self.close(None)
+            self.close(None, goes_on=True)
         except Exception as error:
-            self.close(error)
+            self.close(error, goes_on=True)
 
     def _go_on(self) -> None:
         self._done += 1
@@ -119,12 +122,17 @@ class ScriptMeter:
             self._steps = self._measuring(Training(self._counts))
             next(self._steps)
         elif not self._whole and time.perf_counter() > self._deadline_s:
-            self.close(None, why=f"seconds={self._job.task['seconds']}")
+            self.close(None, why=f"seconds={self._job.task['seconds']}", goes_on=True)
         else:
             next(self._steps)
 
-    def close(self, error: BaseException | None, *, why: str = "the script ended") -> Account:
-        """Write what was seen so far, and return it; `error` is what has ended the script."""
+    def close(
+        self, error: BaseException | None, *, why: str = "the script ended", goes_on: bool = False
+    ) -> Account:
+        """Write what was seen so far, and return it.
+
+        `error` is what has ended the script, unless that `goes_on`.
+        """
         if self._account is not None:
             return self._account
         self.has_ended, self.is_timing = True, False
@@ -137,7 +145,7 @@ class ScriptMeter:
         self._account = self._write(outcome, reason)
         if peak_bytes := value_or_none(peak_memory_bytes):
             self._journal.note("memory", max_rss_bytes=peak_bytes)
-        self._journal.note("ended", outcome=outcome)
+        self._journal.note("ended", outcome=outcome, goes_on=goes_on)
         return self._account
 
     def _cut(self, why: str) -> int:

@@ -66,7 +66,7 @@ class _Hook:
         register = getattr(optimizers, "register_optimizer_step_post_hook", None)
         if register is not None and self in sys.meta_path:
             sys.meta_path.remove(self)
-            register(lambda *about: self._call("after", *about))
+            register(self._after)
             optimizers.register_optimizer_step_pre_hook(self._before)
 
     def _look_for_function(self, frame: Any, event: str, _: object) -> None:
@@ -92,6 +92,12 @@ class _Hook:
     def _before(self, *about: Any) -> None:
         if self._meter is not None:
             self._meter.before(*about)
+
+    def _after(self, *about: Any) -> None:
+        self._call("after", *about)
+
+    # As by `torch.compiler.disable`, which would import all of the compiler.
+    _before._torchdynamo_disable = _after._torchdynamo_disable = True  # type: ignore[attr-defined]
 
     def _call(self, name: str, *about: Any) -> None:
         """Whatever goes wrong here, the script goes on."""
