@@ -89,8 +89,8 @@ ENERGY = "energy_j_per_sample"
 
 
 def column_noun(sample: Sample) -> str:
-    """Return what names of metrics and columns call a sample: image, else sample."""
-    return "image" if sample == "image" else "sample"
+    """Return what names of metrics and columns call a sample: image or step, else sample."""
+    return sample if sample in ("image", "step") else "sample"
 
 
 def rate_metric(sample: Sample) -> str:

@@ -173,8 +173,10 @@ class ScriptWatch(WorkerWatch):
     @override
     def _take(self, event: Event) -> None:
         super()._take(event)
-        if event.name == "ended" and event.facts["goes_on"] and not self._keeps_going:
-            self._end()
+        if event.name == "ended":
+            self._sampler.stop()
+            if event.facts["goes_on"] and not self._keeps_going:
+                self._end()
 
     def _look_at_clock(self, event: Event) -> None:
         """Tell of the event; on a tick end what takes too long."""

@@ -100,9 +100,6 @@ class ScriptMeter:
         if optimizer is self._leader and not self._job.task["step_of"]:
             self.stepped()
 
-    # As by `torch.compiler.disable`: a script may compile its whole step, the optimizer's too.
-    before._torchdynamo_disable = after._torchdynamo_disable = True  # type: ignore[attr-defined]
-
     def stepped(self) -> None:
         """Go on to the next step. Raises nothing: the script's own work goes on."""
         if self.has_ended:

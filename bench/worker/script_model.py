@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any, Literal
 
 import torch
@@ -32,6 +34,8 @@ _MODES: Mapping[torch.dtype, MathMode] = {
 }
 #: DistributedDataParallel and torch.compile hold the model under these names, and nothing else.
 _WRAPPED = ("module", "_orig_mod")
+#: Switches of `torch.backends`.
+_CONVOLUTIONS, _PRODUCTS = "cudnn.conv.fp32_precision", "cuda.matmul.fp32_precision"
 
 
 @dataclass
@@ -95,6 +99,8 @@ class Training:
             if id(one) not in inner
             if not trained or any(id(parameter) in trained for parameter in one.parameters())
         ]
+        own = [one for one in self._roots if not isinstance(one, torch.fx.GraphModule)]
+        self._roots = own or self._roots  # not those that torch.compile makes
         self._models = [_unwrapped(root) for root in self._roots]
         unique = {id(one): one for model in self._models for one in model.parameters()}
         self.parameters = list(unique.values()) or given
@@ -138,8 +144,8 @@ class Training:
         return ResolvedConfig(
             backend=self.device.backend,
             math_mode=mode,
-            convolution_fp32=self._fp32_of(_convolutions),
-            matmul_fp32=self._fp32_of(_products),
+            convolution_fp32=self._fp32_of(_CONVOLUTIONS),
+            matmul_fp32=self._fp32_of(_PRODUCTS),
             autocast_dtype=mode if seen.autocast and mode in ("bf16", "fp16") else "none",
             loss_scaling=self._scales_loss,
             native_math=self.device.native_math(mode),
@@ -170,12 +176,13 @@ class Training:
         if dtype not in _MODES:
             raise UnsupportedError(f"it trains in {dtype}, for which there are no roofs")
         convolves = any(one.dim() > 3 for one in self.parameters)
-        is_tf32 = self._fp32_of(_convolutions if convolves else _products) == "tf32"
+        is_tf32 = self._fp32_of(_CONVOLUTIONS if convolves else _PRODUCTS) == "tf32"
         return "tf32" if _MODES[dtype] == "fp32" and is_tf32 else _MODES[dtype]
 
-    def _fp32_of(self, ask: Callable[[], str]) -> Literal["ieee", "tf32"]:
+    def _fp32_of(self, switch: str) -> Literal["ieee", "tf32"]:
         on_card = self.device.backend == "cuda" and self.device.native_math("tf32")
-        return "tf32" if on_card and value_or_none(ask) == "tf32" else "ieee"
+        asked = value_or_none(partial(attrgetter(switch), torch.backends))
+        return "tf32" if on_card and str(asked) == "tf32" else "ieee"
 
     def counted(
         self, step: LiveStepTracer, config: RunConfig, resolved: ResolvedConfig
@@ -184,6 +191,8 @@ class Training:
         if step.uncounted:
             raise UserError(one_line(f"the step runs {step.uncounted}"))
         recorded = step.recorded(step.lasting())
+        if not recorded.passes:
+            raise UserError("no op of its step was seen: torch.compile has all of it")
         cache_bytes = self.device.info().last_level_cache_bytes or DEFAULT_CACHE_BYTES
         state = [each for one in self._optimizers for each in tree_leaves(dict(one.state))]
         names = ("batch_size", "image_size", "sample", "tokens_per_sample", "math_mode")
@@ -222,11 +231,3 @@ def _outside_graphs(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
         yield module
         for child in () if hasattr(module, "_orig_mod") else module.children():
             yield from _outside_graphs(child)
-
-
-def _convolutions() -> str:
-    return str(torch.backends.cudnn.conv.fp32_precision)  # type: ignore[attr-defined]
-
-
-def _products() -> str:
-    return str(torch.backends.cuda.matmul.fp32_precision)

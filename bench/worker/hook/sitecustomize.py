@@ -52,7 +52,8 @@ class _Hook:
     def __init__(self, folder: Path, step_of: str) -> None:
         self._folder, self._ours = folder, _Ours()
         self._meter: Any = None
-        self._is_idle = False
+        self._is_idle = self._is_uncompiled = False
+        self._act: Any = None
         self._module, _, self._function = step_of.partition(":")
         sys.meta_path.insert(0, self)
         if step_of:
@@ -96,12 +97,18 @@ class _Hook:
     def _after(self, *about: Any) -> None:
         self._call("after", *about)
 
-    # As by `torch.compiler.disable`, which would import all of the compiler.
-    _before._torchdynamo_disable = _after._torchdynamo_disable = True  # type: ignore[attr-defined]
-
     def _call(self, name: str, *about: Any) -> None:
+        """Act; a script may compile its whole step, the optimizer's and so this hook too."""
+        if not self._is_idle:
+            dynamo = sys.modules.get("torch._dynamo")
+            if self._act is None or (dynamo is not None and not self._is_uncompiled):
+                self._is_uncompiled = dynamo is not None
+                self._act = dynamo.disable(self._do) if dynamo is not None else self._do
+            self._act(name, *about)
+
+    def _do(self, name: str, *about: Any) -> None:
         """Whatever goes wrong here, the script goes on."""
-        if self._is_idle or (self._meter is None and not self._begins()):
+        if self._meter is None and not self._begins():
             return
         try:
             with contextlib.nullcontext() if self._meter.is_timing else self._ours:
