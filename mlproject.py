@@ -7,13 +7,17 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
 from importlib import import_module, metadata
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
+from typing import Any
 
 import click
 
-from bench.errors import UserError
+from bench.errors import Unknown, UserError
 from commands import EXIT_CODES, INTERRUPTED, WRONG
 
 #: Subcommands by purpose, and the first line of their help. Each is a class of that name in
@@ -21,6 +25,7 @@ from commands import EXIT_CODES, INTERRUPTED, WRONG
 PURPOSES = {
     "Measure": {
         "run": "Measure one configuration as one tracked run, or several.",
+        "watch": "Measure a training script as it is, and end it after that.",
         "sweep": "Measure every configuration of a matrix, each repeat as one tracked run.",
         "tune": "Find the fastest setting of a model's knobs and batch size on this device.",
         "ceilings": "Measure this machine's roofs.",
@@ -66,6 +71,47 @@ class _Commands(click.Group):
         for purpose, commands in PURPOSES.items():
             with formatter.section(purpose):
                 formatter.write_dl(list(commands.items()))
+
+
+@contextmanager
+def watch(
+    seconds: float = 120.0, *, records: str | Path = "records", samples_per_step: int | None = None
+) -> Iterator[Any]:
+    """Measure the training loop of the block, as `mlproject watch` measures that of a script.
+
+    What the block gets has the `record` once the block has ended; of several ranks of a machine
+    only the first has one. Raises `UserError` where nothing can be written in `records`.
+    """
+    from torch.optim import optimizer
+
+    from bench.launcher.measurement import finish_run
+    from bench.launcher.script import begun, script_job
+    from bench.records.folders import RecordFolder
+    from bench.worker.script import ScriptMeter
+
+    seen, created = SimpleNamespace(record=None), datetime.now(timezone.utc)
+    if int(os.environ.get("LOCAL_RANK", "0")):
+        yield seen
+        return
+    folder, name = RecordFolder.create(Path(records)), Path(sys.argv[0]).name or "python"
+    how: dict[str, Any] = {"keep_going": True, "samples_per_step": samples_per_step}
+    begun(script_job(name, sys.argv[1:], seconds, **how), folder)
+    meter, error = ScriptMeter(folder), None
+    hooks = (
+        optimizer.register_optimizer_step_pre_hook(meter.before),
+        optimizer.register_optimizer_step_post_hook(meter.after),
+    )
+    try:
+        yield seen
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        for hook in hooks:
+            hook.remove()
+        account = meter.close(error, why="the block ended")
+        config, alone = folder.read_job(recorded=True).config, Unknown("a block watches itself")
+        seen.record = finish_run(folder, config, created, account, alone, alone)
 
 
 def _version() -> str:

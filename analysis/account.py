@@ -238,7 +238,8 @@ def account_of(
     traced_s = ops.step_time_s if on_host else max(step_s, of_ops_s)
     rest_s = traced_s - of_ops_s
     if timed is not None:
-        wait_s = min(data_wait_share(timed) * step_s, max(rest_s, 0.0))
+        waited = data_wait_share(timed, ops) or 0.0
+        wait_s = min(waited * step_s, max(rest_s, 0.0))
         parts.append(Part("waiting for the loader", "input", wait_s))
         rest_s -= wait_s
         parts.append(Part("the profiler", "profiling", step_s - traced_s))

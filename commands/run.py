@@ -61,7 +61,7 @@ class Run(Configured, Measuring):
         while len(done) < self.repeats and INTERRUPTED not in codes:
             repeat = f", repeat {len(done) + 1} of {self.repeats}" if self.repeats > 1 else ""
             title = f"{config.arch} {config.precision}{repeat}"
-            shown.append(self.measured(title, launch, _facts, devices, wait=config.nodes == 1))
+            shown.append(self.measured(title, launch, run_facts, devices, wait=config.nodes == 1))
             codes.append(Formatted.show(self, shown[-1]))
             # The run that `mlflow run` made holds the first repeat; the others get their own.
             os.environ.pop("MLFLOW_RUN_ID", None)
@@ -104,7 +104,8 @@ def _take_part(config: RunConfig) -> int:
     return OUTCOME_CODES[outcome]
 
 
-def _facts(record: RunRecord) -> dict[str, Any]:
+def run_facts(record: RunRecord) -> dict[str, Any]:
+    """Return what a run shows in a few numbers."""
     known, resolved = summary(record), record.resolved
     names = ([] if resolved is None else [rate_name(record.config, resolved)]) + [*_SHOWN]
     facts: dict[str, Any] = {name: round(known[name], 4) for name in names if name in known}

@@ -245,6 +245,7 @@ def test_documents_name_commands_that_exist(document):
 def check_options(words, line):
     assert words[0] in COMMANDS, line
     parameters = subcommand(words).params
+    words = words[: words.index("--")] if "--" in words else words  # what a script is given
     known = {name for option in parameters for name in (*option.opts, *option.secondary_opts)}
     used = {word.split("=")[0] for word in words if word.startswith("--")}
     assert used <= known | {"--help"}, line

@@ -23,7 +23,7 @@ from bench.records.environment import environment_id
 from bench.records.folders import AnyRecord, MeasuredRecord
 from bench.records.metrics import imported_summary, profile_summary, summary, trace_summary
 from bench.records.steady_state import window_class
-from bench.records.step_settings import step_id
+from bench.records.step_settings import stated, step_id
 from tracking import schema
 
 _OfConfig: TypeAlias = RunRecord | ProfileRecord
@@ -121,8 +121,10 @@ def run_name(record: _OfConfig) -> str:
 
 
 def _params(record: _OfConfig) -> dict[str, str]:
-    """Every field of the configuration as given, and as `resolved_<field>`."""
-    given = {name: _text(value) for name, value in record.config.model_dump().items()}
+    """Every known field of the configuration as given, and as `resolved_<field>`."""
+    given = {name: _text(value) for name, value in stated(record).items()}
+    if isinstance(record, RunRecord):
+        given |= {f"script_{name}": text for name, text in record.script.items()}
     if record.resolved is None:
         return given
     resolved = record.resolved.model_dump()

@@ -19,7 +19,7 @@ from analysis.server.pull import RecordSet, pull_records
 from analysis.words import whole_number
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.records.step_settings import CODE, NO_SETTINGS
+from bench.records.step_settings import CODE, NO_SETTINGS, OF_SCRIPT
 from tracking import schema
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _USUAL = ("env", "device", "campaign", "arch", "precision", "batch_size", "verdict", "run",
           "records", "baseline")  # fmt: skip
 _USUAL_FORMS = ", ".join(f"{name}=" for name in _USUAL)
-_NAMES = {*_USUAL, CODE, *(RunConfig.model_fields.keys() - NO_SETTINGS)}
+_NAMES = {*_USUAL, CODE, *OF_SCRIPT, *(RunConfig.model_fields.keys() - NO_SETTINGS)}
 #: What a tracking server can look for by itself; the rest is looked for among the runs it gives.
 _ON_SERVER = {
     "env": f"tags.`{schema.ENV}`",

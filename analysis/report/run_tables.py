@@ -194,7 +194,7 @@ def _complexities(runs: Iterable[Run], per: str) -> list[Row]:
         row = {
             **{name: getattr(one, name) for name in same},
             "parameters_million": one.parameters / 1e6,
-            f"activations_million_per_{per}": one.activations / 1e6,
+            f"activations_million_per_{per}": one.activations and one.activations / 1e6,
             f"forward_gmac_per_{per}": one.forward_macs / one.batch_size / 1e9,
             f"step_gflop_per_{per}": one.step_flops_per_sample / 1e9,
             **{f"{name.removesuffix('_bytes')}_gb": size / 1e9 for name, size in sizes.items()},

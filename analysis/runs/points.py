@@ -103,7 +103,7 @@ def roofline_point(
     used = choose_ceiling(record, ceilings, peaks)
     if isinstance(used, Unknown):
         return Unknown(f"no ceiling: {used.reason}")
-    step_s = measurement.step_s
+    step_s, waited = measurement.step_s, data_wait_share(measurement, record.ops)
     looked: list[RunRecord | ProfileRecord] = [record, *profiles_of(record, profiles)]
     accounts = [found for one in looked if (found := account_of(one, used.roof, measurement))]
     # The processes of one CPU share that machine's roof.
@@ -113,7 +113,7 @@ def roofline_point(
         config.nodes if on_cpu else config.world_size,
         step_cost(complexity, config.grad_accum_steps, config.world_size),
         step_s,
-        min(data_wait_share(measurement), 1.0) * step_s,
+        None if waited is None else min(waited, 1.0) * step_s,
         profiled_step(record, step_s, used, profiles),
         min(accounts, key=attrgetter("is_disturbed"), default=None),
         notes=[*_of_roof(used), *([BY_PACE] if measurement.is_disturbed else [])],

@@ -328,9 +328,10 @@ def pull_iterations(run_ids: Iterable[str], tracking_uri: str | None = None) -> 
     for run_id in run_ids:
         record = download_any(run_id, tracking_uri)
         if isinstance(record, RunRecord) and (measured := record.measurement) is not None:
-            untimed = [math.nan] * len(measured.data_wait_s)
+            untimed = [math.nan] * len(measured.iteration_times_s)
+            waits_s = untimed if measured.data_wait_s is None else measured.data_wait_s
             phases = [(measured.phase_times_s or {}).get(name, untimed) for name in PHASES]
-            times = zip(measured.iteration_times_s, measured.data_wait_s, *phases, strict=True)
+            times = zip(measured.iteration_times_s, waits_s, *phases, strict=True)
             for iteration, times_s in enumerate(times):
                 rows.append((run_id, iteration, *(1e3 * time_s for time_s in times_s)))
     times_ms = ("iteration_time_ms", "data_wait_ms", *(f"{phase}_time_ms" for phase in PHASES))

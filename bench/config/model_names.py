@@ -236,15 +236,16 @@ _CALLABLE = re.compile(rf"{_DOTTED}:{_DOTTED}")
 
 
 #: Where a model comes from: a package, or a callable of the user's own.
-ModelSource = Literal["torchvision", "timm", "hf", "own"]
-_PREFIXES: tuple[ModelSource, ...] = ("timm", "hf")
+ModelSource = Literal["torchvision", "timm", "hf", "own", "script"]
+_PREFIXES: tuple[ModelSource, ...] = ("timm", "hf", "script")
 
 
 def split_arch(arch: str) -> tuple[ModelSource, str]:
     """Return where the model `arch` comes from, and its name there.
 
-    `timm:convnext_tiny` is `convnext_tiny` of timm; a torchvision name has no prefix, and any other
-    colon stands in a callable of the user's own, whose name is all of `arch`.
+    `timm:convnext_tiny` is `convnext_tiny` of timm, `script:train.py` what that script trains; a
+    torchvision name has no prefix, and any other colon stands in a callable of the user's own,
+    whose name is all of `arch`.
     """
     prefix, colon, name = arch.partition(":")
     if not colon:
@@ -264,7 +265,7 @@ def package_of(arch: str) -> str | None:
     transformers' configurations are in the package unless they are named by a path.
     """
     source, name = split_arch(arch)
-    is_file = source == "own" or (source == "hf" and names_a_file(name))
+    is_file = source in ("own", "script") or (source == "hf" and names_a_file(name))
     return None if is_file else {"hf": "transformers"}.get(source, source)
 
 
@@ -318,6 +319,10 @@ def _check_own(name: str) -> None:
         raise ValueError("write your own model as module:callable, like mymodels.nets:tiny")
 
 
+def _check_script(name: str) -> None:
+    raise ValueError(f"a script is measured as it is: mlproject watch -- python {name}")
+
+
 def _check_torchvision(arch: str) -> None:
     known = torchvision_architectures()
     if not known:
@@ -344,4 +349,5 @@ _CHECKS: dict[ModelSource, Callable[[str], None]] = {
     "timm": _check_timm,
     "hf": _check_hf,
     "own": _check_own,
+    "script": _check_script,
 }

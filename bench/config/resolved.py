@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 Backend = Literal["cpu", "cuda", "mps"]
 MathMode = Literal["fp32", "tf32", "bf16", "fp16"]
-Sample = Literal["image", "sequence", "sample"]
+#: step: of a script whose samples are not known.
+Sample = Literal["image", "sequence", "sample", "step"]
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ ENERGY = "energy_j_per_sample"
 
 
 def column_noun(sample: Sample) -> str:
-    """Return what names of metrics and columns call a sample: image, else sample."""
-    return "image" if sample == "image" else "sample"
+    """Return what names of metrics and columns call a sample: image or step, else sample."""
+    return sample if sample in ("image", "step") else "sample"
 
 
 def rate_metric(sample: Sample) -> str:

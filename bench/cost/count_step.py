@@ -14,7 +14,6 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
-from typing_extensions import Self
 
 from bench.cost.estimate import counts_of
 from bench.cost.op_calls import OpCall, bind
@@ -41,9 +40,17 @@ def count_step(*, cache_bytes: int = DEFAULT_CACHE_BYTES) -> Iterator[CountedSte
     that is called from Python. A compiled model runs, and counts, op by op within the block.
     """
     cost, step = CountedStep(cache_bytes), LiveStepTracer()
-    # Torch compiles nothing while ops are counted, but fails where one graph is asked for.
-    with torch.compiler.set_stance("force_eager"), step:
-        yield cost
+    hooks = (
+        register_optimizer_step_pre_hook(step.begin_update),
+        register_optimizer_step_post_hook(step.end_update),
+    )
+    try:
+        # Torch compiles nothing while ops are counted, but fails where one graph is asked for.
+        with torch.compiler.set_stance("force_eager"), step:
+            yield cost
+    finally:
+        for hook in hooks:
+            hook.remove()
     cost.close(step)
     if step.uncounted:
         warnings.warn(f"count_step: {cost.why_incomplete}", stacklevel=3)
@@ -114,27 +121,18 @@ class LiveStepTracer(StepTracer):  # type: ignore[no-untyped-call]
 
     Backward is what autograd's engine runs. Optimizer is what runs in the step of an optimizer,
     and what reads gradients outside of autograd: clipping, unscaling. Forward is all else.
-    `uncounted` has the ops without a formula, each with the reason.
+    `begin_update` and `end_update` are for torch's hooks around each optimizer's step. `uncounted`
+    has the ops without a formula, each with the reason. `saved_bytes` is what the forward pass has
+    made and still holds when the backward pass begins.
     """
+
+    saved_bytes: int | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self.uncounted: dict[str, str] = {}
         self._updates: list[bool] = []  # optimizers whose step runs: whether it has a closure
         self._gradients: set[int] = set()  # values made in the backward pass, or of such values
-
-    def __enter__(self) -> Self:
-        self._hooks = (
-            register_optimizer_step_pre_hook(self._begin_update),
-            register_optimizer_step_post_hook(self._end_update),
-        )
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        for hook in self._hooks:
-            hook.remove()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(map(is_traceable_wrapper_subclass_type, types)):
@@ -184,6 +182,9 @@ class LiveStepTracer(StepTracer):  # type: ignore[no-untyped-call]
         if phase == "backward" and last and (last.op, last.phase) == ("ones_like", "forward"):
             passes = tuple(replace(item, phase=phase) for item in last.passes)
             self.calls[-1] = replace(last, phase=phase, passes=passes)
+        if phase == "backward" and self.saved_bytes is None:
+            living = self.values.living(made=True)
+            self.saved_bytes = sum(self.values.sizes_bytes[value] for value in living)
         self.record(call, phase)
         if phase == "backward" or (phase == "optimizer" and not self._updates):
             made = (item for each in self.calls[count:] for item in each.passes)
@@ -200,10 +201,12 @@ class LiveStepTracer(StepTracer):  # type: ignore[no-untyped-call]
             return "optimizer"
         return "forward"
 
-    def _begin_update(
+    def begin_update(
         self, optimizer: object, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
+        """Note that the step of an optimizer begins."""
         self._updates.append(any(map(callable, (*args[1:], *kwargs.values()))))
 
-    def _end_update(self, *_: object) -> None:
+    def end_update(self, *_: object) -> None:
+        """Note that it has ended."""
         self._updates.pop()

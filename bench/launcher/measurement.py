@@ -103,7 +103,7 @@ def finish_run(
 ) -> RunRecord:
     """Write the record of a measurement, with its exports, and return it."""
     outcome, reason = failure_cause(folder, account.outcome, account.reason, config.world_size)
-    parts = ("resolved", "measurement", "environment", "complexity", "ops")
+    parts = ("resolved", "measurement", "environment", "complexity", "ops", "script")
     record = RunRecord.of(
         reason or "the outcome is ok",
         account.missing,
@@ -194,7 +194,9 @@ def _of_run(record: RunRecord) -> Iterator[Table]:
     if (measurement := record.measurement) is not None:
         phases = measurement.phase_times_s or {}  # if they were timed
         header = ["iteration", "iteration_time_s", "data_wait_s", *(f"{name}_s" for name in phases)]
-        columns = [measurement.iteration_times_s, measurement.data_wait_s, *phases.values()]
+        times_s = measurement.iteration_times_s
+        waits_s: Sequence[Any] = measurement.data_wait_s or [None] * len(times_s)
+        columns = [times_s, waits_s, *phases.values()]
         rows = [[step, *values] for step, values in enumerate(zip(*columns, strict=True))]
         yield "iterations.csv", header, rows
     if record.telemetry is not None and record.telemetry.series:

@@ -68,6 +68,8 @@ class WorkerWatch:
     when it has returned.
     """
 
+    what = "worker"
+
     def __init__(
         self,
         job: Job,
@@ -96,16 +98,11 @@ class WorkerWatch:
         trains = job.kind in ("measurement", "profile")
         role = "ranks" if trains and job.config.world_size > 1 else job.kind
         allocator = allocator_settings(job.config) if trains else {}
-        with folder.console.open("wb") as console:
-            popen = self._popen = subprocess.Popen(
-                [*prefix, sys.executable, str(_WORKER), role, str(folder.path.resolve())],
-                stdin=subprocess.PIPE if while_preparing else subprocess.DEVNULL,
-                stdout=console,
-                stderr=subprocess.STDOUT,
-                env={**project_environment(), **allocator, **(environment or {})},
-                start_new_session=True,
-                pass_fds=held_locks(),
-            )
+        popen = self._popen = self._start(
+            [*prefix, sys.executable, str(_WORKER), role, str(folder.path.resolve())],
+            {**project_environment(), **allocator, **(environment or {})},
+            subprocess.PIPE if while_preparing else subprocess.DEVNULL,
+        )
         if while_preparing is not None:
             threading.Thread(
                 target=_call_and_close, args=(while_preparing, popen), daemon=True
@@ -113,6 +110,20 @@ class WorkerWatch:
         self._process = WatchedProcess(popen)
         folder.claim(os.getpid(), popen.pid)
         self._sampler.add(HostSource(popen.pid))
+
+    def _start(
+        self, command: Sequence[str], environment: Mapping[str, str], stdin: int
+    ) -> subprocess.Popen[bytes]:
+        with self._folder.console.open("wb") as console:
+            return subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+                pass_fds=held_locks(),
+            )
 
     def wait(self) -> Account:
         """Sample and report until the worker has ended; return its account.
@@ -133,12 +144,15 @@ class WorkerWatch:
         except KeyboardInterrupt:
             self._interrupted = True
         finally:
-            terminate_tree(self._popen, _GRACE_S, self._ranks)
+            self._finish()
         # A zombie whose other threads are still ending cannot be reaped at once.
         while self._process.poll() is None:
             time.sleep(_POLL_S)
         self._report()
         return self._folder.read_worker() or self._death()
+
+    def _finish(self) -> None:
+        terminate_tree(self._popen, _GRACE_S, self._ranks)
 
     def _report(self) -> None:
         for event in self._journal.new_events():
@@ -201,8 +215,13 @@ class WorkerWatch:
             return Account.of_none("interrupted", f"interrupted from outside after {self._last!r}")
         before, after = self._oom_kills_before, oom_kills()
         how = describe_exit(self._process.poll() or 0, before, after)
-        last_words = _last_words(self._folder.console.read_text(encoding="utf-8", errors="replace"))
-        reason = f"worker {how} after {self._last!r}" + (f": {last_words}" if last_words else "")
+        last_words = ""
+        if self._folder.console.exists():  # a script's output is its own
+            console = self._folder.console.read_text(encoding="utf-8", errors="replace")
+            last_words = _last_words(console)
+        reason = f"{self.what} {how} after {self._last!r}" + (
+            f": {last_words}" if last_words else ""
+        )
         struck = before is not None and after is not None and after > before
         return Account.of_none("oom" if struck else "crashed", reason[:1000])
 

@@ -106,17 +106,24 @@ def has_changed(arch: str, digest: str | None) -> bool:
     return digest is not None and code_digest(arch) not in (digest, None)
 
 
-def _model_code(module: str) -> ModelCode:
-    files = _sources(module)
+def script_code(module: str, folder: Path) -> ModelCode | Unknown:
+    """Return the source of a script, by its name as a module of `folder`, and what it imports."""
+    return probe(_model_code, module, folder)
+
+
+def _model_code(module: str, folder: Path | None = None) -> ModelCode:
+    files = _sources(module, folder)
     own = files.get(module) or next(iter(files.values()))
     facts = _git_facts(own.parent, own.name, f"git does not track {own.name}")
     return ModelCode(digest=_digest(files.items()), modules=tuple(sorted(files)), **facts)
 
 
-def _sources(module: str) -> dict[str, Path]:
+def _sources(module: str, folder: Path | None = None) -> dict[str, Path]:
+    """The files of `model_code`, or of a script in `folder`, by the names of their modules."""
     paths = map(Path, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     own = (path for path in paths if path != TREE and not _is_installed(path))
-    files = dict(_imported(module, [Path.cwd(), *own])) or _installed(module)
+    files = dict(_imported(module, [folder] if folder else [Path.cwd(), *own]))
+    files = files if files or folder else _installed(module)
     if not files:
         raise UnknownFactError(f"no file holds the module {module}")
     return files

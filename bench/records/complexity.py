@@ -179,7 +179,7 @@ class Complexity(Record):
     precision: str
     math_mode: MathMode
     parameters: Count
-    activations: Count  # elements saved for the backward pass, per sample
+    activations: Count | None  # elements saved for the backward pass, per sample; of fake steps
     forward_macs: Count
     step_flops: Count  # algorithmic: convolution, linear, matrix product, attention
     recomputed_flops: Count  # by checkpoints, not in step_flops

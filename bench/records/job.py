@@ -24,7 +24,8 @@ class Job(Record):
     kind: Literal["measurement", "profile", "ceilings", "machine"] = "measurement"
     config: RunConfig
     tool: ToolName | None = None  # of one worker of a profile
-    task: dict[str, str] = Field(default_factory=dict)  # what its tool asks of that worker
+    #: What its tool asks of that worker, or `mlproject watch` of a script.
+    task: dict[str, str] = Field(default_factory=dict)
 
 
 class Account(Facts):
@@ -36,6 +37,7 @@ class Account(Facts):
     environment: Environment | None
     complexity: Complexity | None
     measurement: Measurement | None
+    script: dict[str, str] = Field(default_factory=dict)  # as in `RunRecord`
     # Of a profile:
     work: WorkSet | None
     iterations: Count | None  # steps inside the profiled window

@@ -86,7 +86,8 @@ class Measurement(Facts):
 
     iteration_times_s: Annotated[tuple[Seconds, ...], Field(min_length=1)]
     iteration_clock: Literal["wall", "cuda_events", "mps_events"]
-    data_wait_s: tuple[Seconds, ...]  # host time inside next(loader); zeros for synthetic data
+    #: Host time inside next(loader), zeros for synthetic data; of some scripts not known.
+    data_wait_s: tuple[Seconds, ...] | None
     phase_times_s: dict[str, tuple[Seconds, ...]] | None  # data, forward, backward, optimizer
     warmup_times_s: tuple[Seconds, ...]
     window_start_clock_s: float
@@ -112,7 +113,7 @@ class Measurement(Facts):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         iterations = len(self.iteration_times_s)
-        if len(self.data_wait_s) != iterations:
+        if self.data_wait_s is not None and len(self.data_wait_s) != iterations:
             raise ValueError("data_wait_s and iteration_times_s differ in length")
         for phase, times in (self.phase_times_s or {}).items():
             if len(times) != iterations:
@@ -155,7 +156,7 @@ class Measurement(Facts):
     @property
     def is_disturbed(self) -> bool:
         """Whether iterations take over 5 % more on average than the median, and not for data."""
-        waits = sum(self.data_wait_s) > _MOST_APART * self.window_s
+        waits = sum(self.data_wait_s or ()) > _MOST_APART * self.window_s
         mean_s = statistics.fmean(self.steady_times_s)
         return mean_s > (1 + _MOST_APART) * self.pace_s and not waits
 
@@ -188,6 +189,8 @@ class RunRecord(KeptRecord):
     environment: Environment | None
     complexity: Complexity | None
     ops: OpProfile | None = Field(NEWER)  # of steps after the window
+    #: Of a watched script what tells its step from others: arguments, model, optimizer.
+    script: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _ok_is_whole(self) -> Self:

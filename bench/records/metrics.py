@@ -85,9 +85,14 @@ def iteration_statistics_ms(times_s: Sequence[float]) -> dict[str, float]:
     return found
 
 
-def data_wait_share(measurement: Measurement) -> float:
-    """Return the share of the window that the host spent waiting for the next batch."""
-    return sum(measurement.data_wait_s) / measurement.window_s
+def data_wait_share(measurement: Measurement, ops: OpProfile | None) -> float | None:
+    """Return the share of the window that the host spent waiting for the next batch.
+
+    Where the window does not say it, that of the profiled steps, if they do.
+    """
+    if measurement.data_wait_s is not None:
+        return sum(measurement.data_wait_s) / measurement.window_s
+    return None if ops is None else ratio(ops.data_wait_s, ops.step_time_s)
 
 
 def steps(record: RunRecord) -> int:
@@ -139,7 +144,7 @@ def summary(record: RunRecord) -> dict[str, float]:
             "pace_samples_per_s": measured.pace_samples_per_s,
             "pace_half_width": pace_half_width(measured.steady_times_s),
             "first_steady_iteration": measured.settled_after + 1,
-            "data_wait_share": data_wait_share(measured),
+            "data_wait_share": data_wait_share(measured, record.ops),
             **iteration_statistics_ms(measured.iteration_times_s),
             **{f"{name}_time_s": statistics.fmean(timed[name]) for name in PHASES if name in timed},
             "peak_memory_mb": _scaled(measured.peak_memory_allocated_bytes, 1e-6),

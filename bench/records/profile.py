@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from bench.config import ResolvedConfig, RunConfig
 from bench.records.base import (
+    NEWER,
     Count,
     Facts,
     KeptRecord,
@@ -87,6 +90,7 @@ class OpProfile(Facts):
     device_busy_share: Share | None  # of the step in which the device ran a kernel or a copy
     launch_gap_s: Seconds | None  # the device's idle time between first and last kernel
     copies: tuple[Copies, ...] | None
+    data_wait_s: Seconds | None = Field(NEWER)  # host time inside next(loader) of torch's loader
 
     @property
     def ops_time_s(self) -> float:

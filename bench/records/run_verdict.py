@@ -54,7 +54,8 @@ def _findings(record: RunRecord | CeilingsRecord) -> Iterator[Found]:
     if record.telemetry is not None:
         yield from of_telemetry(record.telemetry, record.environment)
     elif record.outcome == "ok":
-        message = "its launcher had ended: nobody watched the machine while it measured"
+        why = record.missing.get("telemetry", "its launcher had ended")
+        message = f"nobody watched the machine while it measured: {why}"
         yield "unwatched", "suspect", message
         if run is not None and run.measurement is not None and run.environment is not None:
             cores = run.measurement.other_cpu_cores or 0.0
@@ -189,14 +190,16 @@ def _of_training(measurement: Measurement, run: RunRecord) -> Iterator[Found]:
     if run.complexity is None and (why := run.missing.get("complexity")):
         why = why.removeprefix("UserError: ")
         yield "uncounted-work", "note", f"its FLOP and bytes are not known: {why}"
-    share = data_wait_share(measurement)
-    if share > _INPUT_BOUND_SHARE:
+    share = data_wait_share(measurement, run.ops)
+    if share is not None and share > _INPUT_BOUND_SHARE:
         yield "input-bound", "note", f"{100 * share:.0f} % of the window was spent waiting for data"
     if changed := measurement.changed_switches:
         message = f"the model's file set {', '.join(changed)} after the step was set up"
         yield "changed-switches", "suspect", message
     if syncs := measurement.hidden_syncs:
         yield "hidden-syncs", "note", f"the step makes the host wait {syncs} times an iteration"
+    if run.script:
+        return  # its loss is its own
     if measurement.last_loss is None and measurement.first_loss is None:
         yield "loss-not-finite", "suspect", "the loss was not a finite number"
     elif measurement.last_loss is None and run.outcome == "ok":

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Final
+from typing import Any, Final
 
-from bench.config import FILING_FIELDS, SYNTHETIC, WINDOW_FIELDS, spelled
+from bench.config import FILING_FIELDS, SYNTHETIC, WINDOW_FIELDS, spelled, split_arch
 from bench.records import ProfileRecord, ResolvedConfig, RunRecord
 
 #: Runs that differ in these alone are repeats.
@@ -24,8 +24,23 @@ OF_DATA: Final = ("data", "workers", "prefetch_factor", "persistent_workers",
 LIMITED: Final = "instructions"
 #: The digest of a user's own model's source: two versions of it are two models.
 CODE: Final = "code"
+#: What tells a script's runs apart, beside the settings that are known of it.
+OF_SCRIPT: Final = ("arguments", "model", "optimizer")
 #: Settings of what a model takes, images or tokens.
 _OF_SAMPLES: Final = ("image_size", "seq_len")
+#: What is known of a script's run; the other settings are its own affair.
+_KNOWN_OF_SCRIPT: Final = frozenset(
+    {"arch", "backend", "precision", "batch_size", "devices", "nodes", "compile", "workers",
+     "channels_last", "threads", *_OF_SAMPLES}
+)  # fmt: skip
+
+
+def stated(record: RunRecord | ProfileRecord) -> dict[str, Any]:
+    """Return the settings of a record, of a script's run those that are known."""
+    settings = record.config.model_dump()
+    if split_arch(record.config.arch)[0] != "script":
+        return settings
+    return {name: settings[name] for name in settings if name in _KNOWN_OF_SCRIPT | NO_SETTINGS}
 
 
 def precision_of(resolved: ResolvedConfig) -> str:
@@ -44,9 +59,7 @@ def settings_of(record: RunRecord | ProfileRecord) -> tuple[dict[str, str], dict
     """
     config, resolved = record.config, record.resolved
     without = NO_SETTINGS | (set(OF_DATA[1:]) if config.data == SYNTHETIC else set())
-    given = {
-        name: spelled(value) for name, value in config.model_dump(exclude=set(without)).items()
-    }
+    given = {name: spelled(one) for name, one in stated(record).items() if name not in without}
     ran = dict(given)
     if resolved is not None:
         known = given.keys() & ResolvedConfig.model_fields.keys()
@@ -56,7 +69,7 @@ def settings_of(record: RunRecord | ProfileRecord) -> tuple[dict[str, str], dict
             if getattr(resolved, name) is None:
                 del ran[name]
         if resolved.autocast_dtype == "none":
-            del ran["depthwise_fp32"]
+            ran.pop("depthwise_fp32", None)
     asked = {name: value for name, value in given.items() if ran.get(name) != value}
     ran["env"] = config.env
     if record.environment is not None:
@@ -66,7 +79,7 @@ def settings_of(record: RunRecord | ProfileRecord) -> tuple[dict[str, str], dict
             ran[LIMITED] = " ".join(sorted({one.partition("=")[2] for one in limits.split()}))
         if (code := record.environment.code) is not None:
             ran[CODE] = code
-    return ran, asked
+    return ran | (record.script if isinstance(record, RunRecord) else {}), asked
 
 
 def step_settings(record: RunRecord | ProfileRecord) -> dict[str, str]:

@@ -6,9 +6,10 @@ import gc
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,10 +22,25 @@ from bench.training.inputs import NextBatch
 from bench.training.step import Phases
 from bench.training.workloads import Batch
 
+T = TypeVar("T")
 Step = Callable[[], torch.Tensor]
+#: Code around steps that may be somebody else's: one runs wherever it yields.
+Around = Generator[None, Any, T]
 
 #: Iterations in which torch.compile may compile or capture.
 _COMPILING = 3
+
+
+def driven(around: Around[T], step: Callable[[], object]) -> T:
+    """Run `step` wherever `around` yields, give it the result, and return what it returns."""
+    with closing(around):
+        try:
+            next(around)
+            while True:
+                around.send(step())
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 @dataclass(frozen=True)
@@ -42,7 +58,11 @@ class WindowPlan:
 
 @dataclass
 class Window:
-    """What the loop keeps while it runs, so that an interrupt finds whatever was measured."""
+    """What the loop keeps while it runs, so that an interrupt finds whatever was measured.
+
+    Of a process that is not `ours` neither memory nor Python's collector is touched, and the peak
+    of memory is that of the process.
+    """
 
     clock: Clock
     device: Device
@@ -63,8 +83,10 @@ class Window:
     peak_memory_bytes: tuple[int, int] | None = None  # of the window alone, likewise
     other_cpu_cores: float | None = None  # set by who watches the machine around `measure`
     replays_graphs: bool = False
+    ours: bool = True
     garbage_collections_s: float = 0.0
     _waited_s: float = 0.0
+    _second_s: float = 0.0  # what a lap took without what was around it
     _collection_began_s: float = 0.0
 
     def waiting(self, next_batch: NextBatch) -> NextBatch:
@@ -96,16 +118,25 @@ class Window:
         as long as the one before, but not before `limits.min_warmup` iterations. `second` calls the
         step of the second iteration once, with something around it that is not timed.
         """
+
+        def lap() -> torch.Tensor:
+            begin_s = self.clock()
+            loss = step()
+            self.device.synchronize()
+            self._second_s = self.clock() - begin_s
+            return loss
+
+        def run() -> object:
+            is_second = second is not None and len(self.warmup_times_s) == 1
+            return second(lap) if second is not None and is_second else step()
+
+        driven(self.warming(limits, on_lap), run)
+
+    def warming(self, limits: TimeLimits, on_lap: Callable[[float], None]) -> Around[None]:
+        """Yield where a step of the warm-up is to run; its loss is sent."""
         begin_s, times_s, limit_s = self.clock(), self.warmup_times_s, limits.warmup_s
         settling = limits.settle_s > 0 or limits.until_steady
         made, unpaced = (0, 0), 0
-
-        def lap() -> torch.Tensor:
-            lap_begin_s = self.clock()
-            loss = step()
-            self.device.synchronize()
-            times_s.append(self.clock() - lap_begin_s)
-            return loss
 
         def is_steady() -> bool:
             return not limits.until_steady or is_warm(times_s[unpaced:])
@@ -124,21 +155,25 @@ class Window:
                     limit = f"max_seconds={limits.max_seconds:g} gives it {rounded_s(limit_s)}"
                     self.warmup_ended_early = f"{done} of {asked} iterations ({limit})"
                 break
-            if second is not None and done == 1:
-                second(lap)
-            else:
-                loss = lap()
+            lap_begin_s = self.clock()
+            loss = yield
+            self.device.synchronize()
+            is_second, lap_s = bool(self._second_s), self.clock() - lap_begin_s
+            times_s.append(self._second_s or lap_s)
+            self._second_s = 0.0
             on_lap(times_s[-1])
             before, made = made, (compiled_graphs(), self.device.memory_obtained())
-            if made != before or done == 0 or (second is not None and done == 1):
+            if made != before or done == 0 or is_second:
                 unpaced = done + 1
             if done == 0:
-                self.first_loss = float(loss)
-                # Of what the search for algorithms took the step itself needs a part.
-                self.device.release_cached_memory()
+                self.first_loss = None if loss is None else float(loss)
+                if self.ours:
+                    # Of what the search for algorithms took the step itself needs a part.
+                    self.device.release_cached_memory()
                 begin_s = self.clock()
-        # Collected now, so that no collection of what the start-up left falls into the window.
-        gc.collect()
+        if self.ours:
+            # Collected now, so that no collection of what the start-up left falls into the window.
+            gc.collect()
 
     def measure(self, step: Step, plan: WindowPlan) -> None:
         """Time the planned steps; synchronise, all ranks, only at the window's two ends.
@@ -147,44 +182,54 @@ class Window:
         the limit, but not before `MIN_ITERATIONS`. Without one it goes on after `plan.iterations`
         until its pace is known well enough, at most to `plan.most`.
         """
+        driven(self.measuring(plan), step)
+
+    def measuring(self, plan: WindowPlan) -> Around[None]:
+        """Yield where a step of the window is to run; its loss is sent."""
         iterations, max_seconds, done = plan.iterations, plan.max_seconds, 0
+        loss = None
         self.phases.clear()
         self.device.synchronize()
         self.warmup_peak_memory_bytes = self.device.peak_memory_bytes()
-        self.device.reset_peak_memory()
+        if self.ours:
+            self.device.reset_peak_memory()
+            # What the start-up made stays: a collection in the window need not look through it.
+            gc.freeze()
         self.timer = self.device.timer(self.clock)
         self._waited_s = 0.0
-        # What the start-up made stays: a collection in the window need not look through it.
-        gc.freeze()
         gc.callbacks.append(self._on_collection)
         self.barrier()
         self.start_unix_s = time.time()
         self.start_clock_s = self.clock()
         self.timer.mark()
-        while done < iterations:
-            loss, done = step(), done + 1
-            self.timer.mark()
-            self.phases.lap()
-            self.data_wait_s.append(self._waited_s)
-            self._waited_s = 0.0
-            if done == iterations < plan.most:
-                needed = self.most(iterations_needed(self.timer.ended_times_s()))
-                iterations = max(done, min(needed, plan.most))
-            if (
-                max_seconds is not None
-                and MIN_ITERATIONS <= done < iterations
-                and self.clock() - self.start_clock_s >= max_seconds
-            ):
-                self.ended_early = f"max_seconds={max_seconds:g} after {done} of {iterations}"
-                break
+        try:
+            while done < iterations:
+                loss = yield
+                done += 1
+                self.timer.mark()
+                self.phases.lap()
+                self.data_wait_s.append(self._waited_s)
+                self._waited_s = 0.0
+                if done == iterations < plan.most:
+                    needed = self.most(iterations_needed(self.timer.ended_times_s()))
+                    iterations = max(done, min(needed, plan.most))
+                if (
+                    max_seconds is not None
+                    and MIN_ITERATIONS <= done < iterations
+                    and self.clock() - self.start_clock_s >= max_seconds
+                ):
+                    self.ended_early = f"max_seconds={max_seconds:g} after {done} of {iterations}"
+                    break
+        finally:
+            gc.callbacks.remove(self._on_collection)
+            if self.ours:
+                gc.unfreeze()
         self.device.synchronize()
         # Before the probes that follow a window: steps of other kinds may need more.
         self.peak_memory_bytes = self.device.peak_memory_bytes()
         self.barrier()
         self.end_clock_s = self.clock()
-        gc.callbacks.remove(self._on_collection)
-        gc.unfreeze()
-        self.last_loss = float(loss)
+        self.last_loss = None if loss is None else float(loss)
         self.ended_early = self.ended_early or plan.ended_early
 
     def measurement(
@@ -210,12 +255,18 @@ class Window:
             # A replay allocates nothing: its tensors were counted when they were captured.
             allocated = max(allocated, warmup_allocated)
         phase_times = self.phases.times_s()
+        known = {
+            "data_wait_s": tuple(self.data_wait_s[: len(times)]),
+            "compile_time_s": self._compile_time_s() if compiled else None,
+            "first_loss": _finite(self.first_loss),
+            "last_loss": _finite(self.last_loss),
+            **known,
+        }
         return Measurement.of(
             "",
             _WHY_MISSING | (dict.fromkeys(_MODEL_FACTS, no_model) if no_model else {}),
             iteration_times_s=tuple(times),
             iteration_clock=self.timer.kind,
-            data_wait_s=tuple(self.data_wait_s[: len(times)]),
             phase_times_s=phase_times
             and {name: phase[: len(times)] for name, phase in phase_times.items()},
             warmup_times_s=tuple(self.warmup_times_s),
@@ -224,12 +275,9 @@ class Window:
             window_start_unix_s=self.start_unix_s,
             ended_early=self.ended_early,
             warmup_ended_early=self.warmup_ended_early,
-            compile_time_s=self._compile_time_s() if compiled else None,
             peak_memory_allocated_bytes=allocated,
             peak_memory_reserved_bytes=reserved,
             warmup_peak_memory_bytes=warmup_allocated,
-            first_loss=_finite(self.first_loss),
-            last_loss=_finite(self.last_loss),
             other_cpu_cores=self.other_cpu_cores,
             garbage_collections_s=self.garbage_collections_s,
             **known,

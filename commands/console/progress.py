@@ -37,7 +37,11 @@ class Bar:
     """A bar of these columns, drawn between `with`'s two ends and only when asked for."""
 
     def __init__(
-        self, *columns: ProgressColumn, total: float | None = None, **options: Any
+        self,
+        *columns: ProgressColumn,
+        total: float | None = None,
+        drawn: bool = True,
+        **options: Any,
     ) -> None:
         # No refreshing thread: it would take its share of a CPU that is being measured.
         self._progress = Progress(
@@ -46,7 +50,7 @@ class Bar:
             *columns,
             console=Console(stderr=True),
             auto_refresh=False,
-            disable=not sys.stderr.isatty(),
+            disable=not (drawn and sys.stderr.isatty()),
             **options,
         )
         self._task = self._progress.add_task("starting", total=total, left="")
@@ -111,13 +115,16 @@ class TimeLeft:
 
 
 class WorkerProgress(Bar):
-    """A line with what the worker does and the time left, its notices above it."""
+    """A line with what the worker does and the time left, its notices above it.
 
-    def __init__(self, title: str) -> None:
+    Where it is not `drawn` only what it says is shown.
+    """
+
+    def __init__(self, title: str, *, drawn: bool = True) -> None:
         self._title = title
         self._left: TimeLeft | None = None
         self._doing = "starting"
-        super().__init__(TextColumn("{task.fields[left]}"), transient=True)
+        super().__init__(TextColumn("{task.fields[left]}"), drawn=drawn, transient=True)
 
     def on_event(self, event: Event) -> None:
         """Take one event of the worker's journal, or the launcher's tick."""

@@ -128,17 +128,19 @@ class Measuring(Recording):
         devices: Iterable[str],
         *,
         wait: bool = True,
+        drawn: bool = True,
     ) -> Result:
         """Have `launch` make a record in a new folder, show how it goes on, and `finish` it.
 
         The `devices` are held until it ends, after waiting for who has them unless `wait` or the
         user's --wait says otherwise. The folder remembers the run that `mlflow run` made for it.
+        The terminal is left to others where nothing is `drawn`.
         """
         with exclusive(devices, wait=wait and self.wait):
             folder = RecordFolder.create(self.records)
             if self.tracked and (run_id := os.environ.get("MLFLOW_RUN_ID")):
                 write_atomically(folder.project_run, run_id)
-            with WorkerProgress(title) as progress:
+            with WorkerProgress(title, drawn=drawn) as progress:
                 record = launch(folder, progress.on_event)
             return self.finish(folder, record, facts(record))
 

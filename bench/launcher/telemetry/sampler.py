@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_left
@@ -200,6 +201,10 @@ class Sampler:
         self._next_s = self._clock() + self._interval_s
         for source in self._samples:
             self._read(source)
+
+    def stop(self) -> None:
+        """Read no source any more."""
+        self._next_s = math.inf
 
     def telemetry(self, window_start_clock_s: float, window_end_clock_s: float) -> Telemetry:
         """Return what was seen in the window; the worker should have ended by now."""

@@ -13,7 +13,8 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -30,6 +31,7 @@ from bench.profilers.traces import Trace, read_trace
 from bench.records import Copies, OpProfile, Phase, WorkSet
 from bench.records.complexity import CallWork
 from bench.training.devices import Device
+from bench.training.window import Around, driven
 
 #: The mark that torch.profiler's own schedule sets around a step.
 STEP_MARK = "ProfilerStep#0"
@@ -41,14 +43,16 @@ _NEAR = 0.1
 MOST_BYTES = 100_000_000
 
 
-def traced(
-    step: Callable[[], object], device: Device, *, shapes: bool = True, keep: Path | None = None
-) -> Trace:
-    """Run `step` once under torch.profiler, up to the device's last kernel; return its trace.
+@contextmanager
+def tracing(
+    device: Device, *, shapes: bool = True, keep: Path | None = None
+) -> Iterator[list[Trace]]:
+    """Run the block under torch.profiler, up to the device's last kernel; then add its trace.
 
     The trace's own file becomes `keep`, in place of an earlier one. The host is always recorded:
     some versions record no kernels without it.
     """
+    found: list[Trace] = []
     activities = [ProfilerActivity.CPU]
     if device.backend == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -56,18 +60,28 @@ def traced(
         # The profiler of a torch made for CUDA complains where there is none; read when it starts.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with profile(activities=activities, record_shapes=shapes) as profiler:
-        step()
+        yield found
         device.synchronize()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(file))
         if keep is not None:
             shutil.move(file, keep)
-        return read_trace(keep or file)
+        found.append(read_trace(keep or file))
+
+
+def traced(step: Callable[[], object], device: Device, *, shapes: bool = True) -> Trace:
+    """Run `step` once and return its trace."""
+    with tracing(device, shapes=shapes) as found:
+        step()
+    return found[0]
 
 
 #: Fields of `bench.records.OpProfile` that only a tool which sees the device can tell.
 DEVICE_FIGURES = ("device_busy_share", "launch_gap_s", "copies")
+#: The mark that torch's DataLoader sets around the next batch.
+_LOADER_MARK = "enumerate(DataLoader)#"
+_NO_LOADER = "no DataLoader of torch in the profiled steps"
 
 
 @dataclass
@@ -84,6 +98,7 @@ class TimedStep:
     launch_gap_s: float | None = None
     copies: tuple[Copies, ...] | None = None
     missing: dict[str, str] = field(default_factory=dict)
+    data_wait_s: float | None = None
 
 
 @dataclass
@@ -94,24 +109,23 @@ class Profiled:
         f"torch.profiler of torch {torch.__version__}: wall time of each op on the host"
     )
 
-    step: Callable[[], object]
     device: Device
     keep: Path | None = None
 
-    def record(self) -> TimedStep:
-        """Run the step once under the profiler, the device synchronised at both ends."""
-        walls_s = []
-
-        def timed() -> None:
+    def recording(self) -> Around[TimedStep]:
+        """Run a step under the profiler, the device synchronised at both ends."""
+        with tracing(self.device, keep=self.keep) as found:
             self.device.synchronize()
             begin = time.perf_counter()
             with record_function(STEP_MARK):
-                self.step()
+                yield
                 self.device.synchronize()
-            walls_s.append(time.perf_counter() - begin)
-
-        trace = traced(timed, self.device, keep=self.keep)
-        return self._read(trace, *walls_s)
+            wall_s = time.perf_counter() - begin
+        timed = self._read(found[0], wall_s)
+        waits = [span for span in found[0].host if span.name.startswith(_LOADER_MARK)]
+        waited_us = sum(span.end_us - span.begin_us for span in waits)
+        timed.data_wait_s = waited_us / 1e6 if waits else None
+        return timed
 
     def _read(self, trace: Trace, wall_s: float) -> TimedStep:
         why_not = dict.fromkeys(DEVICE_FIGURES, "ops run on the host itself")
@@ -184,12 +198,12 @@ class Synchronized(Profiled):
         "overlap in a real step; torch.compile is without effect"
     )
 
-    def record(self) -> TimedStep:
-        """Run the step once, op by op."""
+    def recording(self) -> Around[TimedStep]:
+        """Run a step op by op."""
         self.device.synchronize()
         begin = time.perf_counter()
         with _Stopwatch(self.device) as watch:
-            self.step()
+            yield
         self.device.synchronize()
         wall_s = time.perf_counter() - begin
         why_not = "each op was waited for, so the device ran differently from a step"
@@ -233,27 +247,46 @@ def profile_ops(
     *,
     pace_s: float | None = None,
 ) -> OpProfile:
-    """Run `step` once for the tool to start up, then `iterations` times to time its ops.
+    """Run `step` as `profiling` has it, and return the times of its ops.
+
+    With `pace_s` the tool has started in this process, and the step has just run.
+    """
+    started = pace_s is not None
+    around = profiling(device, work, iterations, trace_file, started=started, pace_s=pace_s)
+    return driven(around, step)
+
+
+def profiling(
+    device: Device,
+    work: Sequence[CallWork],
+    iterations: int,
+    trace_file: Path | None = None,
+    *,
+    started: bool = False,
+    pace_s: float | None = None,
+) -> Around[OpProfile]:
+    """Run a step once for the tool to start up, then `iterations` times to time its ops.
 
     Before each timed step goes one that is not: reading the last trace has taken the memory that
     the allocator keeps from step to step, and a step that pays for new pages is up to a third
-    slower. With `pace_s`, what the step took just now without the tool, neither is done before the
-    first, and the one step is read that comes nearest to it: `iterations` are tried until one is
-    within 10 % of it, as a machine that is not quiet may need.
+    slower. Where the tool has `started` in this process and the step has just run, neither is done
+    before the first. With `pace_s`, what the step takes without the tool, the one step is read that
+    comes nearest to it: `iterations` are tried until one is within 10 % of it, as a machine that is
+    not quiet may need.
 
     `work` are the cost model's calls of the same step (`bench.cost.estimate.op_work`). Times are of
     the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
     The trace of the last step is kept, compressed, as `trace_file` with `.gz` after it.
     """
     recorders = {"cpu": Profiled, "cuda": ProfiledOnDevice, "mps": Synchronized}
-    recorder = recorders[device.backend](step, device, trace_file)
-    if pace_s is None:
-        recorder.record()
+    recorder = recorders[device.backend](device, trace_file)
+    if not started:
+        yield from recorder.recording()
     steps: list[TimedStep] = []
     for number in range(iterations):
-        if number or pace_s is None:
-            step()
-        steps.append(recorder.record())
+        if number or not started:
+            yield
+        steps.append((yield from recorder.recording()))
         if pace_s is not None and _distance(steps[-1], pace_s) <= _NEAR:
             break
     found = _profile(recorder.method, steps, work, pace_s)
@@ -281,8 +314,10 @@ def _profile(
         "device_busy_share": _median(step.busy_s and step.busy_s / step.wall_s for step in steps),
         "launch_gap_s": _median(step.launch_gap_s for step in steps),
         "copies": steps[-1].copies,
+        "data_wait_s": _median(step.data_wait_s for step in steps),
     }
-    missing = {name: steps[-1].missing[name] for name, fact in facts.items() if fact is None}
+    reasons = steps[-1].missing | {"data_wait_s": _NO_LOADER}
+    missing = {name: reasons[name] for name, fact in facts.items() if fact is None}
     if unseen := _unseen(shares[-1], work):
         missing["unseen"] = unseen
     return OpProfile(

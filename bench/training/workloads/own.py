@@ -17,6 +17,7 @@ from bench.training.workloads import Batch, ImageInput, Workload, blamed, descri
 from bench.training.workloads.images import DEFAULT_IMAGE_SIZE, ImageClassification
 
 _STEP = ("model", "batch", "loss")
+_SAMPLES = [name for name in get_args(Sample) if name != "step"]
 
 
 def own_workload(arch: str, image_size: int | None = None) -> Workload:
@@ -55,10 +56,8 @@ class OwnStep(Workload):
                 f"arch={arch!r}: its model is a {type(step.model).__name__}; "
                 "make it a torch.nn.Module"
             )
-        if self.sample not in get_args(Sample):
-            raise UserError(
-                f"arch={arch!r}: sample={self.sample!r}: give {', '.join(get_args(Sample))}"
-            )
+        if self.sample not in _SAMPLES:
+            raise UserError(f"arch={arch!r}: sample={self.sample!r}: give {', '.join(_SAMPLES)}")
         tokens = self.tokens_per_sample
         if tokens is not None and (not isinstance(tokens, int) or tokens < 1):
             raise UserError(

@@ -1,6 +1,7 @@
 """Op times of real steps on this CPU, and of a GPU's trace; PyTorch's profiler as a tool."""
 
 import shutil
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from bench.records.profile import COMMUNICATION
 from bench.training.devices import open_device
 from bench.training.precision import open_precision
 from bench.training.step import TrainingStep, make_optimizer
+from bench.training.window import driven
 
 CPU = open_device("cpu")
 SIZE, BATCH = 32, 4
@@ -141,8 +143,8 @@ def test_a_step_runs_once_for_the_tool_and_twice_per_iteration():
 @pytest.mark.slow
 def test_waiting_for_every_op_finds_the_same_work_as_the_profiler():
     step, work = step_of(accumulated=2), work_of(accumulated=2)
-    recorder = Synchronized(step, CPU)
-    waited = _profile(recorder.method, [recorder.record()], work)
+    recorder = Synchronized(CPU)
+    waited = _profile(recorder.method, [driven(recorder.recording(), step)], work)
     check_whole(waited, work)
     profiled = profile_ops(step, CPU, work, iterations=1)
     kinds = [
@@ -165,7 +167,7 @@ def test_every_op_is_waited_for_and_its_wait_is_its_time(monkeypatch):
             device.queue(seconds)
             torch.add(tensor, tensor)
 
-    recorded = Synchronized(step, device).record()
+    recorded = driven(Synchronized(device).recording(), step)
     assert [(op.name, op.own_s, op.phase) for op in recorded.ops] == [
         ("add", 2.0, None),
         ("add", 3.0, None),
@@ -196,11 +198,11 @@ def gpu_work():
 def profile_on_card(monkeypatch, trace):
     clock = ScriptedClock()
 
-    def traced(step, device, keep=None):
-        step()
-        return trace
+    @contextmanager
+    def tracing(device, keep=None):
+        yield [trace]
 
-    monkeypatch.setattr(torch_profiler, "traced", traced)
+    monkeypatch.setattr(torch_profiler, "tracing", tracing)
     monkeypatch.setattr("bench.profilers.ops.torch_profiler.time.perf_counter", clock)
     return profile_ops(lambda: clock.pass_s(0.0012), Card(clock), gpu_work(), iterations=3)
 
@@ -313,9 +315,14 @@ def test_on_a_restless_machine_the_step_is_read_that_is_nearest_to_the_pace(
 ):
     missing = dict.fromkeys(MISSING, "no")
     steps = [TimedStep(wall_s, [relu(wall_s)], missing=missing) for wall_s in walls_s]
-    steps = iter(steps if pace_s else [steps[0], *steps])
-    seen = []
-    monkeypatch.setattr(Profiled, "record", lambda self: seen.append(next(steps)) or seen[-1])
+    scripted, seen = iter(steps if pace_s else [steps[0], *steps]), []
+
+    def recording(recorder):
+        seen.append(next(scripted))
+        yield
+        return seen[-1]
+
+    monkeypatch.setattr(Profiled, "recording", recording)
     profile = profile_ops(lambda: None, CPU, (), iterations=3, pace_s=pace_s)
     assert profile.step_time_s == profile.ops_time_s == step_time_s
     assert len(seen) == tried

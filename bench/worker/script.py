@@ -1,0 +1,285 @@
+"""A step of a script that is not ours, measured from within by torch's hooks around optimizers.
+
+A step is from the end of one optimizer's step to the end of the next. What has something around
+steps is a generator that yields where one runs (`bench.training.window.Around`): at the end of each
+step the hook lets it go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import statistics
+import sys
+import time
+from collections.abc import Generator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from bench.config import TimeLimits, max_seconds_on
+from bench.cost.count_step import LiveStepTracer
+from bench.errors import Unknown, UnsupportedError, UserError
+from bench.machine.environment import read_environment
+from bench.machine.limits import peak_memory_bytes
+from bench.machine.probes import probe, value_or_none
+from bench.machine.repository import script_code
+from bench.profilers.ops.torch_profiler import profiling
+from bench.records import Account, Measurement, ModelCode, Outcome
+from bench.records.complexity import CallWork
+from bench.records.folders import RecordFolder
+from bench.records.journal import JournalWriter
+from bench.training.devices import Device, open_device
+from bench.training.team import Team
+from bench.training.window import Window, compiled_graphs
+from bench.worker.attempt import outcome_of
+from bench.worker.script_model import Training
+
+#: Of the seconds that are left for the window: before the warm-up, which has a third of that, and
+#: before the window. The rest is for what follows it.
+_WINDOW_SHARE, _WITHOUT_WARMUP = 0.6, 0.8
+#: A profiled step, the one before it, and reading its trace.
+_STEPS_OF_ONE, _MOST_PROFILED = 4, 3
+_NOT_OF_A_SCRIPT: dict[str, Any] = {
+    "startup_s": {},
+    "data_wait_s": Unknown("the window of a script does not show it; profiled steps do"),
+    "compile_time_s": Unknown("it compiles before it is measured"),
+    "ranks": Unknown("of a script on several devices one rank is measured"),
+    **dict.fromkeys(("hidden_syncs", "work"), Unknown("not looked for in a script")),
+    **dict.fromkeys(
+        ("changed_switches", "first_loss", "last_loss"), Unknown("a script keeps it to itself")
+    ),
+}
+Steps = Generator[None, Any, None]
+
+
+class ScriptMeter:
+    """Measures the process that it is made in; torch's hooks call `before` and `after`.
+
+    `is_timing` while the end of each step is noted and nothing else done: then nothing is imported.
+    """
+
+    def __init__(self, folder: RecordFolder) -> None:
+        self.is_timing = self.has_ended = False
+        self._folder = folder
+        self._job = folder.read_job(recorded=True)
+        self._journal = JournalWriter(folder.journal)
+        self._deadline_s = float(self._job.task["deadline_s"])
+        self._counts: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+        self._leader: torch.optim.Optimizer | None = None
+        self._tracer: LiveStepTracer | None = None
+        self._steps: Steps | None = None
+        self._done = 0
+        self._device: Device | None = None
+        self._window: Window | None = None
+        self._whole = False
+        self._samples = 1
+        self._account: Account | None = None
+        self._found: dict[str, Any] = {"script": {}}  # by the fields of `Account`
+        self._code = _script_code()  # as early as it is imported
+
+    def before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Note that an optimizer's step begins."""
+        if self._tracer is not None:
+            self._tracer.begin_update(optimizer, args, kwargs)
+
+    def after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """Note that it has ended; of several optimizers the rarest ends a step."""
+        if self._tracer is not None:
+            self._tracer.end_update()
+        if self._window is None or self._window.timer is None:  # up to the window
+            count = self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
+            if self._leader is None:
+                self._leader = optimizer
+            elif count == 2 and self._counts[self._leader] > 2:
+                self._leader, self._steps, self._done = optimizer, None, 0
+        if optimizer is self._leader and not self._job.task["step_of"]:
+            self.stepped()
+
+    def stepped(self) -> None:
+        """Go on to the next step. Raises nothing: the script's own work goes on."""
+        if self.has_ended:
+            return
+        card = self._device if self._device and self._device.backend == "cuda" else None
+        try:
+            with torch.cuda.device(card.torch_device) if card else contextlib.nullcontext():
+                self._go_on()
+        except StopIteration:
+            self.close(None, goes_on=True)
+        except Exception as error:
+            self.close(error, goes_on=True)
+
+    def _go_on(self) -> None:
+        self._done += 1
+        if self._steps is None:
+            self._steps = self._measuring(Training(self._counts))
+            next(self._steps)
+        elif not self._whole and time.perf_counter() > self._deadline_s:
+            self.close(None, why=f"seconds={self._job.task['seconds']}", goes_on=True)
+        else:
+            next(self._steps)
+
+    def close(
+        self, error: BaseException | None, *, why: str = "the script ended", goes_on: bool = False
+    ) -> Account:
+        """Write what was seen so far, and return it.
+
+        `error` is what has ended the script, unless that `goes_on`.
+        """
+        if self._account is not None:
+            return self._account
+        self.has_ended, self.is_timing = True, False
+        if self._steps is not None:
+            self._steps.close()
+        outcome, reason = _outcome_of(None if self._whole else error)
+        if not self._whole and self._cut(why) == 0 and outcome == "ok":
+            outcome = "refused"
+            reason = f"{why} after {self._done} steps, before one was measured: it needs more time"
+        self._account = self._write(outcome, reason)
+        if peak_bytes := value_or_none(peak_memory_bytes):
+            self._journal.note("memory", max_rss_bytes=peak_bytes)
+        self._journal.note("ended", outcome=outcome, goes_on=goes_on)
+        return self._account
+
+    def _cut(self, why: str) -> int:
+        """End the window after its last whole iteration; return how many it has."""
+        window = self._window
+        if window is None or window.timer is None:
+            return 0
+        window.device.synchronize()
+        times_s = window.timer.times_s()
+        window.peak_memory_bytes = window.device.peak_memory_bytes()
+        window.end_clock_s = window.start_clock_s + sum(times_s)
+        window.ended_early = f"{why} after {len(times_s)} iterations"
+        return len(times_s)
+
+    def _write(self, outcome: Outcome, reason: str | None) -> Account:
+        """Write `worker.json`: what is known up to now."""
+        if self._window is not None:
+            known = {"samples_per_iteration": self._samples, **_NOT_OF_A_SCRIPT}
+            self._found["measurement"] = probe(self._window.measurement, **known)
+        if self._device is not None and "environment" not in self._found:
+            about = self._device.info(), self._folder.path, self._job.config.env, self._code
+            self._found["environment"] = probe(read_environment, *about)
+        why = reason or "the script ended before that"
+        account = Account.of(why, outcome=outcome, reason=reason, **self._found)
+        self._folder.release_reserve()
+        self._folder.write(self._folder.worker, account)
+        return account
+
+    # Each of these yields where a step of the script runs.
+
+    def _measuring(self, training: Training) -> Steps:
+        yield from self._looking(training)
+        config, device = self._job.config, training.device
+        limits = TimeLimits.of(config, device.backend)
+        window = self._window = Window(time.perf_counter, device, ours=False)
+        self._journal.note("warmup_started", **asdict(limits))
+        yield from window.warming(limits, lambda s: self._journal.note("warmup", seconds=s))
+        left_s = _WITHOUT_WARMUP * max(self._deadline_s - time.perf_counter(), 0.1)
+        limits = replace(limits, max_seconds=min(limits.max_seconds or left_s, left_s))
+        plan = Team().plan(limits, window.warmup_times_s)
+        self._journal.note("window_started", **asdict(replace(limits, iters=plan.iterations)))
+        self.is_timing = True
+        yield from window.measuring(plan)
+        self.is_timing, self._whole = False, True
+        self._journal.note("window_ended")
+        yield  # what follows may import modules
+        self._write("ok", None)
+        work = yield from self._counting(training)
+        step_s = max(statistics.median(window.warmup_times_s), 1e-3)
+        fit = int((self._deadline_s - time.perf_counter()) / (_STEPS_OF_ONE * step_s))
+        try:
+            steps = min(max(fit, 1), _MOST_PROFILED)
+            measured = self._found["measurement"]
+            pace_s = measured.step_s if isinstance(measured, Measurement) else None
+            self._found["ops"] = yield from profiling(device, work, steps, pace_s=pace_s)
+        except UserError as error:
+            self._found["ops"] = Unknown(str(error))
+
+    def _looking(self, training: Training) -> Steps:
+        """Look at what the model is given in one step, and at what the script has set."""
+        device = training.device = self._device = _device_of(training)
+        self._journal.note("device", backend=device.backend, uuid=device.info().uuid)
+        with training.watched(int(self._job.task["samples_per_step"] or 0)) as seen:
+            yield
+        usual = max_seconds_on(device.backend, self._job.config)
+        left_s = _WINDOW_SHARE * max(self._deadline_s - time.perf_counter(), 1.0)
+        max_seconds = round(min(left_s, left_s if usual == "none" else usual), 1)
+        resolved = training.resolved(seen, max_seconds)
+        mode, (local, nodes) = resolved.math_mode, _ranks()
+        known = {
+            **{name: getattr(resolved, name) for name in ("backend", "batch_size", "max_seconds")},
+            **{"devices": local, "nodes": nodes},
+            "precision": f"amp-{mode}" if mode in ("bf16", "fp16") else mode,
+            "compile": "default" if compiled_graphs() else "none",
+        }
+        config = self._job.config.model_copy(update=known)
+        self._job = self._job.model_copy(update={"config": config})
+        self._folder.write(self._folder.config, self._job)
+        self._samples = resolved.batch_size * local * nodes
+        self._found |= {"resolved": resolved, "script": training.names}
+        self._journal.note("notice", text=f"{training.names['model']}; a step: {seen}")
+
+    def _counting(self, training: Training) -> Generator[None, Any, tuple[CallWork, ...]]:
+        """Count what one step computes and moves; each op runs once, as without it."""
+        try:
+            if torch._C._len_torch_dispatch_stack():
+                raise UserError("the script looks at torch's ops itself")
+            if compiled_graphs() and self._job.task["keep_going"]:
+                raise UserError("a compiled model is counted uncompiled: not with --keep-going")
+            self._tracer = LiveStepTracer()
+            with torch.compiler.set_stance("force_eager"), self._tracer:
+                yield
+            self._found["complexity"], work = training.counted(
+                self._tracer, self._job.config, self._found["resolved"]
+            )
+        except UserError as error:
+            self._found["complexity"] = Unknown(str(error))
+            return ()
+        finally:
+            self._tracer = None
+        return work
+
+
+def _device_of(training: Training) -> Device:
+    """The device that holds the parameters; the process's current one stays what it is."""
+    if not training.parameters:
+        raise UnsupportedError("no module with parameters was found: there is nothing to measure")
+    where = training.parameters[0].device
+    with torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext():
+        return open_device(where.type)
+
+
+def _ranks() -> tuple[int, int]:
+    """How many processes train together on this machine, and on how many machines."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 1, 1
+    world = distributed.get_world_size()
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    return local, max(world // local, 1)
+
+
+def _outcome_of(error: BaseException | None) -> tuple[Outcome, str | None]:
+    def again() -> None:
+        if error is not None:
+            raise error
+
+    with contextlib.redirect_stderr(io.StringIO()):  # the script prints its traceback itself
+        return outcome_of(again)
+
+
+def _script_code() -> ModelCode | Unknown:
+    """The source of the script of this process, and of what it imports from beside it."""
+    main = sys.modules.get("__mp_main__") or sys.modules["__main__"]
+    if (name := getattr(main, "__file__", None)) is None:
+        return Unknown("no file is known of the script")
+    file, spec = Path(name).resolve(), getattr(main, "__spec__", None)
+    if spec is None:
+        return script_code(file.stem, file.parent)
+    return script_code(spec.name, file.parents[spec.name.count(".")])

@@ -1,0 +1,233 @@
+"""What a script that is not ours trains: found among the objects of its process, never changed."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any, Literal
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from bench.config import RunConfig, Sample
+from bench.config.resolved import MathMode
+from bench.cost.count_step import LiveStepTracer
+from bench.cost.estimate import calls_of, counts_of
+from bench.errors import UnsupportedError, UserError, one_line
+from bench.machine.limits import allocator_in_use
+from bench.machine.probes import value_or_none
+from bench.records import Complexity, MemoryFootprint, ResolvedConfig
+from bench.records.complexity import DEFAULT_CACHE_BYTES, CallWork
+from bench.training.devices import Device
+
+_MODES: Mapping[torch.dtype, MathMode] = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+}
+#: DistributedDataParallel and torch.compile hold the model under these names, and nothing else.
+_WRAPPED = ("module", "_orig_mod")
+#: Switches of `torch.backends`.
+_CONVOLUTIONS, _PRODUCTS = "cudnn.conv.fp32_precision", "cuda.matmul.fp32_precision"
+
+
+@dataclass
+class Batches:
+    """What the model is given within one step, seen by hooks on its modules.
+
+    Each call of the module that is called first with a tensor is one forward pass. `size` is that
+    of a sample: tokens, or pixels a side.
+    """
+
+    device: str
+    passes: int = 0
+    samples: int = 0
+    sample: Sample = "sample"
+    size: int | None = None
+    autocast: torch.dtype | None = None
+    first: torch.nn.Module | None = None
+
+    def look(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        """Look at one call; a hook before the forward pass."""
+        if torch.is_autocast_enabled(self.device):
+            self.autocast = torch.get_autocast_dtype(self.device)
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        known = sorted((one for one in tensors if one.dim()), key=lambda one: one.dim() < 2)
+        if not known or self.first not in (None, module) or not torch.is_grad_enabled():
+            return
+        self.first, shape = module, known[0].shape
+        self.passes += 1
+        self.samples += shape[0]
+        if len(shape) == 2 and not known[0].is_floating_point():
+            self.sample, self.size = "sequence", shape[1]
+        elif len(shape) == 4 and 3 in (shape[1], shape[3]):
+            self.sample, self.size = "image", shape[2]
+
+    def __str__(self) -> str:
+        if self.sample == "step":
+            return "samples not known: --samples-per-step says them"
+        each = f" of {self.size} tokens" if self.sample == "sequence" else ""
+        passes = "one forward pass" if self.passes == 1 else f"{self.passes} forward passes"
+        return f"{self.samples} {self.sample}s{each} in {passes}"
+
+
+class Training:
+    """The modules, loaders and optimizers of the step that `optimizers` end."""
+
+    device: Device
+
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        self._optimizers = list(optimizers)
+        kinds = torch.nn.Module, _BaseDataLoaderIter, torch.amp.GradScaler
+        # of its type: to ask a proxy for its class may run code of the script
+        found = [one for one in gc.get_objects() if issubclass(type(one), kinds)]
+        modules = [one for one in found if isinstance(one, torch.nn.Module)]
+        inner = {id(child) for one in modules for child in one.children()}
+        self._groups = [group for one in self._optimizers for group in one.param_groups]
+        given = [parameter for group in self._groups for parameter in group["params"]]
+        trained = set(map(id, given))
+        self._roots = [
+            one
+            for one in modules
+            if id(one) not in inner
+            if not trained or any(id(parameter) in trained for parameter in one.parameters())
+        ]
+        own = [one for one in self._roots if not isinstance(one, torch.fx.GraphModule)]
+        self._roots = own or self._roots  # not those that torch.compile makes
+        self._models = [_unwrapped(root) for root in self._roots]
+        unique = {id(one): one for model in self._models for one in model.parameters()}
+        self.parameters = list(unique.values()) or given
+        loaders = [one for one in found if isinstance(one, _BaseDataLoaderIter)]
+        self._loader = max(loaders, key=lambda one: one._num_yielded, default=None)
+        scalers = [one for one in found if isinstance(one, torch.amp.GradScaler)]
+        self._scales_loss = any(scaler.is_enabled() for scaler in scalers)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The model with a digest of its modules' classes and parameters, and the optimizer."""
+        digest = hashlib.sha256()
+        for path, module in (each for model in self._models for each in model.named_modules()):
+            shapes = [tuple(one.shape) for one in module.parameters(recurse=False)]
+            digest.update(f"{path} {type(module).__qualname__} {shapes}\n".encode())
+        models, optimizers = (
+            "+".join(sorted({type(one).__name__ for one in some})) or "none"
+            for some in (self._models, self._optimizers)
+        )
+        return {"model": f"{models} {digest.hexdigest()[:12]}", "optimizer": optimizers}
+
+    @contextmanager
+    def watched(self, samples: int) -> Iterator[Batches]:
+        """Look at what the modules are given within the block; `samples`, if not 0, goes first."""
+        seen = Batches(self.parameters[0].device.type)
+        modules = [module for root in self._roots for module in _outside_graphs(root)]
+        hooks = [one.register_forward_pre_hook(seen.look, with_kwargs=True) for one in modules]
+        try:
+            yield seen
+        finally:
+            for hook in hooks:
+                hook.remove()
+        seen.samples = samples or seen.samples
+        if not seen.samples:
+            seen.sample, seen.samples = "step", 1
+
+    def resolved(self, seen: Batches, max_seconds: float) -> ResolvedConfig:
+        """Return what the script has set. Raises `UnsupportedError` for 64 bits."""
+        mode, layout = self._math_mode(seen.autocast), torch.channels_last
+        pixels, tokens = (seen.size if seen.sample == of else None for of in ("image", "sequence"))
+        return ResolvedConfig(
+            backend=self.device.backend,
+            math_mode=mode,
+            convolution_fp32=self._fp32_of(_CONVOLUTIONS),
+            matmul_fp32=self._fp32_of(_PRODUCTS),
+            autocast_dtype=mode if seen.autocast and mode in ("bf16", "fp16") else "none",
+            loss_scaling=self._scales_loss,
+            native_math=self.device.native_math(mode),
+            batch_size=seen.samples,
+            image_size=pixels,
+            seq_len=tokens,
+            sample=seen.sample,
+            tokens_per_sample=tokens,
+            max_seconds=max_seconds,
+            workers=self._loader._num_workers if self._loader else 0,
+            pin_memory=bool(self._loader and self._loader._pin_memory),
+            channels_last=any(
+                not one.is_contiguous() and one.is_contiguous(memory_format=layout)
+                for one in self.parameters
+                if one.dim() == 4
+            ),
+            fused_optimizer=any(group.get("fused") for group in self._groups),
+            threads=torch.get_num_threads(),
+            allocator=allocator_in_use("auto"),
+            depthwise_fp32=False,
+        )
+
+    def _math_mode(self, autocast: torch.dtype | None) -> MathMode:
+        sizes: Counter[torch.dtype] = Counter()
+        for one in self.parameters:
+            sizes[one.dtype] += one.numel()
+        dtype = autocast or sizes.most_common(1)[0][0]
+        if dtype not in _MODES:
+            raise UnsupportedError(f"it trains in {dtype}, for which there are no roofs")
+        convolves = any(one.dim() > 3 for one in self.parameters)
+        is_tf32 = self._fp32_of(_CONVOLUTIONS if convolves else _PRODUCTS) == "tf32"
+        return "tf32" if _MODES[dtype] == "fp32" and is_tf32 else _MODES[dtype]
+
+    def _fp32_of(self, switch: str) -> Literal["ieee", "tf32"]:
+        on_card = self.device.backend == "cuda" and self.device.native_math("tf32")
+        asked = value_or_none(partial(attrgetter(switch), torch.backends))
+        return "tf32" if on_card and str(asked) == "tf32" else "ieee"
+
+    def counted(
+        self, step: LiveStepTracer, config: RunConfig, resolved: ResolvedConfig
+    ) -> tuple[Complexity, tuple[CallWork, ...]]:
+        """Return what the counted step did, and its calls. Raises `UserError` if any is unknown."""
+        if step.uncounted:
+            raise UserError(one_line(f"the step runs {step.uncounted}"))
+        recorded = step.recorded(step.lasting())
+        if not recorded.passes:
+            raise UserError("no op of its step was seen: torch.compile has all of it")
+        cache_bytes = self.device.info().last_level_cache_bytes or DEFAULT_CACHE_BYTES
+        state = [each for one in self._optimizers for each in tree_leaves(dict(one.state))]
+        names = ("batch_size", "image_size", "sample", "tokens_per_sample", "math_mode")
+        weights, gradients, kept = (
+            sum(one.nbytes for one in some if isinstance(one, torch.Tensor))
+            for some in (self.parameters, (p for p in self.parameters if p.requires_grad), state)
+        )
+        complexity = Complexity(
+            arch=config.arch,
+            precision=config.precision,
+            parameters=sum(one.numel() for one in self.parameters),
+            activations=None,
+            cache_bytes=cache_bytes,
+            memory=MemoryFootprint(
+                weights_bytes=weights,
+                gradients_bytes=gradients,
+                optimizer_bytes=kept,
+                activations_bytes=step.saved_bytes or 0,
+            ),
+            method=f"a step of the script, as torch {torch.__version__} dispatched it",
+            **{name: getattr(resolved, name) for name in names},
+            **counts_of(recorded, cache_bytes),
+        )
+        return complexity, calls_of(recorded)
+
+
+def _unwrapped(root: torch.nn.Module) -> torch.nn.Module:
+    while len(names := [name for name, _ in root.named_children()]) == 1 and names[0] in _WRAPPED:
+        root = next(root.children())
+    return root
+
+
+def _outside_graphs(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The module and those inside, but for what torch.compile calls: a hook there would be lost."""
+    if getattr(module, "_compiled_call_impl", None) is None:
+        yield module
+        for child in () if hasattr(module, "_orig_mod") else module.children():
+            yield from _outside_graphs(child)

@@ -1,0 +1,118 @@
+"""The meter of a script, in this process: what is a step, a sample, and what it leaves alone."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import mlproject
+from bench.config import TimeLimits
+from bench.worker.script_model import Batches, Training
+
+
+def tokens_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(16, 8), nn.Flatten(), nn.Linear(32, 16))
+
+
+def trained(model, steps, *, accumulated=1, is_over=lambda: False):
+    """Losses of training steps."""
+    torch.manual_seed(1)
+    optimizer, losses = torch.optim.AdamW(model.parameters()), []
+    for _ in range(steps):
+        for _ in range(accumulated):
+            tokens = torch.randint(16, (3, 4))
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = functional.cross_entropy(model(tokens), tokens[:, 0])
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        if is_over():
+            break
+    return losses
+
+
+@pytest.fixture
+def short_window(monkeypatch):
+    """Warm-up and window have so many steps at any pace; other tests have compiled nothing."""
+    monkeypatch.setattr("bench.worker.script.compiled_graphs", lambda: 0)
+    monkeypatch.setattr(TimeLimits, "of", lambda *_: TimeLimits(3, 6, 500.0))
+
+
+def ended(records):
+    """Whether a measurement there has written all that it will."""
+    return lambda: any('"ended"' in file.read_text() for file in records.glob("*/journal.jsonl"))
+
+
+@pytest.mark.slow
+def test_a_loop_measures_itself_and_learns_the_same(short_window, tmp_path):
+    with mlproject.watch(600, records=tmp_path) as seen:
+        losses = trained(tokens_model(), 10**6, accumulated=2, is_over=ended(tmp_path))
+    assert losses == trained(tokens_model(), len(losses), accumulated=2)
+    record = seen.record
+    assert record.outcome == "ok"
+    assert (record.resolved.sample, record.resolved.tokens_per_sample) == ("sequence", 4)
+    assert (record.resolved.batch_size, record.resolved.math_mode) == (6, "bf16")
+    assert record.complexity.forward_macs == 6 * 32 * 16
+    assert record.complexity.step_flops == 3 * 2 * record.complexity.forward_macs
+    assert {op.phase for op in record.ops.ops if op.flops} == {"forward", "backward"}
+    assert record.verdict.level != "invalid"
+
+
+@pytest.mark.slow
+def test_of_two_optimizers_the_rarer_ends_a_step(short_window, tmp_path):
+    often, rare = nn.Linear(4, 4), nn.Linear(4, 4)
+    optimizers = [torch.optim.SGD(one.parameters(), 0.1) for one in (often, rare)]
+    is_over = ended(tmp_path)
+    with mlproject.watch(600, records=tmp_path, samples_per_step=9) as seen:
+        while not is_over():
+            for number in (0, 0, 1):
+                (often, rare)[number](torch.ones(3, 4)).sum().backward()
+                optimizers[number].step()
+    assert seen.record.complexity.forward_macs == 3 * 3 * 4 * 4
+    assert seen.record.measurement.samples_per_iteration == 9
+
+
+def test_a_block_without_a_step_is_refused(tmp_path):
+    with mlproject.watch(records=tmp_path) as seen:
+        pass
+    assert seen.record.outcome == "refused"
+    with pytest.raises(ValueError, match="mine"), mlproject.watch(records=tmp_path) as seen:
+        raise ValueError("mine")
+    assert (seen.record.outcome, seen.record.reason) == ("crashed", "ValueError: mine")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "found"),
+    [
+        (((torch.ones(5, 3, 8, 8),), {}), ("image", 5, 8)),
+        (((), {"labels": torch.ones(5), "ids": torch.ones(5, 7, dtype=torch.long)}),
+         ("sequence", 5, 7)),
+        (((torch.ones(5, 7),), {}), ("sample", 5, None)),
+        ((("text",), {}), ("sample", 0, None)),
+    ],
+)  # fmt: skip
+def test_the_first_input_says_what_a_sample_is(inputs, found):
+    seen, model = Batches("cpu"), nn.Identity()
+    seen.look(model, *inputs)
+    assert (seen.sample, seen.samples, seen.size) == found
+    seen.look(nn.Identity(), (torch.ones(9, 9),), {})
+    with torch.no_grad():
+        seen.look(model, *inputs)
+    assert seen.samples == found[1] or found[1] == 0
+
+
+def test_equal_models_have_equal_digests_whatever_wraps_them():
+    def name(wrap, width=4):
+        model = nn.Sequential(nn.Linear(4, width))
+        wrapped = wrap(model)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        return Training([optimizer]).names["model"], wrapped
+
+    (plain, _), (shared, _), (wide, _) = (
+        name(lambda model: model),
+        name(nn.DataParallel),
+        name(lambda model: model, 5),
+    )
+    assert plain == shared != wide
