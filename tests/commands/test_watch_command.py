@@ -90,7 +90,7 @@ def test_a_script_is_measured_counted_and_explained(watch, tmp_path):
     assert record.complexity.step_flops == asked.step_flops
     assert record.complexity.parameters == asked.parameters
     account = account_of(record, None, record.measurement)
-    assert account.not_explained_s <= 0.05 * account.step_time_s
+    assert account.seconds_of("not explained") <= 0.05 * account.step_time_s
     assert any(part.kind == "input" for part in account.parts)
     settings, _ = settings_of(record)
     assert settings["arch"] == "script:train.py"
