@@ -267,6 +267,16 @@ def account_of_trace(trace: PlacedTrace) -> StepAccount:
     return _account(record.step_time_s, parts, None)
 
 
+def account_of_times(
+    ops: Iterable[OpTime], roof: Roof, step_s: float, *, on_host: bool
+) -> StepAccount:
+    """Return the account of a step of which each op's time is known, as a prediction has them."""
+    parts = list(_of_ops(ops, roof))
+    rest_s = step_s - sum(part.time_s for part in parts)
+    parts.append(Part(_HOST, "host", rest_s) if on_host else Part("device idle", "idle", rest_s))
+    return _account(step_s, parts, None)
+
+
 def _of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterator[Part]:
     """The parts of the time in which ops ran."""
     at_roof_s = unfused_s = cached_s = communicated_s = 0.0
