@@ -67,8 +67,10 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
         from bench.cost import cached_ops
 
         asked = {"folders", "campaign", "filter_string", "experiments"} & self.given
-        known, peaks, prices = self.read_records() if asked else None, self.peaks(), self.prices()
-        prices.check_names(self.on)
+        known, peaks = self.read_records() if asked else None, self.peaks()
+        prices = self.prices() if self.price or self.prices_file else None
+        if prices:
+            prices.check_names(self.on)
         targets = [find_target(one, configs[0].precision, known, peaks) for one in self.on]
         own = own_runs(known.runs(peaks), cached_ops) if known else []
         asked_for = [(target, config) for target in targets for config in configs]

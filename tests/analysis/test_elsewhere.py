@@ -52,26 +52,30 @@ def predict(on="NVIDIA L4", ops=(PRODUCT, NORM), precision="fp32", **how):
 
 def test_the_account_adds_up_and_the_intervals_lie_within_each_other():
     found = predict()
-    assert sum(part.time_s for part in found.account.parts) == pytest.approx(found.step_s)
-    assert found.samples_per_s == pytest.approx(10 / found.step_s)
+    assert sum(part.time_s for part in found.account.parts) == pytest.approx(
+        found.account.step_time_s
+    )
+    assert found.samples_per_s == pytest.approx(10 / found.account.step_time_s)
     ends = (*found.interval(90), *found.interval(50), found.samples_per_s)
     assert sorted(ends) == [ends[0], ends[2], ends[4], ends[3], ends[1]]
     compute_s, memory_s = 10 * PRODUCT.flops / 30.3e12, 10 * NORM.eager_bytes / 300e9
-    assert found.step_s > compute_s + memory_s  # its roofs
+    assert found.account.step_time_s > compute_s + memory_s  # its roofs
     json.dumps(found.facts())
 
 
 def test_a_step_of_many_small_ops_waits_for_the_host():
     small = op("relu", ((1,),), 0, 1e-9, calls=1000)
     found = predict(ops=(small,))
-    assert found.step_s == pytest.approx(1000 * shares()["shares"]["host_call_s"], rel=0.01)
+    assert found.account.step_time_s == pytest.approx(
+        1000 * shares()["shares"]["host_call_s"], rel=0.01
+    )
     assert any(part.kind == "idle" for part in found.account.parts)
 
 
 def test_less_is_known_of_tensor_cores():
     fp32, amp = predict(on="NVIDIA L4"), predict(on="NVIDIA L4", precision="amp")
     assert amp.target.mode == "bf16"
-    assert amp.step_s < fp32.step_s
+    assert amp.account.step_time_s < fp32.account.step_time_s
     assert amp.deviation > fp32.deviation
     assert any("bf16" in sentence for sentence in amp.rests_on)
     assert find_target("Tesla T4", "amp").mode == "fp16"
@@ -113,7 +117,8 @@ def test_what_memory_does_not_hold_is_refused_with_what_it_would():
     with pytest.raises(UserError, match=r"needs 28 GB .* has 24 GB; at most a batch of 7 fits"):
         predict_on(target, config(), count)
     assert (
-        predict_on(target, config(), counting(PRODUCT, activations_gb=19)).need_bytes == 22 * GIGA
+        predict_on(target, config(), counting(PRODUCT, activations_gb=19)).step.memory.total_bytes
+        == 22 * GIGA
     )
 
 
@@ -161,8 +166,8 @@ def test_a_run_predicts_its_own_step():
     assert target.is_measured
     assert own[0].host_call_s == pytest.approx(1.5 / 20)  # of 9 s, a sixth is no op's
     found = predict_on(target, config(), counting(PRODUCT, NORM), own)
-    assert found.step_s == pytest.approx(9.0, rel=0.05)
-    assert any("1 run on Example CPU" in sentence for sentence in found.rests_on)
+    assert found.account.step_time_s == pytest.approx(9.0, rel=0.05)
+    assert any("1 of your runs" in sentence for sentence in found.rests_on)
 
 
 def test_a_processor_without_a_run_has_no_basis():
