@@ -178,13 +178,15 @@ def _keys(op: OpTime) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True)
 class OwnRuns:
-    """What the runs on one device say of the shares: logarithms of measured over predicted times.
+    """What runs on one device in one precision say of the shares of each kind of ops.
 
-    They are by the kinds of ops. `host_call_s` is what each call waits for the host, where ops run
-    on it.
+    They are logarithms of measured over predicted times. `host_call_s` is what each call waits for
+    the host, where ops run on it.
     """
 
     device: str
+    mode: MathMode
+    is_gpu: bool
     count: int
     ratios: Mapping[tuple[str, str], float]
     host_call_s: float | None
@@ -196,24 +198,28 @@ class OwnRuns:
 
 def own_runs(runs: Sequence[Run], count: Count) -> list[OwnRuns]:
     """Return what the profiled steps of `runs` say, for each device; the most runs first."""
-    of_device: dict[str, list[tuple[RunRecord, Roof]]] = defaultdict(list)
+    groups: dict[tuple[str, MathMode], list[tuple[RunRecord, Roof]]] = defaultdict(list)
     for run in runs:
         record = run.record
-        if record and record.ops and run.point and record.environment:
-            of_device[record.environment.device.name].append((record, run.point.roof))
-    found = [_of_device(name, group, count) for name, group in of_device.items()]
+        if record and record.ops and run.point and record.environment and record.resolved:
+            key = record.environment.device.name, record.resolved.math_mode
+            groups[key].append((record, run.point.roof))
+    found = [_of_device(*key, group, count) for key, group in groups.items()]
     return sorted(found, key=lambda one: -one.count)
 
 
-def _of_device(name: str, runs: Sequence[tuple[RunRecord, Roof]], count: Count) -> OwnRuns:
+def _of_device(
+    name: str, mode: MathMode, runs: Sequence[tuple[RunRecord, Roof]], count: Count
+) -> OwnRuns:
     took: defaultdict[tuple[str, str], float] = defaultdict(float)
     said: defaultdict[tuple[str, str], float] = defaultdict(float)
-    rest_s = calls = 0.0
+    rest_s, calls, is_gpu = 0.0, 0, False
     for record, roof in runs:
         profile, resolved, environment = record.ops, record.resolved, record.environment
         if not (profile and resolved and environment):
             continue
-        target = _measured(environment, resolved.math_mode, roof, record.record_id)
+        target = _measured(environment, mode, roof, record.record_id)
+        is_gpu = target.is_gpu
         ops = count(StepSpec.of(record.config, resolved)).ops
         for op, time_s in zip(ops, _op_times_s(ops, target)[0], strict=True):
             for key in _keys(_timed(op)):
@@ -230,7 +236,8 @@ def _of_device(name: str, runs: Sequence[tuple[RunRecord, Roof]], count: Count) 
     whole_s = sum(took.values()) / 2  # by both keys
     ratios = {key: math.log(one / said[key]) * one / (one + _SLIGHT * whole_s)
               for key, one in took.items() if one and said.get(key)}  # fmt: skip
-    return OwnRuns(name, len(runs), ratios, rest_s / calls if calls else None)
+    host_call_s = rest_s / calls if calls else None
+    return OwnRuns(name, mode, is_gpu, len(runs), ratios, host_call_s)
 
 
 @dataclass(frozen=True)
@@ -349,7 +356,11 @@ class _Guess:
 
     def __init__(self, ops: Sequence[ListedOp], target: Target, own: Sequence[OwnRuns]) -> None:
         self._target, self._known = target, shares()
-        self._own = next((one for one in own if one.device == target.name), next(iter(own), None))
+        # Runs there in the same precision, in another one, on another GPU in the same one.
+        like = [one for one in own if one.device == target.name or
+                (one.is_gpu and target.is_gpu and one.mode == target.mode)]  # fmt: skip
+        like.sort(key=lambda one: (one.device != target.name, one.mode != target.mode))
+        self._own = next(iter(like), None)
         self._is_same = bool(self._own and self._own.device == target.name)
         self._part = 1.0 if self._is_same else float(self._known["carried"])
         found = [self._own.ratio(op) if self._own else None for op in ops]

@@ -1,6 +1,8 @@
 """Predictions for machines not measured: they add up, are refused, and learn from runs."""
 
 import json
+import math
+from dataclasses import replace
 
 import factories as make
 import pytest
@@ -9,7 +11,7 @@ from observed import invoke, records_on_disk
 
 import commands.predict
 from analysis.comparison.prices import gather_prices
-from analysis.elsewhere import find_target, own_runs, predict_on
+from analysis.elsewhere import OwnRuns, find_target, own_runs, predict_on
 from analysis.roofs.roof import Peaks
 from analysis.runs.place import place_runs
 from analysis.server.pull import RecordSet
@@ -179,11 +181,17 @@ def test_a_processor_without_a_run_has_no_basis():
         predict_on(target, config(), counting(NORM, relu), own)
 
 
-def test_runs_elsewhere_narrow_the_interval_by_what_is_carried():
-    _, own = on_own_machine()
-    alone, helped = predict(), predict(own=own)
-    assert helped.deviation <= alone.deviation
-    assert helped.rests_on != alone.rests_on
+def test_runs_on_another_gpu_count_by_what_is_carried():
+    """Here linear took twice what the shares say; a run on a processor says nothing of a GPU."""
+    _, of_processor = on_own_machine()
+    own = OwnRuns("Example GPU", "fp32", True, 1, {("linear", "forward"): math.log(2)}, None)
+    alone, helped = predict(ops=(PRODUCT,)), predict(ops=(PRODUCT,), own=[own])
+    slower = helped.account.step_time_s / alone.account.step_time_s
+    assert slower == pytest.approx(2 ** shares()["carried"], rel=0.01)
+    assert helped.deviation < alone.deviation
+    assert predict(own=of_processor).facts() == predict().facts()
+    other = replace(own, mode="bf16")
+    assert predict(own=[other]).facts() == predict().facts()
 
 
 # The command
