@@ -385,7 +385,8 @@ class _Guess:
     def deviation(self) -> float:
         """The deviation of the logarithm of the step's time."""
         errors, target = dict(self._known["errors"]), self._target
-        if target.is_gpu and target.mode != "fp32":
+        other_mode = self._own is not None and self._own.mode != target.mode
+        if other_mode or (target.is_gpu and target.mode != "fp32"):
             errors |= dict.fromkeys(("product", "convolution"), errors["tensor"])
         elif target.is_gpu and target.is_newer:
             errors["convolution"] = max(errors["convolution"], errors["newer_convolution"])
@@ -393,6 +394,7 @@ class _Guess:
         names += [kind if kind in errors else "pass" for kind in KINDS[len(PRODUCTS) :]]
         of_op = np.where(self.unproven, UNPROVEN, np.array(names)[self._kinds])
         left = errors["same_device"] if self._is_same else math.sqrt(1 - self._part**2)
+        left = 1.0 if other_mode else left
         each = np.where(self._corrected, left, 1.0) * self.times_s / self.step_s
         variance = sum((errors[name] * each[of_op == name].sum()) ** 2 for name in set(of_op))
         variance += errors["measured" if target.is_measured else "device"] ** 2
@@ -417,7 +419,7 @@ class _Guess:
             )
         if self._own:
             part = percent(float(self.times_s[self._corrected].sum() / device_s))
-            yield f"{self._own.count} of your runs, for ops that take {part} of the time"
+            yield f"{self._own.count} of your runs in {self._own.mode}, for ops that take {part} of the time"
         if self.unproven.any():
             part = percent(float(self.times_s[self.unproven].sum() / device_s))
             yield f"no timing of ops that take {part} of the time"

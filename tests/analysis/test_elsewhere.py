@@ -169,7 +169,14 @@ def test_a_run_predicts_its_own_step():
     assert own[0].host_call_s == pytest.approx(1.5 / 20)  # of 9 s, a sixth is no op's
     found = predict_on(target, config(), counting(PRODUCT, NORM), own)
     assert found.account.step_time_s == pytest.approx(9.0, rel=0.05)
-    assert any("1 of your runs" in sentence for sentence in found.rests_on)
+    assert any("1 of your runs in fp32" in sentence for sentence in found.rests_on)
+
+
+def test_another_precision_of_the_same_machine_is_less_sure():
+    target, own = on_own_machine()
+    sure = predict_on(target, config(), counting(PRODUCT, NORM), own)
+    other = predict_on(replace(target, mode="bf16"), config(), counting(PRODUCT, NORM), own)
+    assert other.deviation > sure.deviation
 
 
 def test_a_processor_without_a_run_has_no_basis():
