@@ -419,7 +419,8 @@ class _Guess:
             )
         if self._own:
             part = percent(float(self.times_s[self._corrected].sum() / device_s))
-            yield f"{self._own.count} of your runs in {self._own.mode}, for ops that take {part} of the time"
+            runs = f"{self._own.count} of your runs in {self._own.mode}"
+            yield f"{runs}, for ops that take {part} of the time"
         if self.unproven.any():
             part = percent(float(self.times_s[self.unproven].sum() / device_s))
             yield f"no timing of ops that take {part} of the time"
