@@ -35,7 +35,7 @@ PURPOSES = {
         "report": "Write tables, rooflines and a report of tracked runs.",
         "compare": "Compare two sets of runs, and fail where the second is slower.",
         "trend": "Show configurations over their history, and when they changed.",
-        "predict": "Predict the throughput at a batch size that was not measured.",
+        "predict": "Predict the throughput of what was not measured.",
         "pull": "Write tracked runs as CSV or Parquet.",
         "complexity": "Print FLOP, bytes and memory of a model's training step.",
         "trace": "Say what holds the steps of a profiler's trace back; compare two traces.",

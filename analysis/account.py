@@ -247,6 +247,16 @@ def account_of(
     return completed(step_s, parts, traced_s)
 
 
+def account_of_times(
+    ops: Iterable[OpTime], roof: Roof, step_s: float, *, on_host: bool
+) -> StepAccount:
+    """Return the account of a step of which each op's time is known, as a prediction has them."""
+    parts = list(parts_of_ops(ops, roof))
+    rest_s = step_s - sum(part.time_s for part in parts)
+    parts.append(Part(HOST, "host", rest_s) if on_host else Part("device idle", "idle", rest_s))
+    return completed(step_s, parts, None)
+
+
 def parts_of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterator[Part]:
     """Yield the parts of the time in which `ops` ran; without a roof ops are their whole time."""
     at_roof_s = unfused_s = cached_s = communicated_s = copied_s = 0.0

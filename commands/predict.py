@@ -1,32 +1,52 @@
-"""`mlproject predict`: samples/s at a batch size that was not measured."""
+"""`mlproject predict`: samples/s on a device, or at a batch size, that was not measured."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from bench.config import a_sample, rate_unit
-from commands.console.options import Count, WantedRecords, option
+from bench.config import a_sample, parse_config, rate_unit
+from bench.errors import UserError
+from commands.console.options import Count, WantedRecords, WithPeaks, WithPrices, option
 from commands.console.output import Answering, Result, Shown
 
 if TYPE_CHECKING:
     from analysis.prediction import Prediction
 
 
-class Predict(WantedRecords, Shown, Answering):
-    """Predict the throughput at a batch size that was not measured.
+class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
+    """Predict the throughput of what was not measured.
 
-    It has an interval. Also prints the model's error at each measured batch size when it is fitted
-    without it. A batch that memory does not hold, or may not hold, is refused.
+    With --on, on a device that one does not have, from the shares of their roofs that ops reach
+    elsewhere; the account of the step, its memory and what it rests on stand below. Runs of one's
+    own correct the shares where --records, --campaign, --filter or --experiment choose some. A
+    model that does not fit into memory, and one whose ops no timing supports, are refused.
+
+    Without --on, at another batch size of a measured machine: with the model's error at each
+    measured batch size when it is fitted without it. A batch that memory does not hold, or may not
+    hold, is refused.
     """
 
     arch: str = option("the model", required=True)
-    precision: str | None = option("needed where several were measured")
+    batch_size: tuple[Count, ...] = option("what to predict (may be given again)", required=True)
+    on: tuple[str, ...] = option(
+        "a device's name as its driver gives it, such as 'NVIDIA L4', or a machine's label in the "
+        "records (may be given again)",
+        metavar="DEVICE",
+    )
+    precision: str | None = option(
+        "needed where several were measured; with --on, fp32 unless given"
+    )
     env: str | None = option("label of the machine; needed where several were measured")
     seq_len: Count | None = option("tokens of a sequence; needed where several were measured")
-    batch_size: tuple[Count, ...] = option("what to predict (may be given again)", required=True)
+    image_size: Count | None = option("with --on: pixels a side; the model's own by default")
 
     def _result(self) -> Result:
+        if self.on:
+            return self._elsewhere()
+        for name in ("image_size", "price", "prices_file", "peaks_file"):
+            if name in self.given:
+                raise UserError(f"--{name.split('_file')[0].replace('_', '-')}: is for --on alone")
         runs = self.read_records().runs()
         from analysis.prediction import choose_curve, predict_batch
 
@@ -35,6 +55,28 @@ class Predict(WantedRecords, Shown, Answering):
         of = found[0].curve
         known = {"held_out": dict(of.held_out), "runs": list(of.runs)}
         return Result(list(_lines(found)), [{**one.facts, **known} for one in found])
+
+    def _elsewhere(self) -> Result:
+        """Predict each batch size on each device."""
+        if self.env is not None:
+            raise UserError(f"--env {self.env!r}: name the machine with --on")
+        sizes = {"image_size": self.image_size or "auto", "seq_len": self.seq_len or "auto"}
+        named = {"arch": self.arch, "precision": self.precision or "fp32", **sizes}
+        configs = [parse_config({**named, "batch_size": size}) for size in self.batch_size]
+        from analysis.elsewhere import find_target, own_runs, predict_on
+        from bench.cost import cached_ops
+
+        asked = {"folders", "campaign", "filter_string", "experiments"} & self.given
+        known, peaks = self.read_records() if asked else None, self.peaks()
+        prices = self.prices() if self.price or self.prices_file else None
+        if prices:
+            prices.check_names(self.on)
+        targets = [find_target(one, configs[0].precision, known, peaks) for one in self.on]
+        own = own_runs(known.runs(peaks), cached_ops) if known else []
+        asked_for = [(target, config) for target in targets for config in configs]
+        found = [predict_on(*one, cached_ops, own, prices) for one in asked_for]
+        lines = [line for one in found for line in one.lines()]
+        return Result(lines, [one.facts() for one in found])
 
 
 def _lines(found: Sequence[Prediction]) -> Iterator[str]:

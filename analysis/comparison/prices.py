@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -101,30 +101,37 @@ class Prices:
         type, and that before its device; of several rows the one of the nearest zone, then the
         newest.
         """
-        if not self:
-            return Unknown("no price was given")
         record = group.first.record
         environment = record.environment if record else None
         zone = ((environment.cloud_zone if environment else None) or "").casefold()
-        names = [_folded(name) for name in _names(group.first)]
+        machines = whole_number(group.first.settings.get("nodes")) or 1
+        rate = group.samples_per_s / machines
+        return self.cost_at(_names(group.first), rate, zone=zone, spot=spot)
+
+    def cost_at(
+        self, names: Sequence[str], samples_per_s: float, *, zone: str = "", spot: bool = False
+    ) -> Cost | Unknown:
+        """Return what a million samples cost on a machine of these names, the first one's first."""
+        if not self:
+            return Unknown("no price was given")
+        folded = [_folded(name) for name in names]
 
         def rank(one: Price) -> tuple[object, ...]:
-            name = -names.index(_folded(one.machine))
+            name = -folded.index(_folded(one.machine))
             return one.source == _BY_OPTION, name, len(one.zone), one.date or dt.date.max
 
         fitting = (
             one
             for one in self.known
             if one.spot == spot
-            and _folded(one.machine) in names
+            and _folded(one.machine) in folded
             and zone.startswith(one.zone.casefold())
         )
         price = max(fitting, key=rank, default=None)
         if price is None:
             kind = "spot price" if spot else "price"
             return Unknown(f"no {kind} was given for its label, machine type or device")
-        machines = whole_number(group.first.settings.get("nodes")) or 1
-        return Cost(1e6 * price.per_h * machines / 3600 / group.samples_per_s, price)
+        return Cost(1e6 * price.per_h / 3600 / samples_per_s, price)
 
     def cost_of_run(self, run: Run) -> Cost | None:
         """Return the cost of one run's samples by the price on demand, else the spot price."""
@@ -134,7 +141,10 @@ class Prices:
 
     def check_used(self, runs: Iterable[Run]) -> None:
         """Raise `UserError` for an option's machine that none of `runs` is of, failed ones too."""
-        labels = {name for run in runs for name in _names(run)} - {"auto"}
+        self.check_names({name for run in runs for name in _names(run)} - {"auto"})
+
+    def check_names(self, labels: Collection[str]) -> None:
+        """Raise `UserError` for an option's machine that is none of `labels`."""
         there = {_folded(name) for name in labels}
         for one in self.known:
             if one.source == _BY_OPTION and _folded(one.machine) not in there:

@@ -58,7 +58,7 @@ def datasheet_ceiling(
     matching parts of names takes an L40S for an L4. Where parts of one name differ, it must also
     have the power limit or the number of multiprocessors of the row.
     """
-    rows = _rows_of(device.name, peaks)
+    rows = rows_of(device.name, peaks)
     if not rows:
         return Unknown(f"the datasheet table does not hold {device.name!r}")
     watts = device.power_limit_w
@@ -93,7 +93,8 @@ def datasheet_ceiling(
     return ceiling, roof
 
 
-def _rows_of(name: str, peaks: Sequence[Peaks]) -> list[Peaks]:
+def rows_of(name: str, peaks: Sequence[Peaks]) -> list[Peaks]:
+    """Return the datasheets of a device's name, those of the user's own first."""
     return [row for row in (*peaks, *datasheet_peaks()) if normalised(name) in row.names]
 
 
@@ -274,7 +275,7 @@ def highest_roof(device: str, peaks: Sequence[Peaks]) -> Roof | None:
 
     What passes them is impossible, whichever part it was and whatever it computed in.
     """
-    rows = _rows_of(driver_name(device), peaks)
+    rows = rows_of(driver_name(device), peaks)
     if not rows:
         return None
     return Roof(

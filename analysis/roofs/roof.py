@@ -82,7 +82,8 @@ class Peaks(BaseModel):
     """What a maker publishes of one part: dense figures, 16-bit ones with fp32 accumulation.
 
     Power limit and multiprocessors are None unless parts of one name differ in them, a rate without
-    a published peak. A field's description says what is wrong with a value that it refuses.
+    a published peak. The fields after the source are what `analysis.shares` asks of a device that
+    was not measured. A field's description says what is wrong with a value that it refuses.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
@@ -101,6 +102,10 @@ class Peaks(BaseModel):
         gt=0, allow_inf_nan=False, description="no memory bandwidth in GB/s, which a roof needs"
     )
     source: str = Field(min_length=1, description="no source of the figures")
+    processors: _Known = None
+    fp32_lanes_per_scheduler: _Known = None
+    board_w: _Known = None
+    memory_gb: _Known = None
 
     @cached_property
     def names(self) -> frozenset[str]:

@@ -10,17 +10,21 @@ import hashlib
 import json
 import os
 from dataclasses import asdict
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from bench.config import RunConfig, package_of
 from bench.machine.repository import code_id
 from bench.records import Complexity, StepSpec
+from bench.records.complexity import ListedStep
 from bench.records.folders import cache_folder, write_atomically
 
-__all__ = ["cached_complexity", "config_complexity"]
+__all__ = ["cached_complexity", "cached_ops", "config_complexity"]
+
+Kept = TypeVar("Kept", Complexity, ListedStep)
 
 _BENCH = Path(__file__).resolve().parents[1]
 #: The folders whose code decides a count.
@@ -43,30 +47,39 @@ def cached_complexity(spec: StepSpec) -> Complexity:
     this project's code, and takes seconds, most of them to import torch. What is in a file of the
     user's, a model or a configuration, is computed each time. The cache has the newest 200 files.
     """
+    return _cached(Complexity, "complexity", spec, "step_complexity")
+
+
+def cached_ops(spec: StepSpec) -> ListedStep:
+    """Return `listed_step` of `spec`, from the same cache by the same rules."""
+    return _cached(ListedStep, "ops", spec, "listed_step")
+
+
+def _cached(kind: type[Kept], folder: str, spec: StepSpec, counting: str) -> Kept:
+    """What the function `counting` of `estimate` makes of `spec`, read or computed and kept."""
+
+    def counted() -> Kept:
+        found: Kept = getattr(import_module("bench.cost.estimate"), counting)(spec)
+        return found
+
     package = package_of(spec.arch)
     if package is None:
-        return _counted(spec)
+        return counted()
     facts = (
-        [code_id(_BENCH / folder) for folder in _CODE],
+        [code_id(_BENCH / part) for part in _CODE],
         [metadata.version(name) for name in ("torch", "torchvision", package)],
         os.environ.get("TIMM_FUSED_ATTN"),  # timm reads from it which attention its models have
         asdict(spec),
     )
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    path = cache_folder() / "complexity" / f"{key}.json"
+    path = cache_folder() / folder / f"{key}.json"
     with contextlib.suppress(OSError, ValidationError):
-        return Complexity.model_validate_json(path.read_bytes())
-    counted = _counted(spec)
+        return kind.model_validate_json(path.read_bytes())
+    made = counted()
     with contextlib.suppress(OSError):  # a home that cannot be written to costs time, no result
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, counted.model_dump_json())
+        write_atomically(path, made.model_dump_json())
         newest_last = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime)
         for old in newest_last[:-_MOST_FILES]:
             old.unlink(missing_ok=True)
-    return counted
-
-
-def _counted(spec: StepSpec) -> Complexity:
-    from bench.cost.estimate import step_complexity
-
-    return step_complexity(spec)
+    return made

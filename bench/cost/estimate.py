@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from bench.cost.step_tracer import RecordedCalls
 from bench.cost.traffic import compulsory_bytes, fused_bytes
 from bench.records import Complexity, OpCost, Phase, StepSpec
 from bench.records.base import ratio
-from bench.records.complexity import NO_WORK, CallWork, Work
+from bench.records.complexity import NO_WORK, CallWork, ListedOp, ListedStep, Work
 
 
 def step_complexity(spec: StepSpec) -> Complexity:
@@ -73,6 +74,18 @@ def op_work(spec: StepSpec, *, grad_accum_steps: int = 1) -> tuple[CallWork, ...
     `record_step`. Raises `UserError`.
     """
     return calls_of(record_step(spec, grad_accum_steps=grad_accum_steps))
+
+
+def listed_step(spec: StepSpec) -> ListedStep:
+    """Return the ops of one training step, equal calls together. Raises as `step_complexity`."""
+    step = record_step(spec)
+    counts = Counter(call.model_copy(update={"module": None}) for call in calls_of(step))
+    return ListedStep(
+        sample=step.workload.sample,
+        tokens_per_sample=step.workload.tokens_per_sample,
+        memory=step.memory,
+        ops=tuple(ListedOp(**dict(call), calls=calls) for call, calls in counts.items()),
+    )
 
 
 def calls_of(step: RecordedCalls) -> tuple[CallWork, ...]:

@@ -252,6 +252,21 @@ class Complexity(Record):
         return facts | self.memory.model_dump() | {"method": self.method}
 
 
+class ListedOp(CallWork):
+    """Equal calls of a step; the work is that of one of them, its module not followed."""
+
+    calls: Count
+
+
+class ListedStep(Record):
+    """The ops of a training step, each with its sizes, and what the step holds in memory."""
+
+    sample: Sample
+    tokens_per_sample: PositiveCount | None
+    memory: MemoryFootprint
+    ops: tuple[ListedOp, ...]
+
+
 @dataclass(frozen=True)
 class CalledOp:
     """An op as a profiler prints it, and what it was given; equal ones do equal work.

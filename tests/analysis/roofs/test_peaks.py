@@ -10,11 +10,16 @@ from bench.errors import UserError
 #: such clock for H100 PCIe, H100 NVL and B200, and no boost clock of the Server Edition: theirs are
 #: what the figures imply, at most the boost clock of the chip.
 CHIPS = {
+    "tesla p4": (20, 1063, 256, 256, 256, 6),
+    "tesla p100-pcie-16gb": (56, 1303, 128, 256, 4096, 1.43),
     "tesla t4": (40, 1590, 128, 1024, 256, 10),
     "l4": (58, 2040, 256, 1024, 192, 12.5),
     "tesla v100-sxm2-16gb": (80, 1530, 128, 1024, 4096, 1.752),
+    "tesla v100-sxm2-32gb": (80, 1530, 128, 1024, 4096, 1.752),
     "tesla v100-pcie-16gb": (80, 1380, 128, 1024, 4096, 1.752),
+    "tesla v100-pcie-32gb": (80, 1380, 128, 1024, 4096, 1.752),
     "a100-sxm4-40gb": (108, 1410, 128, 2048, 5120, 2.43),
+    "a100-pcie-40gb": (108, 1410, 128, 2048, 5120, 2.43),
     "a100-sxm4-80gb": (108, 1410, 128, 2048, 5120, 3.186),
     "a100 80gb pcie": (108, 1410, 128, 2048, 5120, 3.024),
     "h100 80gb hbm3": (132, 1980, 256, 4096, 5120, 5.24, 1830),
@@ -94,7 +99,7 @@ def own_peaks(folder, *rows, header=HEADER):
         (["A,,,1,,,,null,s"], "line 2: memory_gb_per_s='null' is no memory bandwidth"),
         (["A,x,,1,,,,2,s"], "line 2: power_limit_w='x' is no positive number"),
         (["A,,,1,,,,2,s", "nvidia a,,,1,,,,2,s"], "line 3: 'a' is in line 2 too"),
-        (["A,,,1,,,,2,s, t"], "line 2: 'a value too many': the columns are devices,"),
+        (["A,,,1,,,,2,s,,,,, t"], "line 2: 'a value too many': the columns are devices,"),
         (["A,,,1"], "line 2: memory_gb_per_s='' is no memory bandwidth"),
         ([], f"line 1: no row follows: the columns are {HEADER}"),
     ],

@@ -6,6 +6,7 @@ import pytest
 import torch
 from generated_steps import tiny, traced
 
+from bench.cost import cached_ops
 from bench.cost.estimate import op_work, step_complexity
 from bench.records import StepSpec
 from bench.records.complexity import plain_label
@@ -35,6 +36,12 @@ def test_the_calls_add_up_to_the_ops_and_to_the_step(spec):
     assert sum(op.calls for op in step.ops) == len(calls)
     assert step.phases["forward"].flops == 2 * step.forward_macs
     assert [*step.phases] == ["forward", "backward", "optimizer"]
+    for listed in (cached_ops(spec), cached_ops(spec)):  # counted, and read where it is kept
+        assert sum(op.calls for op in listed.ops) == len(calls) >= len(listed.ops)
+        for field in SUMMED:
+            total = sum(op.calls * getattr(op, field) for op in listed.ops)
+            assert total == sum(getattr(call, field) for call in calls)
+        assert listed.memory == step.memory
     totals = {"flops": step.step_flops} | {field: getattr(step, field) for field in SUMMED[1:]}
     for parts in (calls, step.phases.values()):
         assert totals == {f: sum(getattr(part, f) for part in parts) for f in SUMMED}

@@ -1,0 +1,426 @@
+"""Samples/s on a machine that nothing was measured on, from shares of its roofs.
+
+The time of each op is that of `analysis.shares`. The host's time, in proportion to the calls, is
+beside it: t = (device^3 + host^3)^(1/3) on a GPU, their sum on a processor.
+
+Runs of one's own correct the shares of their kinds of ops: by what the profiled ops of a run took
+over what the shares say of them on that machine. There the correction counts whole, on another
+machine by the part that published steps carried from chip to chip.
+
+The interval is learned from devices that were left out of the fit: a deviation of the roofs, which
+all ops share, and one for each class of ops, by its part of the time.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis.account import StepAccount, account_of_times, class_of
+from analysis.roofs.ceilings import ceiling_by_name, driver_name, rows_of
+from analysis.roofs.roof import Peaks, Roof, datasheet_peaks
+from analysis.runs.run import Run
+from analysis.shares import (
+    KINDS,
+    PRODUCTS,
+    UNPROVEN,
+    Chip,
+    Numbers,
+    datasheet_reach,
+    kernel_times_s,
+    kernels_of,
+    shares,
+)
+from analysis.words import interval, percent, three_digits
+from bench.config import RunConfig, rate_column, rate_unit
+from bench.errors import Unknown, UserError
+from bench.records import CeilingsRecord, Environment, MathMode, OpTime, RunRecord, StepSpec
+from bench.records.complexity import WORK, ListedOp, ListedStep
+
+if TYPE_CHECKING:
+    from analysis.comparison.prices import Cost, Prices
+    from analysis.server.pull import RecordSet
+
+#: Ops without a basis may carry so much of a predicted step.
+MOST_UNPROVEN = 0.2
+#: Of the device's memory; the driver, the context and fragmentation need the rest.
+_USABLE_SHARE = 0.95
+#: A kind of ops with this part of a run's time says half of what it says of its share: the time of
+#: few and small ops is not that of large ones.
+_SLIGHT = 0.02
+_CONVOLUTIONS = PRODUCTS[2:]
+_MODES: Mapping[str, tuple[MathMode, ...]] = {
+    "fp32": ("fp32",), "tf32": ("tf32",), "amp": ("bf16", "fp16"), "amp-bf16": ("bf16",),
+    "amp-fp16": ("fp16",),
+}  # fmt: skip
+
+#: Lists the ops of a step; `bench.cost.cached_ops`.
+Count = Callable[[StepSpec], ListedStep]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device to predict for, and what its roofs rest on.
+
+    `is_newer` than the devices whose convolutions in fp32 were timed.
+    """
+
+    name: str
+    mode: MathMode
+    is_gpu: bool
+    roof: Roof
+    chip: Chip
+    memory_bytes: int | None
+    is_measured: bool
+    is_newer: bool
+    rests_on: str
+
+
+def find_target(
+    name: str, precision: str, known: RecordSet | None = None, peaks: Sequence[Peaks] = ()
+) -> Target:
+    """Return the device of that name: as a driver gives it, or a machine's label in `known`.
+
+    Its roofs are those measured on it, else the datasheet's. Raises `UserError` for a name that
+    neither has, and for a precision that the device has no roof for.
+    """
+    met, table = _met(name, known), (*peaks, *datasheet_peaks())
+    rows = rows_of(driver_name(met.device.name if met else name), peaks)
+    rows = rows or [row for row in table if name == f"{row.devices}, {row.part}"]
+    if met is None and not rows:
+        names = {n.strip().casefold(): n for row in table for n in row.devices.split("|")}
+        near = difflib.get_close_matches(name.casefold(), [*names], n=3, cutoff=0.4)
+        hint = f"did you mean {', '.join(names[one] for one in near)}?"
+        remedy = hint if near else "give its row with --peaks"
+        raise UserError(f"on={name!r}: no such device is known; {remedy}")
+    if met is None and len({row.part for row in rows}) > 1:
+        parts = " or ".join(f"{row.devices}, {row.part}" for row in rows)
+        raise UserError(f"on={name!r}: parts of this name differ, write {parts}")
+    for mode in _MODES[precision]:
+        if met and known:
+            used = ceiling_by_name(met.device, mode, known.ceilings, (), because="", env=met.label)
+            if used and used.record_id is not None:
+                return _measured(met, mode, used.roof, used.record_id)
+        if rows and mode in rows[0].flops_per_s:
+            return _by_datasheet(name, mode, rows[0], met)
+    raise UserError(
+        f"on={name!r}: no roof of it in {' or '.join(_MODES[precision])}; measure it there with "
+        "mlproject ceilings and give its --records, or ask for another --precision"
+    )
+
+
+def _met(name: str, known: RecordSet | None) -> Environment | None:
+    """The environment of the newest record of a device or a machine's label of this name."""
+    records: list[RunRecord | CeilingsRecord] = []
+    records += [*known.measurements, *known.ceilings] if known else []
+    there = [(one.created, one.environment) for one in records if one.environment]
+    named = [each for each in there if name.casefold() in
+             (each[1].label.casefold(), each[1].device.name.casefold())]  # fmt: skip
+    return max(named, key=lambda each: each[0])[1] if named else None
+
+
+def _measured(met: Environment, mode: MathMode, roof: Roof, record_id: str) -> Target:
+    device, peak = met.device, roof.peak_flops_per_s
+    is_gpu, processors = device.backend == "cuda", device.cores or met.cpu_cores_usable
+    chip = Chip(peak, roof.peak_bytes_per_s, peak, processors, fp32=is_gpu and mode == "fp32")
+    memory = met.memory_bytes if device.backend == "cpu" else device.memory_bytes
+    is_newer = float(device.compute_capability or 0) >= 8
+    rests_on = f"its measured roofs ({record_id})"
+    return Target(device.name, mode, is_gpu, roof, chip, memory, True, is_newer, rests_on)
+
+
+def _by_datasheet(name: str, mode: MathMode, row: Peaks, met: Environment | None) -> Target:
+    if not row.processors:
+        raise UserError(
+            f"on={name!r}: published op times are of NVIDIA's devices alone, and its row has no "
+            "number of processors; measure its roofs with mlproject ceilings, and give --records"
+        )
+    compute, memory = datasheet_reach(row, shares()["shares"])
+    peak, rate = row.flops_per_s[mode], row.bytes_per_s
+    chip = Chip(compute * peak, memory * rate, peak, row.processors, fp32=mode == "fp32")
+    size = met.device.memory_bytes if met else int(1e9 * row.memory_gb) if row.memory_gb else None
+    rests_on, is_newer = f"its datasheet ({row.source})", "tf32" in row.flops_per_s
+    return Target(name, mode, True, Roof(peak, rate), chip, size, False, is_newer, rests_on)
+
+
+def _op_times_s(ops: Sequence[ListedOp], target: Target) -> tuple[Numbers, Any]:
+    """Seconds of all calls of each op, and its kind, of several kernels that of the last."""
+    known: dict[str, float] = dict(shares()["shares"])
+    on_tensor_cores = target.is_gpu and target.mode != "fp32"
+    scaled = PRODUCTS if on_tensor_cores else _CONVOLUTIONS
+    scale = known["tensor" if on_tensor_cores else "newer_convolution"]
+    if on_tensor_cores or (target.is_gpu and target.is_newer):
+        known |= {kind: known.get(kind, 1.0) * scale for kind in scaled}
+        known["winograd"] *= scale
+    kernels, kinds = kernels_of(ops), np.zeros(len(ops), dtype=int)
+    each = kernel_times_s(kernels, target.chip, known) * kernels.calls
+    kinds[kernels.op] = kernels.kind
+    return np.bincount(kernels.op, each, len(ops)).astype(float), kinds
+
+
+def _timed(op: ListedOp, time_s: float = 0.0) -> OpTime:
+    """The op as a profile has one, of all its calls."""
+    work = {name: op.calls * getattr(op, name) for name in (*WORK, "causal_skipped_flops")}
+    named = {name: getattr(op, name) for name in ("label", "op", "phase", "calls")}
+    return OpTime(**named, **work, time_s=time_s, exclusive_s=time_s, missing={})
+
+
+def _keys(op: OpTime) -> tuple[tuple[str, str], ...]:
+    """What an op's kind is known by: its label and phase, else its class."""
+    return (op.label, op.phase or ""), (class_of(op), "")
+
+
+@dataclass(frozen=True)
+class OwnRuns:
+    """What runs on one device in one precision say of the shares of each kind of ops.
+
+    They are logarithms of measured over predicted times. `host_call_s` is what each call waits for
+    the host, where ops run on it.
+    """
+
+    device: str
+    mode: MathMode
+    is_gpu: bool
+    count: int
+    ratios: Mapping[tuple[str, str], float]
+    host_call_s: float | None
+
+    def ratio(self, op: ListedOp) -> float | None:
+        """Return that of ops like `op`, or None where no run had one."""
+        return next((self.ratios[key] for key in _keys(_timed(op)) if key in self.ratios), None)
+
+
+def own_runs(runs: Sequence[Run], count: Count) -> list[OwnRuns]:
+    """Return what the profiled steps of `runs` say, for each device; the most runs first."""
+    groups: dict[tuple[str, MathMode], list[tuple[RunRecord, Roof]]] = defaultdict(list)
+    for run in runs:
+        record = run.record
+        if record and record.ops and run.point and record.environment and record.resolved:
+            key = record.environment.device.name, record.resolved.math_mode
+            groups[key].append((record, run.point.roof))
+    found = [_of_device(*key, group, count) for key, group in groups.items()]
+    return sorted(found, key=lambda one: -one.count)
+
+
+def _of_device(
+    name: str, mode: MathMode, runs: Sequence[tuple[RunRecord, Roof]], count: Count
+) -> OwnRuns:
+    took: defaultdict[tuple[str, str], float] = defaultdict(float)
+    said: defaultdict[tuple[str, str], float] = defaultdict(float)
+    rest_s, calls, is_gpu = 0.0, 0, False
+    for record, roof in runs:
+        profile, resolved, environment = record.ops, record.resolved, record.environment
+        if not (profile and resolved and environment):
+            continue
+        target = _measured(environment, mode, roof, record.record_id)
+        is_gpu = target.is_gpu
+        ops = count(StepSpec.of(record.config, resolved)).ops
+        for op, time_s in zip(ops, _op_times_s(ops, target)[0], strict=True):
+            for key in _keys(_timed(op)):
+                said[key] += time_s
+        # Profiling stretches a step on a processor, and not the kernels of a device.
+        on_host, timed = profile.device_busy_share is None, record.measurement
+        stretch = timed.step_s / profile.step_time_s if timed and on_host else 1.0
+        for measured in profile.ops:
+            for key in _keys(measured):
+                took[key] += stretch * measured.exclusive_s
+        if on_host:
+            rest_s += stretch * (profile.step_time_s - profile.exclusive_s)
+            calls += sum(op.calls for op in ops)
+    whole_s = sum(took.values()) / 2  # by both keys
+    ratios = {key: math.log(one / said[key]) * one / (one + _SLIGHT * whole_s)
+              for key, one in took.items() if one and said.get(key)}  # fmt: skip
+    host_call_s = rest_s / calls if calls else None
+    return OwnRuns(name, mode, is_gpu, len(runs), ratios, host_call_s)
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A predicted step on a device, with how sure it is.
+
+    `deviation` is of the logarithm of the time. `unproven` is the part of the time that no timing
+    supports. `rests_on` are sentences. `cost` is None where no price was given.
+    """
+
+    target: Target
+    config: RunConfig
+    step: ListedStep
+    account: StepAccount
+    deviation: float
+    unproven: float
+    rests_on: tuple[str, ...]
+    cost: Cost | Unknown | None = None
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples a second."""
+        return int(self.config.batch_size) / self.account.step_time_s
+
+    def interval(self, level: int) -> tuple[float, float]:
+        """Return the interval of samples/s, of 50 or 90 %."""
+        factor = math.exp(shares()["quantiles"][f"{level}"] * self.deviation)
+        return self.samples_per_s / factor, self.samples_per_s * factor
+
+    def facts(self) -> dict[str, Any]:
+        """Return the prediction for JSON."""
+        (low_50, high_50), (low_90, high_90) = self.interval(50), self.interval(90)
+        return {
+            "on": self.target.name, "arch": self.config.arch,
+            "batch_size": self.config.batch_size, "precision": self.config.precision,
+            "math_mode": self.target.mode, rate_column(self.step.sample): self.samples_per_s,
+            "low_50": low_50, "high_50": high_50, "low_90": low_90, "high_90": high_90,
+            "deviation": self.deviation, "unproven_share": self.unproven,
+            "roofs_are_measured": self.target.is_measured, **self.account.facts(),
+            "memory_needed_bytes": self.step.memory.total_bytes,
+            "memory_bytes": self.target.memory_bytes,
+            "cost_per_million_samples": self.cost.per_million_samples if self.cost else None,
+            **(self.cost.price.row if self.cost else {}), "rests_on": [*self.rests_on],
+        }  # fmt: skip
+
+    def lines(self) -> Iterator[str]:
+        """Yield it for a terminal."""
+        what = f"{self.config.arch} {self.target.mode} batch {self.config.batch_size}"
+        rate = f"{three_digits(self.samples_per_s)} {rate_unit(self.step.sample)}"
+        likely, sure = (interval(*self.interval(level)) for level in (50, 90))
+        yield f"{what} on {self.target.name}: {rate} (50 %: {likely}; 90 %: {sure})"
+        yield f"    step: {three_digits(1e3 * self.account.step_time_s)} ms, not measured"
+        for line in self.account.lines():
+            yield f"    {line}"
+        need, there = self.step.memory.total_bytes, self.target.memory_bytes
+        of = f"of {three_digits(there / 1e9)} GB" if there else "; the device's is not known"
+        yield f"    memory: needs {three_digits(need / 1e9)} GB {of}"
+        if self.cost:
+            yield f"    cost: {self.cost} a million {self.step.sample}s ({self.cost.price})"
+        elif isinstance(self.cost, Unknown):
+            yield f"    cost: {self.cost.reason}"
+        for sentence in self.rests_on:
+            yield f"    rests on {sentence}"
+
+
+def predict_on(
+    target: Target,
+    config: RunConfig,
+    count: Count,
+    own: Sequence[OwnRuns] = (),
+    prices: Prices | None = None,
+) -> Elsewhere:
+    """Predict a configuration's step on `target`.
+
+    Raises `UserError` where memory does not hold it, and where ops without a basis carry over 20 %
+    of its time.
+    """
+    spec = StepSpec.of(config)
+    step = count(replace(spec, math_mode=target.mode, backend="cuda" if target.is_gpu else "cpu"))
+    _check_memory(step, target, config)
+    guess = _Guess(step.ops, target, own)
+    timed = list(map(_timed, step.ops, guess.times_s))
+    step_s = guess.step_s
+    unproven = float(guess.times_s[guess.unproven].sum() / step_s)
+    if unproven > MOST_UNPROVEN:
+        without = [op for op, has_none in zip(timed, guess.unproven, strict=True) if has_none]
+        most = class_of(max(without, key=lambda op: op.time_s))
+        raise UserError(
+            f"on={target.name!r}: no timing supports ops that carry {percent(unproven)} of the "
+            f"step, most of it {most}; give --records with a profiled run of a model that has "
+            "them, on any device of known roofs"
+        )
+    account = account_of_times(timed, target.roof, step_s, on_host=not target.is_gpu)
+    rests_on = tuple(guess.rests_on())
+    made = Elsewhere(target, config, step, account, guess.deviation, unproven, rests_on)
+    cost = prices.cost_at([target.name], made.samples_per_s) if prices else None
+    return replace(made, cost=cost)
+
+
+def _check_memory(step: ListedStep, target: Target, config: RunConfig) -> None:
+    need, there = step.memory.total_bytes, target.memory_bytes
+    if there is None or need <= _USABLE_SHARE * there:
+        return
+    each = step.memory.activations_bytes / int(config.batch_size)
+    room = _USABLE_SHARE * there - (need - step.memory.activations_bytes)
+    most = max(int(room // each), 0) if each else 0
+    fits = f"at most a batch of {most} fits" if most else "no batch fits"
+    raise UserError(
+        f"batch_size={config.batch_size}: {config.arch} needs {three_digits(need / 1e9)} GB by "
+        f"the cost model, {target.name} has {three_digits(there / 1e9)} GB; {fits}"
+    )
+
+
+class _Guess:
+    """The times of a step's ops, and what each is known from."""
+
+    def __init__(self, ops: Sequence[ListedOp], target: Target, own: Sequence[OwnRuns]) -> None:
+        self._target, self._known = target, shares()
+        # Runs there in the same precision, in another one, on another GPU in the same one.
+        like = [one for one in own if one.device == target.name or
+                (one.is_gpu and target.is_gpu and one.mode == target.mode)]  # fmt: skip
+        like.sort(key=lambda one: (one.device != target.name, one.mode != target.mode))
+        self._own = next(iter(like), None)
+        self._is_same = bool(self._own and self._own.device == target.name)
+        self._part = 1.0 if self._is_same else float(self._known["carried"])
+        found = [self._own.ratio(op) if self._own else None for op in ops]
+        self._corrected = np.array([one is not None for one in found])
+        times_s, self._kinds = _op_times_s(ops, target)
+        self.times_s = times_s * np.exp([self._part * (one or 0.0) for one in found])
+        is_unproven = (self._kinds == KINDS.index(UNPROVEN)) | (not target.is_gpu)
+        self.unproven = is_unproven & ~self._corrected
+        host_call_s = self._own.host_call_s if self._own and self._is_same else None
+        if host_call_s is None:
+            host_call_s = self._known["shares"]["host_call_s"] if target.is_gpu else 0.0
+        device_s, host_s = float(self.times_s.sum()), sum(op.calls for op in ops) * host_call_s
+        together_s = (device_s**3 + host_s**3) ** (1 / 3)
+        self.step_s: float = together_s if target.is_gpu else device_s + host_s
+
+    @property
+    def _convolutions_s(self) -> float:
+        kinds = [PRODUCTS.index(kind) for kind in _CONVOLUTIONS]
+        return float(self.times_s[np.isin(self._kinds, kinds)].sum())
+
+    @property
+    def deviation(self) -> float:
+        """The deviation of the logarithm of the step's time."""
+        errors, target = dict(self._known["errors"]), self._target
+        other_mode = self._own is not None and self._own.mode != target.mode
+        if other_mode or (target.is_gpu and target.mode != "fp32"):
+            errors |= dict.fromkeys(("product", "convolution"), errors["tensor"])
+        elif target.is_gpu and target.is_newer:
+            errors["convolution"] = max(errors["convolution"], errors["newer_convolution"])
+        names = ["product"] * 2 + ["convolution"] * len(_CONVOLUTIONS)
+        names += [kind if kind in errors else "pass" for kind in KINDS[len(PRODUCTS) :]]
+        of_op = np.where(self.unproven, UNPROVEN, np.array(names)[self._kinds])
+        left = errors["same_device"] if self._is_same else math.sqrt(1 - self._part**2)
+        left = 1.0 if other_mode else left
+        each = np.where(self._corrected, left, 1.0) * self.times_s / self.step_s
+        variance = sum((errors[name] * each[of_op == name].sum()) ** 2 for name in set(of_op))
+        variance += errors["measured" if target.is_measured else "device"] ** 2
+        waiting = max(self.step_s - self.times_s.sum(), 0.0) / self.step_s
+        return float(math.sqrt(variance + (errors["host"] * waiting) ** 2))
+
+    def rests_on(self) -> Iterator[str]:
+        """Yield what the prediction rests on, and what it lacks."""
+        target, device_s = self._target, self.times_s.sum()
+        yield target.rests_on
+        if target.is_gpu:
+            yield f"published times ({self._known['source']})"
+        if target.is_gpu and target.mode != "fp32":
+            yield (
+                f"few runs in {target.mode}: no published op time is of tensor cores, so their "
+                "share is that of runs on three devices, and the interval is wider"
+            )
+        elif target.is_gpu and target.is_newer and self._convolutions_s > _SLIGHT * device_s:
+            yield (
+                "two runs on an H200 for convolutions in fp32: published ones are of devices until "
+                "2018, so the interval is wider"
+            )
+        if self._own:
+            part = percent(float(self.times_s[self._corrected].sum() / device_s))
+            runs = f"{self._own.count} of your runs in {self._own.mode}"
+            yield f"{runs}, for ops that take {part} of the time"
+        if self.unproven.any():
+            part = percent(float(self.times_s[self.unproven].sum() / device_s))
+            yield f"no timing of ops that take {part} of the time"

@@ -1,0 +1,465 @@
+"""Fits the shares of `analysis.shares` to published times, and says how far they miss.
+
+`python benchmarks/fit_shares.py FOLDER` reads the folder's op times (`bmm.csv.gz` and others),
+steps of transformers (`whole_models_ms.csv`) and of CNNs (`cnn_training_s.csv`); docs/results.md
+says where they are from. Each chip is left out once; those without op times never enter a fit.
+`--out` writes the fitted numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+import random
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import optimize
+
+from analysis.roofs.roof import Peaks, datasheet_peaks, normalised
+from analysis.shares import (
+    KINDS,
+    PRODUCTS,
+    UNPROVEN,
+    Chip,
+    Kernels,
+    Shares,
+    datasheet_reach,
+    kernel_times_s,
+    kernels_of,
+)
+from bench.cost import cached_ops
+from bench.records import StepSpec
+
+#: Where a share starts, and how far from there it may be drawn: the deviation of its logarithm.
+PRIOR: dict[str, tuple[float, float]] = {
+    "compute": (0.92, 0.3), "many_lanes": (0.92, 0.1), "slot_powered": (0.6, 0.3),
+    "memory": (0.85, 0.3), "fill_length": (40, 0.7), "tile_64": (0.93, 0.3),
+    "tile_32": (0.85, 0.3), "product_bytes": (0.85, 0.3), "batched product": (1, 0.3),
+    "convolution": (0.9, 0.3), "input gradient": (0.9, 0.3), "weight gradient": (0.8, 0.3),
+    "winograd": (0.8, 0.3), "winograd_bytes": (0.5, 0.5), "softmax": (0.72, 0.3),
+    "layer norm": (0.6, 0.3), "batch norm": (0.7, 0.3), "sum": (0.7, 0.3),
+    "depthwise": (0.4, 0.5), "kernel_s": (3e-6, 0.5),
+    # TensorFlow's own
+    "tf_call_s": (3e-5, 1), "tf_step_s": (2e-3, 1), "tf depthwise": (0.1, 1),
+    "tf batch norm": (0.5, 0.5),
+}  # fmt: skip
+_NAMES = [*PRIOR]
+#: How far devices differ: compute and memory, op times from those within a model, launches.
+_EFFECTS = (0.10, 0.08, 0.15, 0.5)
+#: The scatter of logarithms that each source is taken to have, and how many of it count.
+_WEIGHTS = {"op": (0.2, 12.0), "pass": (0.1, 8.0), "transformer": (0.05, 3.5), "cnn": (0.15, 5.0),
+            "torch": (0.1, 2.0)}  # fmt: skip
+_SOURCE = (
+    "NeuSight's op times (ASPLOS 2025), PROFET's CNN steps (CCGrid 2023), published runs, an H200"
+)
+_DIES = [
+    Peaks(devices=f"Tesla {name} (one of two dies)", fp32_tflop_per_s=tflop, memory_gb_per_s=gb_s,
+          source="NVIDIA's board specification", processors=processors,
+          fp32_lanes_per_scheduler=32, board_w=150)
+    for name, tflop, gb_s, processors in (("M60", 4.825, 160, 16), ("K80", 4.37, 240, 13))
+]  # fmt: skip
+_GPT: dict[str, Any] = {"model_type": "gpt2", "n_positions": 2048}
+_BIG: dict[str, Any] = {"num_hidden_layers": 24, "max_position_embeddings": 2048}
+_TRANSFORMERS: dict[str, dict[str, Any]] = {
+    "bert_large": {**_BIG, "model_type": "bert", "hidden_size": 1024, "num_attention_heads": 16,
+                   "intermediate_size": 4096},
+    "gpt2_large": {**_GPT, "n_embd": 1280, "n_layer": 36, "n_head": 20},
+    "gpt3_xl": {**_GPT, "n_embd": 3072, "n_layer": 24, "n_head": 24},
+    "gpt3_27": {**_GPT, "n_embd": 2560, "n_layer": 32, "n_head": 32},
+    "opt_13": {**_BIG, "model_type": "opt", "hidden_size": 2048, "num_attention_heads": 32,
+               "ffn_dim": 8192, "word_embed_proj_dim": 2048},
+}  # fmt: skip
+_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "resid_pdrop", "embd_pdrop",
+             "attn_pdrop", "dropout", "attention_dropout")  # fmt: skip
+_CNNS = {"ResNet18": "resnet18", "ResNet50": "resnet50", "VGG11": "vgg11", "VGG16": "vgg16",
+         "VGG19": "vgg19", "MobileNetV2": "mobilenet_v2"}  # fmt: skip
+#: Below, a step of TensorFlow is its host's time, and a VGG of it has another classifier.
+_LEAST_PIXELS = 128
+_LAPTOP = "NVIDIA GeForce RTX 4090 Laptop GPU"
+#: Images/s of PyTorch: two students' reports, and this project's H200 (docs/results.md). TF32 is
+#: PyTorch's default of convolutions. What spilled, and more than a T4 computes, are left out.
+_RUNS = {
+    ("Tesla T4", "fp32"): "resnet50 32 111, resnet50 64 117, resnet50 128 120, "
+    "mobilenet_v2 128 308",
+    ("NVIDIA L4", "tf32"): "mobilenet_v2 128 359.5, resnet50 128 205.64, vgg16 64 148.26",
+    ("NVIDIA L4", "amp"): "resnet50 256 382.52",
+    (_LAPTOP, "tf32"): "mobilenet_v2 64 928.82, mobilenet_v2 128 861.78, resnet50 64 415.22, "
+    "resnet50 128 398.15, vgg16 64 220.2",
+    (_LAPTOP, "amp"): "mobilenet_v2 64 1558.85, mobilenet_v2 128 1533.75, resnet50 64 807.54, "
+    "resnet50 128 764.5, vgg16 64 399.22, vgg16 128 408.46",
+    ("NVIDIA H200", "fp32"): "resnet50 64 941, vgg16 64 659",
+    ("NVIDIA H200", "amp"): "resnet50 256 4728, vgg16 64 3243",
+}  # fmt: skip
+#: Its measured roofs in fp32 and bf16, and a step of it that waits for the host.
+_H200_FLOPS, _H200_BYTES, _HOST_BOUND = {"fp32": 53.4e12, "amp": 706e12}, 4356e9, "resnet18 8 794"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Kernels on one device that took `time_s` together; `of` is a key of `_WEIGHTS`."""
+
+    of: str
+    device: str
+    name: str
+    time_s: float
+    kernels: Kernels
+
+    @property
+    def chip(self) -> str:
+        """The chip, whose boards are left out together."""
+        found = re.search(r"\b(MI\d+|[A-Z]{1,2}\d+)", self.device)
+        return found[1] if found else self.device
+
+    @property
+    def row(self) -> tuple[str, str]:
+        """The row of the table that it is counted in."""
+        word = next((one for one in ("train", "inf", "MobileNet") if one in self.name), "")
+        return self.device, f"{self.of} {word}"
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        yield from csv.DictReader(file)
+
+
+def _op_row(row: Mapping[str, str], name: str) -> tuple[Any, ...]:
+    """A timing's kernel, as `Kernels.of` takes it."""
+    zeros = (0.0,) * 5
+    if name == "conv":
+        keys = ("B", "Input_Channel", "Output_Channel", "Kernel_Szie", "Input_Size")
+        images, channels, filters, side, pixels = (int(row[key]) for key in keys)
+        area, rows, tiles = side**2, images * pixels**2, images * -(-pixels // 4) * -(-pixels // 4)
+        moved = 4.0 * (rows * (channels + filters) + channels * filters * area)
+        winograd = (36, tiles, filters, channels, 2 * 4.0 * 36 * tiles * (channels + filters))
+        sizes = (1, rows, filters, channels * area)
+        return "convolution", sizes, 2.0 * np.prod(sizes), moved, winograd, 1, 0
+    if name in ("bmm", "linear"):
+        sizes = batch, rows, columns, summed = tuple(int(row[key]) for key in "BMNK")
+        moved = 4.0 * batch * (rows * columns + rows * summed + summed * columns)
+        kind = "product" if name == "linear" else "batched product"
+        return kind, sizes, 2.0 * np.prod(sizes, dtype=float), moved, zeros, 1, 0
+    kind = {"softmax": "softmax", "ln": "layer norm"}.get(name, "elementwise")
+    moved = 4.0 * int(row["B"]) * int(row["H"]) * (3 if name == "mul" else 2)
+    return kind, zeros[:4], 0.0, moved, zeros, 1, 0
+
+
+def read_op_times(folder: Path, most: int) -> Iterator[Timed]:
+    """Yield timings long enough to show more than a launch, `most` of each op and device."""
+    for name in ("bmm", "linear", "conv", "softmax", "ln", "mul", "gelu"):
+        of_device = defaultdict(list)
+        for row in _rows(folder / f"{name}.csv.gz"):
+            if float(row["Latency"]) > 0.15:
+                of_device[row["Device"]].append(row)
+        for device, rows in of_device.items():
+            of = "op" if name in ("bmm", "linear", "conv") else "pass"
+            for row in random.Random(0).sample(rows, min(most, len(rows))):
+                kernels = Kernels.of([_op_row(row, name)])
+                yield Timed(of, device, name, float(row["Latency"]) / 1e3, kernels)
+
+
+def _step(spec: StepSpec, left_out: str = "nothing") -> Kernels:
+    """The kernels of a step but for those whose phase and op match."""
+    ops = cached_ops(spec).ops
+    return kernels_of([op for op in ops if not re.search(left_out, f"{op.phase} {op.op}")])
+
+
+def read_steps(folder: Path) -> Iterator[Timed]:
+    """Yield the steps of transformers, attention op by op, and TensorFlow's of CNNs."""
+    configs = Path(tempfile.mkdtemp())
+    for row in _rows(folder / "whole_models_ms.csv"):
+        name, mode, batch, length = (row[key] for key in ("model", "mode", "batch", "seqlen"))
+        if row["option"] or name not in _TRANSFORMERS:
+            continue
+        config = {**_TRANSFORMERS[name], "_attn_implementation": "eager"}
+        config |= dict.fromkeys(_DROPOUTS, 0.0) if mode == "inf" else {}
+        path = configs / f"{name}-{mode}.json"
+        path.write_text(json.dumps(config))
+        heads = {"train": "masked-lm", "inf": "sequence-classification"}
+        head = heads[mode] if name.startswith("bert") else "causal-lm"
+        arch, seq_len = f"hf:{path}:{head}", int(length)
+        spec = StepSpec(arch, int(batch), "fp32", seq_len=seq_len, backend="cuda")
+        # The loss was computed between the two timings.
+        rest = "optimizer|forward .*(log_soft|nll)" + ("|backward" if mode == "inf" else "")
+        case, time_s = f"{name} {mode} {length} {batch}", float(row["e2e_latency"]) / 1e3
+        yield Timed("transformer", row["device"], case, time_s, _step(spec, rest))
+    for row in _rows(folder / "cnn_training_s.csv"):
+        name, pixels, batch = row["model"], int(row["image_size"]), row["batch_size"]
+        if name in _CNNS and pixels >= _LEAST_PIXELS:
+            spec = StepSpec(_CNNS[name], int(batch), "fp32", pixels, backend="cuda")
+            case, time_s = f"{name} {pixels} {batch}", float(row["step_time_s_median"])
+            yield Timed("cnn", row["device"], case, time_s, _step(spec))
+
+
+def read_runs(device: str, precision: str) -> Iterator[Timed]:
+    """Yield steps of PyTorch."""
+    for text in _RUNS[device, precision].split(", "):
+        arch, batch, rate = text.split()
+        kernels = _step(StepSpec(arch, int(batch), precision, backend="cuda"))
+        yield Timed("torch", device, arch, int(batch) / float(rate), kernels)
+
+
+class Fit:
+    """A least squares fit of logarithms; devices differ by effects that are drawn to zero."""
+
+    def __init__(self, timed: Sequence[Timed], table: Mapping[str, Peaks]) -> None:
+        self.timed, self.devices = timed, sorted({one.device for one in timed})
+        self.peaks = [table[normalised(name)] for name in self.devices]
+        columns = (field.name for field in fields(Kernels))
+        of_timed = [[getattr(one.kernels, name) for one in timed] for name in columns]
+        self.kernels = Kernels(*map(np.concatenate, of_timed))
+        self.owner = np.repeat(np.arange(len(timed)), [len(each) for each in of_timed[0]])
+        self.device = np.array([self.devices.index(one.device) for one in timed])
+        self.times_s = np.array([one.time_s for one in timed])
+        self.of = np.array([one.of for one in timed])
+        self.none = np.zeros((4, len(self.devices)))
+
+    def each_s(self, known: Shares, effects: Any) -> Any:
+        """Return the seconds of all calls of each kernel."""
+        compute, memory, heat, _ = np.exp(effects)
+        reach = np.array([datasheet_reach(one, known) for one in self.peaks])
+        flops = np.array([one.flops_per_s["fp32"] for one in self.peaks])
+        rates = np.array([one.bytes_per_s for one in self.peaks]) * reach[:, 1] * memory
+        units = np.array([one.processors for one in self.peaks])
+        of, at = self.of[self.owner], self.device[self.owner]
+        reached = (flops * reach[:, 0] * compute)[at] * np.where(of == "op", heat[at], 1)
+        each = kernel_times_s(self.kernels, Chip(reached, rates[at], flops[at], units[at]), known)
+        for kind in ("depthwise", "batch norm"):
+            of_tf = (of == "cnn") & (self.kernels.kind == KINDS.index(kind))
+            each[of_tf] *= known[kind] / known[f"tf {kind}"]
+        return each * self.kernels.calls
+
+    def predicted_s(self, known: Shares, effects: Any) -> Any:
+        """Return the time of each entry; effects are of compute, memory, heat and launches."""
+        count = len(self.timed)
+        total = np.bincount(self.owner, self.each_s(known, effects), count)
+        host = np.bincount(self.owner, self.kernels.calls, count) * known["tf_call_s"]
+        in_tf = (total**3 + host**3) ** (1 / 3) + known["tf_step_s"]
+        launch = 3e-5 * np.exp(effects[3])[self.device] * np.isin(self.of, ("op", "pass"))
+        return np.where(self.of == "cnn", in_tf, total + launch)
+
+    def fit(self, start: Shares, tries: int) -> tuple[dict[str, float], Any]:
+        """Return the shares and the devices' effects."""
+        size, count = len(_NAMES), len(self.devices)
+        centre = np.log([PRIOR[name][0] for name in _NAMES] + [1.0] * 4 * count)
+        spread = np.concatenate([[PRIOR[name][1] for name in _NAMES], np.repeat(_EFFECTS, count)])
+        scatter = np.array([_WEIGHTS[of][0] for of in self.of])
+        shared = np.array([_WEIGHTS[of][1] / np.sqrt((self.of == of).sum()) for of in self.of])
+        soft = np.maximum(scatter, 0.1)
+
+        def known_of(values: Any) -> dict[str, float]:
+            pairs = zip(_NAMES, np.exp(values[:size]), strict=True)
+            return {name: float(value) for name, value in pairs} | {UNPROVEN: 0.5}
+
+        def residuals(values: Any) -> Any:
+            known, effects = known_of(values), values[size:].reshape(4, -1)
+            error = np.log(self.predicted_s(known, effects) / self.times_s)
+            robust = np.sign(error) * soft * np.sqrt(2 * (np.sqrt(1 + (error / soft) ** 2) - 1))
+            reach = known["compute"] * known["many_lanes"] * 66.9e12, known["memory"] * 4800e9
+            h200 = np.log(np.array(reach) / (_H200_FLOPS["fp32"], _H200_BYTES)) / _EFFECTS[:2]
+            return np.concatenate([robust * shared / scatter, (values - centre) / spread, h200])
+
+        first = np.concatenate([np.log([start[name] for name in _NAMES]), self.none.ravel()])
+        settings: dict[str, Any] = {"x_scale": 0.1, "diff_step": 1e-3, "max_nfev": tries}
+        found = optimize.least_squares(residuals, first, **settings).x
+        return known_of(found), found[size:].reshape(4, -1)
+
+
+_CLASSES = ("product", "convolution", "depthwise", "pass")
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A step on a device that was left out: errors as logarithms, parts of its time by class."""
+
+    step: Timed
+    error: float
+    roof_error: float
+    parts: Any
+
+
+def held_out(steps: Sequence[Timed], known: Shares, table: Mapping[str, Peaks]) -> list[HeldOut]:
+    """Return how far shares that were fitted without their devices miss `steps`."""
+    fit = Fit(steps, table)
+    count, each, kinds = len(steps), fit.each_s(known, fit.none), fit.kernels.kind
+    errors = np.log(fit.predicted_s(known, fit.none) / fit.times_s)
+    flops, rates = np.array([(one.flops_per_s["fp32"], one.bytes_per_s) for one in fit.peaks]).T
+    at = fit.device[fit.owner]
+    roof = np.maximum(fit.kernels.flops / flops[at], fit.kernels.bytes / rates[at])
+    roof_s = np.bincount(fit.owner, roof * fit.kernels.calls, count)
+    alone = kinds == KINDS.index("depthwise")
+    chosen = (kinds < 2, (kinds >= 2) & (kinds < len(PRODUCTS)), alone,
+              (kinds >= len(PRODUCTS)) & ~alone)  # fmt: skip
+    parts = np.array([np.bincount(fit.owner, each * one, count) for one in chosen]).T
+    parts = parts / parts.sum(1)[:, None]
+    return list(map(HeldOut, steps, errors, np.log(roof_s / fit.times_s), parts))
+
+
+def learn_errors(found: Sequence[HeldOut]) -> tuple[dict[str, float], Any]:
+    """Return the deviations of the parts of an error, and each step's error over its deviation.
+
+    By maximum likelihood; steps of one device count together as much as those of another.
+    """
+    devices = [one.step.device for one in found]
+    weights = np.array([1 / devices.count(one) for one in devices])
+    errors, parts = np.array([one.error for one in found]), np.array([one.parts for one in found])
+    first = np.log([0.07, 0.05, 0.15, 0.3, 0.1])
+
+    def deviation(logs: Any) -> Any:
+        device, *classes = np.exp(2 * np.asarray(logs))
+        return np.sqrt(device + parts**2 @ np.array(classes))
+
+    def cost(logs: Any) -> float:
+        one = deviation(logs)
+        likely = weights * (np.log(one) + (errors / one) ** 2 / 2)
+        return float(likely.sum() + ((np.asarray(logs) - first) ** 2).sum() / 8)
+
+    best = optimize.minimize(cost, first, method="Nelder-Mead").x
+    pairs = zip(("device", *_CLASSES), np.exp(best), strict=True)
+    return {name: float(value) for name, value in pairs}, errors / deviation(best)
+
+
+def carried(found: Sequence[HeldOut]) -> float:
+    """Return how much of an error on one chip, less the chip's mean, the same step has on another.
+
+    It is a slope through 0.
+    """
+    of_chip, of_case = defaultdict(list), defaultdict(dict)
+    for one in found:
+        of_chip[one.step.of, one.step.chip].append(one.error)
+    for one in found:
+        mean = np.mean(of_chip[one.step.of, one.step.chip])
+        of_case[one.step.of, one.step.name][one.step.chip] = one.error - mean
+    each = [(a, b) for case in of_case.values() for c, a in case.items()
+            for d, b in case.items() if c != d]  # fmt: skip
+    first, second = np.array(each).T
+    return float(np.clip((first @ second) / (first @ first), 0, 1))
+
+
+def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, float]:
+    """Add to `known` what rests on single runs; return the deviations of it.
+
+    Tensor cores, convolutions in fp32 on newer devices, and the time of a call on the host.
+    """
+    rows, newer = [], []
+    for device, precision in _RUNS:
+        if device == "Tesla T4":
+            continue
+        one = table[normalised(device)]
+        mode = {"amp": "bf16"}.get(precision, precision)
+        reach, peak, rate = datasheet_reach(one, known), one.flops_per_s[mode], one.bytes_per_s
+        chip = Chip(peak * reach[0], rate * reach[1], peak, one.processors, fp32=mode == "fp32")
+        if device == "NVIDIA H200":
+            peak = _H200_FLOPS[precision]
+            chip = Chip(peak, _H200_BYTES, peak, one.processors, fp32=mode == "fp32")
+        for run in read_runs(device, precision):
+            times = kernel_times_s(run.kernels, chip, known) * run.kernels.calls
+            is_product = run.kernels.kind < len(PRODUCTS)
+            product, rest = times[is_product].sum(), times[~is_product].sum()
+            if mode == "fp32":
+                newer.append(np.log(product / (run.time_s - rest)))
+            else:
+                rows.append((device, product, rest, run.time_s))
+    names, product_s, rest_s, measured_s = (np.array(column) for column in zip(*rows, strict=True))
+    weights = np.array([1 / (names == name).sum() for name in names])  # devices count alike
+
+    def errors(log: float) -> Any:
+        return np.log((product_s / np.exp(log) + rest_s) / measured_s)
+
+    best = optimize.minimize_scalar(
+        lambda log: (weights * errors(log) ** 2).sum(), bounds=(-2, 1), method="bounded"
+    ).x
+    error, products_s = errors(best), product_s / np.exp(best)
+    part = products_s / (products_s + rest_s)
+    for name, each in zip(names, np.expm1(error), strict=True):
+        print(f"tensor cores: {name}: {100 * each:+.0f} %")
+    arch, batch, rate = _HOST_BOUND.split()
+    calls = _step(StepSpec(arch, int(batch), "fp32", backend="cuda")).calls.sum()
+    known |= {"tensor": float(np.exp(best)), "newer_convolution": float(np.exp(np.mean(newer))),
+              "host_call_s": int(batch) / float(rate) / float(calls)}  # fmt: skip
+    tensor = np.sqrt((weights * error**2).sum() / (weights * part**2).sum())
+    # A mean of two, and a third device: half more. The last two no data shows: chosen wide.
+    return {"tensor": float(tensor), "newer_convolution": float(1.5 * np.std(newer, ddof=1)),
+            "host": 0.4, UNPROVEN: 0.7}  # fmt: skip
+
+
+def print_table(found: Sequence[HeldOut], scores: Sequence[float], limit: float) -> None:
+    """Print a row for each device and kind of step."""
+    print(
+        "| device left out | steps | mean error | bias | bare roofline | in 90 % |\n" + "|---" * 6
+    )
+    for row in sorted({one.step.row for one in found}):
+        chosen = [number for number, one in enumerate(found) if one.step.row == row]
+        errors = np.array([found[number].error for number in chosen])
+        roofs = np.array([found[number].roof_error for number in chosen])
+        inside = np.mean([abs(scores[number]) <= limit for number in chosen])
+        figures = (np.abs(np.expm1(errors)).mean(), np.expm1(errors.mean()),
+                   np.abs(np.expm1(roofs)).mean(), inside)  # fmt: skip
+        print(
+            f"| {row[0]} | {len(chosen)} {row[1]} |", *(f"{100 * one:.1f} % |" for one in figures)
+        )
+
+
+def main() -> None:
+    """Read, fit, leave each chip out, print the table, and write the numbers if asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, help="file for the fitted numbers, as JSON")
+    asked = parser.parse_args()
+    table = {name: row for row in (*datasheet_peaks(), *_DIES) if row.processors
+             for name in row.names}  # fmt: skip
+    read = [*read_steps(asked.folder), *read_runs("Tesla T4", "fp32")]
+    steps = [one for one in read if normalised(one.device) in table]
+    ops = [*read_op_times(asked.folder, 250)]
+    unknown = {one.device for one in read if normalised(one.device) not in table}
+    print("not in the table of datasheets:", *sorted(unknown))
+    chips = {one.chip for one in ops} | {"M60"}
+    fitted = [one for one in (*ops, *steps) if one.chip in chips]
+    known, _ = Fit(fitted, table).fit({name: PRIOR[name][0] for name in _NAMES}, 25)
+    found: list[HeldOut] = []
+    with_roofs: list[float] = []  # the mean errors of chips whose own op times are known
+    for chip in sorted({one.chip for one in steps}):
+        others = [one for one in fitted if one.chip != chip]
+        without = Fit(others, table).fit(known, 12)[0] if chip in chips else known
+        left_out = [one for one in steps if one.chip == chip]
+        found += held_out(left_out, without, table)
+        of_chip = [one for one in ops if one.chip == chip]
+        mine = [one for one in left_out if one.device in {op.device for op in of_chip}]
+        if mine:
+            first, second = Fit([*others, *of_chip], table), Fit(mine, table)
+            roofs, effects = first.fit(without, 6)
+            moved = effects[:, [first.devices.index(one) for one in second.devices]]
+            errors = np.log(second.predicted_s(roofs, moved) / second.times_s)
+            with_roofs.append(float(errors.mean()))
+    unlike = [one for one in found if one.step.chip == "K80"]  # it has no Winograd
+    proven = [one for one in found if one.step.chip != "K80"]
+    errors, scores = learn_errors(proven)
+    means = {chip: np.mean([one.error for one in proven if one.step.chip == chip])
+             for chip in {one.step.chip for one in proven}}  # fmt: skip
+    own = np.std([one.error - means[one.step.chip] for one in proven])
+    errors["measured"] = float(np.sqrt(np.mean(np.square(with_roofs))))
+    errors["same_device"] = float(own / np.sqrt(np.mean([one.error**2 for one in proven])))
+    quantiles = {f"{n}": float(np.quantile(np.abs(scores), n / 100)) for n in (50, 90)}
+    print_table([*proven, *unlike], [*scores, *[np.inf] * len(unlike)], quantiles["90"])
+    usual = [one for one in steps if one.chip in chips and "MobileNet" not in one.name]
+    share = carried(held_out(usual, known, table))
+    errors |= from_runs(known, table)
+    kept = {name: value for name, value in known.items() if not name.startswith("tf")}
+    numbers = {"source": _SOURCE, "shares": kept, "errors": errors, "quantiles": quantiles,
+               "carried": share}  # fmt: skip
+    rounded = json.loads(json.dumps(numbers), parse_float=lambda text: float(f"{float(text):.4g}"))
+    print(text := json.dumps(rounded, indent=1))
+    if asked.out:
+        asked.out.write_text(f"{text}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Shares of roofs, by hand: waves of tiles, bytes at the share of their class, and no more."""
+
+import json
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from analysis.roofs.roof import datasheet_peaks
+from analysis.shares import (
+    KINDS,
+    UNPROVEN,
+    Chip,
+    Kernels,
+    datasheet_reach,
+    kernel_times_s,
+    kernels_of,
+    shares,
+)
+from bench.records.complexity import ListedOp
+
+#: Every share is 1 and nothing costs extra, so that times can be computed by hand.
+PLAIN = {
+    "fill_length": 0.0, "product_bytes": 1.0, "convolution": 1.0, "winograd": 1.0,
+    "winograd_bytes": 0.0, "kernel_s": 0.0, UNPROVEN: 0.5,
+}  # fmt: skip
+TERA, NO_SIZES, NO_WINOGRAD = 1e12, (0, 0, 0, 0), (0, 0, 0, 0, 0)
+
+
+def chip(processors=10, **changes):
+    """1 TFLOP/s and 1 TB/s."""
+    return Chip(**{"flops_per_s": TERA, "bytes_per_s": TERA, "peak_flops_per_s": TERA,
+                   "processors": processors, **changes})  # fmt: skip
+
+
+def time_of(kind, sizes=NO_SIZES, moved=0.0, winograd=NO_WINOGRAD, on=None, known=PLAIN):
+    kernels = Kernels.of([(kind, sizes, 2.0 * np.prod(sizes), moved, winograd, 1, 0)])
+    (time_s,) = kernel_times_s(kernels, on or chip(), known)
+    return time_s
+
+
+def op(name, shapes=(), flops=0, phase="forward", label=None, moved=1000, calls=1):
+    work = {"flops": flops, "elementwise_flops": 0, "eager_bytes": moved, "fused_bytes": moved}
+    return ListedOp(op=name, phase=phase, shapes=shapes, label=label or name, calls=calls, **work)
+
+
+def test_products_run_in_waves_of_tiles():
+    """Ten tiles of 128 a side on ten processors: each 2 x 128 x 128 x 1000 FLOP at 0.1 TFLOP/s."""
+    one_wave = 2 * 128 * 128 * 100 / 0.1e12
+    only_128 = {**PLAIN, "tile_64": 1e-9, "tile_32": 1e-9}
+    ten, eleven = ((1, 1280, 128, 100), (1, 1281, 128, 100))
+    assert time_of("product", ten, known=only_128) == pytest.approx(one_wave)
+    assert time_of("product", eleven, known=only_128) == pytest.approx(2 * one_wave)
+    filled = {**only_128, "fill_length": 100.0}
+    assert time_of("product", ten, known=filled) == pytest.approx(2 * one_wave)
+
+
+def test_a_long_sum_is_split_between_processors():
+    """One tile keeps one of 80 processors busy; in 64 parts it keeps as many."""
+    sizes = (1, 128, 128, 64 * 1280)
+    alone, split = 2 * 128 * 128 * 64 * 1280 / (TERA / 80), 2 * 128 * 128 * 1280 / (TERA / 80)
+    known = {**PLAIN, "tile_64": 1e-9, "tile_32": 1e-9}
+    found = time_of("product", sizes, on=chip(80), known=known)
+    assert split < found < 1.1 * split < alone
+
+
+def test_bytes_take_the_share_of_their_class():
+    assert time_of("softmax", moved=TERA, known={**PLAIN, "softmax": 0.5}) == pytest.approx(2)
+    assert time_of("elementwise", moved=TERA) == pytest.approx(1)
+    assert time_of(UNPROVEN, moved=TERA) == pytest.approx(2)
+
+
+def test_nothing_is_faster_than_its_roof():
+    eager = {**PLAIN, "batched product": 5.0, "convolution": 3.0, "softmax": 4.0}
+    sizes = (10, 1280, 1280, 1000)
+    for kind in ("batched product", "convolution"):
+        least_s = 2 * np.prod(sizes) / TERA
+        assert time_of(kind, sizes, known=eager) == pytest.approx(least_s)
+    assert time_of("softmax", moved=TERA, known=eager) == pytest.approx(1)
+
+
+def test_winograd_serves_small_windows_in_fp32_alone():
+    (forward,) = [kernels_of([op("convolution", ((10, 640, 32, 32), (640, 640, 3, 3)),
+                                 2 * 10 * 32 * 32 * 640 * 640 * 9)])]  # fmt: skip
+    (direct,) = kernel_times_s(forward, chip(fp32=False), PLAIN)
+    (winograd,) = kernel_times_s(forward, chip(), PLAIN)
+    assert direct / winograd == pytest.approx(4)  # 36 products of each tile of 4 x 4, not 144
+    strided = op("convolution", ((10, 640, 32, 32), (640, 640, 3, 3)), 10**9,
+                 label="convolution 3x3 stride 2")  # fmt: skip
+    assert not kernels_of([strided]).winograd.any()
+
+
+def test_the_backward_pass_of_a_convolution_is_a_product_for_each_gradient():
+    shapes = ((2, 8, 16, 16), (2, 4, 16, 16), (8, 4, 3, 3))
+    one = 2 * 2 * 8 * 16 * 16 * 4 * 9
+    both = kernels_of([op("convolution_backward", shapes, 2 * one, "backward")])
+    assert [KINDS[kind] for kind in both.kind] == ["input gradient", "weight gradient"]
+    assert 2 * both.sizes.prod(axis=1) == pytest.approx([one, one])
+    assert both.flops == pytest.approx([one, one])
+    first = kernels_of([op("convolution_backward", shapes, one, "backward")])
+    assert [KINDS[kind] for kind in first.kind] == ["weight gradient"]
+    assert both.bytes.sum() == first.bytes.sum()
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (op("addmm", ((7,), (5, 3), (3, 7)), 2 * 5 * 3 * 7), "product"),
+        (op("bmm", ((2, 5, 3), (2, 3, 7)), 2 * 2 * 5 * 3 * 7), "batched product"),
+        (op("_efficient_attention", ((2, 3, 4), (2, 3, 4)), 99), UNPROVEN),
+        (op("mkldnn_rnn_layer", (), 99), UNPROVEN),
+        (op("convolution", ((1, 8, 4, 4), (8, 1, 3, 3)), 2 * 8 * 16 * 9), "depthwise"),
+        (op("convolution", ((1, 8, 4, 4), (8, 4, 3, 3)), 2 * 8 * 16 * 4 * 9), UNPROVEN),
+        (op("_softmax_backward_data", phase="backward"), "softmax"),
+        (op("native_batch_norm"), "batch norm"),
+        (op("_fused_sgd_", phase="optimizer"), "optimizer"),
+        (op("relu_"), "elementwise"),
+    ],
+)
+def test_the_kind_of_an_op(given, kind):
+    assert [KINDS[one] for one in kernels_of([given]).kind] == [kind]
+
+
+def test_what_a_datasheet_promises_and_large_ops_reach():
+    rows = {name: row for row in datasheet_peaks() for name in row.names}
+    known = {"compute": 0.9, "many_lanes": 0.8, "slot_powered": 0.5, "memory": 0.85}
+    reach = {name: datasheet_reach(rows[name], known) for name in ("a30", "h200", "l4", "tesla t4")}
+    assert [found[0] for found in reach.values()] == pytest.approx([0.9, 0.72, 0.36, 0.45])
+    assert {found[1] for found in reach.values()} == {0.85}
+
+
+def test_the_fitted_numbers_are_whole_and_have_a_source():
+    found = shares()
+    assert json.loads((files("analysis") / "data" / "shares.json").read_text()) == found
+    assert found["source"]
+    numbers = [*found["shares"].values(), *found["errors"].values(), *found["quantiles"].values()]
+    assert min(numbers) > 0
+    assert found["quantiles"]["50"] < found["quantiles"]["90"]
+    assert 0 <= found["carried"] <= 1
+    assert found["shares"]["compute"] < 1 > found["shares"]["memory"]
