@@ -133,7 +133,7 @@ def test_work_is_counted_once_and_places_results_with_and_without_a_server(place
     assert "3 imported runs, 2 of them placed by modelled work" in capsys.readouterr().out
     assert main(["report", "--no-log", "--out", "from-server", "--format", "json"]) == 0
     tracked = json.loads(capsys.readouterr().out)["imported"]
-    assert {run["bound"] for run in tracked} == {"overhead", "memory", None}  # in no order
+    assert {run["bound"] for run in tracked} == {"not known", "memory", None}  # in no order
     for folder in ("from-disk", "from-server"):
         page = (place / folder / "report.md").read_text("utf-8")
         assert "| imported, modelled |" in page
