@@ -71,13 +71,7 @@ def test_an_upload_places_a_run_under_the_roof_beside_its_record(here, tmp_path,
     metrics = {key: value for key, step, at, value in store.metrics(run_id)}
     assert metrics["fraction_of_peak"] == pytest.approx(8e9 / 0.0505 / 4e11)
     tags = store.tags(run_id)
-    assert tags[schema.BOUND].rstrip("?") in (
-        "memory",
-        "compute",
-        "not known",
-        "host",
-        "slow kernels",
-    )
+    assert tags[schema.BOUND] == "not known"  # no step of it was profiled
     assert tags[schema.ROOF_RECORD_ID] == measured.record_id
     assert tags[schema.ROOF] == "measured, 2026-11-20: matmul"
     [placed] = pull_points("attributes.run_id = '" + run_id + "'").to_dict("records")
