@@ -57,7 +57,7 @@ HOST = "the host between ops: Python, autograd, dispatch"
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a step; `of_roof` is a class's share of its own roof: roof time over its time."""
+    """A part of a step; `of_roof` is the unfused roof of a class of ops over their time."""
 
     name: str
     kind: Kind
@@ -281,7 +281,7 @@ def parts_of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterato
             unfused_s += eager_s - fused_s
             cached_s += min(took_s - eager_s, 0.0)
             below_s[name] += max(took_s - eager_s, 0.0)
-            of_class_s[name][0] += fused_s
+            of_class_s[name][0] += eager_s
             of_class_s[name][1] += took_s
     if roof is not None:
         yield Part("each op at its roof", "roof", at_roof_s)
