@@ -13,7 +13,13 @@ from functools import partial
 from analysis.comparison.machines import AcrossMachines, across_machines
 from analysis.comparison.prices import NO_PRICES, Prices
 from analysis.findings.batches import knee_rows
-from analysis.findings.bottlenecks import change_rows, input_rows, launch_rows, next_knob_rows
+from analysis.findings.bottlenecks import (
+    change_rows,
+    input_rows,
+    launch_rows,
+    model_rows,
+    next_knob_rows,
+)
 from analysis.findings.differences import (
     odd_rows,
     speed_up_rows,
@@ -145,6 +151,8 @@ _RULES = (
     Rule("precision uplift", uplift_rows, "{series}: {says}",
          "{machine}: a lower precision against fp32, of {number} models or precisions.",
          table="uplift"),
+    Rule("models", model_rows, "{machine}, {precision}: {says}.",
+         "{machine}: why its models stand at other shares of their roofs.", table="accounts"),
     Rule("one change", change_rows, "{label}, {change}: {says}.",
          "{machine}: where one change gains or loses time, in {number} pairs of configurations."),
     Rule("batch knee", knee_rows, "{series}: {says}",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise, permutations
 from typing import NamedTuple
 
-from analysis.account import Kind, largest_loss
+from analysis.account import REMOVABLE, Kind, largest_loss
 from analysis.findings.batches import beside, curve_row, why_no_larger_batch
 from analysis.findings.differences import in_fp32
 from analysis.runs.bounds import INPUT_SHARE
@@ -29,7 +29,7 @@ from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION, OF_WORK, is_implied_by
 from analysis.statistics import estimate_ratio
 from analysis.table import grouped
-from analysis.words import percent, three_digits, times, whole_number
+from analysis.words import percent, percent_interval, three_digits, times, whole_number
 from bench.config import FAKEDATA, SYNTHETIC
 from bench.records.step_settings import OF_DATA
 
@@ -304,6 +304,8 @@ def _flat(small: Group, large: Group) -> bool:
     return more >= _MORE_SAMPLES and _MIN_GROWTH <= grows < _SAME_STEP and not explained
 
 
+#: Of the account of a model beside others.
+_MOST_LOSSES = 3
 #: What may remove a part of a step, by its kind.
 _KNOBS_OF: Mapping[Kind, tuple[str, ...]] = {
     "traffic": ("compile", "channels_last", "fused_optimizer", "precision"),
@@ -356,6 +358,33 @@ def next_knob_rows(runs: Configurations) -> Iterator[Row]:
                 "says": ". ".join(loss),
                 "runs": group.names,
             }
+
+
+def model_rows(runs: Configurations) -> Iterator[Row]:
+    """Yield the fastest batches of the models of a machine and precision, by their accounts."""
+    best = fastest(group for group in runs.groups if group.of_the_roof).values()
+    for those in grouped(best, lambda group: (group.env, group.precision_label)).values():
+        told = [(group, words) for group in those if (words := _losses(group))]
+        if len({group.arch for group, _ in told}) > 1:
+            yield {
+                "machine": those[0].env,
+                "precision": those[0].precision_label,
+                "says": "; ".join(words for _, words in told),
+                "runs": names_of(group for group, _ in told),
+            }
+
+
+def _losses(group: Group) -> str:
+    """The share of its roof and the largest parts that keep it from there."""
+    accounts = [one for _, one in newest_accounts(group.runs) if not one.is_disturbed]
+    for account in accounts[:1]:
+        parts = [part for part in account.parts if part.kind in REMOVABLE][:_MOST_LOSSES]
+        losses = ", ".join(
+            f"{part.short} {percent(part.time_s / account.step_time_s)}" for part in parts
+        )
+        share = percent_interval(*group.of_the_roof) if group.of_the_roof else ""
+        return f"{group.model_label} at {share} of its roof ({losses} of its step)"
+    return ""
 
 
 def change_rows(runs: Configurations) -> Iterator[Row]:

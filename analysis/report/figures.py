@@ -54,8 +54,8 @@ from bench.config import Sample, common_sample, rate_unit
 _ROOFLINE_CAPTION = (
     "Up is faster, right is more arithmetic per byte. Colour is the model, the marker the "
     "arithmetic, its size the batch size; a line between two open markers is a run whose traffic "
-    "is known as an interval only, dashed if the run was imported and its work is modelled. Grey "
-    "lines are the roofs: solid if measured, dashed if from a datasheet"
+    "is known as an interval only, dashed if the run was imported and its work is modelled. Roofs "
+    "are solid if measured, dashed if from a datasheet"
 )
 _OPS_CAPTION = (
     "Attained by the cost model's FLOP over the profiler's time of each op. A marker stands at the "
@@ -182,8 +182,8 @@ def report_figures(
             *([roofline("roofline", title, placed, _ROOFLINE_CAPTION)] if placed else []),
             *_accounts(runs, [one for one in inside.values() if isinstance(one, PlacedTrace)]),
         ],
-        "across": _across(across, colours),
-        "runs": run_figures(runs, colours),
+        "complexity": _of_batches(runs, colours, "intensity memory"),
+        "measurements": _iterations(runs, colours),
         "machines": (
             roofline(f"roofline-{env}", f"Roofline of {env}", machines[env])
             for env in machines
@@ -193,6 +193,8 @@ def report_figures(
             name: _inside(one, name, colours.get(_arch(one), OTHER_MODELS))
             for name, one in inside.items()
         },
+        "across": _across(across, colours),
+        "runs": run_figures(runs, colours),
     }
 
 
@@ -238,15 +240,13 @@ def _across(across: AcrossMachines, colours: Mapping[str, str]) -> Iterator[Repo
 
 
 def run_figures(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[ReportFigure]:
-    """Yield every figure of runs that has something to show; each says which runs it shows."""
+    """Yield every figure of the analysis that has something to show; each says of which runs."""
     measured, unit = [run for run in runs if run.samples_per_s], rate_unit(sample_of(runs))
     rated = _by_sample(measured, lambda run: run.sample, "throughput", "Throughput")
     for part, name, title in rated:
         over = _Over(title, rate_unit(part[0].sample).capitalize(), _DEVIATION, [throughput])
         yield from _over_batches(part, name, over, colours)
-    for name, over in _OVER_BATCHES.items():
-        axis = over.axis.format(unit=unit)
-        yield from _over_batches(runs, name, over._replace(axis=axis), colours)
+    yield from _of_batches(runs, colours, "gain efficiency")
     groups = group_runs(runs)
     if len({(group.env, group.arch) for group in groups}) > 1:
         best = _by_sample(groups, lambda group: group.sample, "models", "Models and machines")
@@ -262,8 +262,16 @@ def run_figures(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[Rep
     for pairs, name, title in _by_sample(synthetic_pairs(groups), lambda one: one[0].sample, *data):
         chart, both = real_synthetic_chart(pairs, colours), chain.from_iterable(pairs)
         yield ReportFigure(name, title, _DATA_CAPTION, chart, names_of(both))
-    yield from _iterations(runs, colours)
     yield from _predictions(runs, colours)
+
+
+def _of_batches(
+    runs: Sequence[Run], colours: Mapping[str, str], names: str
+) -> Iterator[ReportFigure]:
+    for name in names.split():
+        over = _OVER_BATCHES[name]
+        axis = over.axis.format(unit=rate_unit(sample_of(runs)))
+        yield from _over_batches(runs, name, over._replace(axis=axis), colours)
 
 
 def _by_sample(

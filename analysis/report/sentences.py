@@ -1,19 +1,26 @@
-"""The report's sentences of profiles and traces; its caveats, and how to repeat its runs."""
+"""The report's sentences: steps, work and roofs; how its runs were measured, and are again."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from math import prod
+from operator import itemgetter
+from typing import Any
 
+import yaml
+
+from analysis.figures.configurations import device_memory_gb, modelled_memory_gb
 from analysis.profiles import OpPlace, Places, check_ops, time_share
 from analysis.roofs.ceilings import UsedCeiling
-from analysis.runs.groups import group_runs
+from analysis.runs.groups import Group, fastest, group_runs
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import Run, recorded
 from analysis.table import grouped
 from analysis.traces.placed import PlacedTrace, compare_two
 from analysis.words import bytes_rate, counted, flops_rate, percent, three_digits
-from bench.config import run_options
+from bench.config import RunConfig, run_options
 from bench.errors import Unknown
 from bench.records import Counters, OpProfile
 
@@ -172,10 +179,132 @@ def caveats(runs: Sequence[Run]) -> dict[str, int]:
     }
 
 
-def commands(runs: Sequence[Run]) -> dict[str, str]:
-    """Return the command that repeats runs, for a POSIX shell, by words with their numbers."""
-    alike = grouped(runs, lambda run: shlex.join(["mlproject", "run", *run_options(run.config)]))
-    return {
-        f"run{'s' if len(those) > 1 else ''} {', '.join(f'{run.number}' for run in those)}": command
-        for command, those in alike.items()
-    }
+# How to make its runs again
+
+
+def commands(runs: Sequence[Run]) -> list[tuple[list[int], str]]:
+    """Return the command that repeats runs, for a POSIX shell, with their numbers."""
+    alike = grouped(runs, _command)
+    return [([run.number for run in those], command) for command, those in alike.items()]
+
+
+def _command(run: Run) -> str:
+    if script := _script(run):  # its arguments are as a shell takes them
+        return f"mlproject watch -- python {run.config.arch.removeprefix('script:')} " + script.get(
+            "arguments", ""
+        )
+    return shlex.join(["mlproject", "run", *run_options(run.config)])
+
+
+def _script(run: Run) -> Mapping[str, str]:
+    return run.record.script if run.record else {}
+
+
+def matrix(runs: Sequence[Run]) -> str:
+    """Return the matrix of `mlproject sweep` that measures the same configurations, as YAML."""
+    labels = {"repeat", "campaign", "env"}
+    asked = [
+        run.config.model_dump(exclude=labels, exclude_defaults=True) | {"arch": run.config.arch}
+        for run in runs
+        if not _script(run)
+    ]
+    alike = grouped(asked, lambda one: tuple(sorted(one.items())))
+    repeated = [{**those[0], "repeats": len(those)} for those in alike.values()]
+    blocks = {"blocks": [*_blocks(repeated)]} if repeated else {}
+    return yaml.safe_dump(blocks, sort_keys=False, default_flow_style=None).strip()
+
+
+def _blocks(asked: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the fewest products of lists that have all of `asked`, none twice."""
+    usual = {name: field.default for name, field in RunConfig.model_fields.items()}
+    asked = [{name: one.get(name, usual.get(name)) for name in chain.from_iterable(asked)}
+             for one in asked]  # fmt: skip
+    values = {name: [*dict.fromkeys(one[name] for one in asked)] for name in asked[0]}
+    several = [name for name in values if len(values[name]) > 1]
+    if "repeats" in several or prod(map(len, values.values())) != len(asked):
+        name = min(several, key=lambda name: (name != "repeats", len(values[name])))
+        for part in grouped(asked, itemgetter(name)).values():
+            yield from _blocks(part)
+        return
+    yield {name: those if len(those) > 1 else those[0] for name, those in values.items()}
+
+
+# How its runs were measured, and what their work and their roofs say
+
+
+_CLOCKS = {
+    "cpu": "On a processor an iteration is timed by the monotonic clock of the process.",
+    "cuda": "On CUDA an iteration is timed by events, which are read after the window.",
+    "mps": "On MPS the device is synchronised after each iteration.",
+}
+
+
+def method(runs: Sequence[Run]) -> list[str]:
+    """Return how the runs were timed."""
+    backends = {run.backend for run in recorded(runs)}
+    scripts = any(_script(run) for run in recorded(runs))
+    return [
+        "Each run trains in a process of its own; a window of iterations is timed after a warm-up.",
+        "Throughput is the samples of the window over its wall time. The device is synchronised "
+        "at both ends of the window and not between.",
+        *(clock for backend, clock in _CLOCKS.items() if backend in backends),
+        "The warm-up ends when the device is warm and iterations are as fast as the fastest ones "
+        "before, the window when its pace is known, or both at the limits that the run was given. "
+        "What is left of a transient at the beginning is left out and said.",
+        *(["An iteration of a script is from one step of its optimizer to the next."] * scripts),
+        "A verdict says whether a run can be trusted: suspect where something disturbed it.",
+    ]  # fmt: skip
+
+
+def complexity(runs: Sequence[Run]) -> list[str]:
+    """Return what the cost model says of each model: work, side of the ridge, memory."""
+    groups = [group for group in group_runs(runs) if group.points]
+    said = []
+    for (label, sample), those in grouped(groups, lambda g: (g.model_label, g.sample)).items():
+        counts = [run.record.complexity for one in those for run in one.runs if run.record]
+        flops = [one.step_flops_per_sample for one in counts if one]
+        if not flops:  # imported
+            continue
+        most = max(those, key=lambda one: one.batch_size or 0)
+        needs = modelled_memory_gb(most, ())
+        memory_gb = device_memory_gb(most.runs).get(most.env)
+        words = f"{label}: a training step computes {three_digits(min(flops) / 1e9)} GFLOP"
+        words += f" per {sample}"
+        if needs is not None and most.batch_size:
+            words += f"; batch {most.batch_size} needs {three_digits(needs.value)} GB"
+            words += f" of {three_digits(memory_gb)} GB" if memory_gb else ""
+        said.append(f"{words}.")
+        said += dict.fromkeys(_side(one) for one in fastest(those).values())
+    return said
+
+
+def _side(group: Group) -> str:
+    """On which side of the ridge the work of a configuration stands, fused or not."""
+    point, roof = group.points[0], group.points[0].roof
+    low, high, ridge = point.intensity_min, point.intensity_max, roof.ridge_flop_per_byte
+    ends = f"{three_digits(low)} FLOP/byte unfused and {three_digits(high)} fused"
+    if low >= ridge:
+        side = "arithmetic is its roof, however its operations are fused"
+    elif high < ridge:
+        side = "memory traffic is its roof, even if all is fused"
+    else:
+        side = "memory traffic is its roof unless operations are fused"
+    return f"{group.label}: {ends}, {group.env}'s ridge is {three_digits(ridge)}; {side}."
+
+
+def roofs(runs: Sequence[Run]) -> list[str]:
+    """Return the formula of the roofline, and the ridge of each machine and arithmetic."""
+    points = [(run.env, run.point) for run in runs if run.point]
+    said = [
+        "A step can attain at most min(peak FLOP/s, FLOP/byte x peak byte/s). Both are equal at "
+        "the ridge, peak FLOP/s over peak byte/s: left of it memory traffic is the roof, right of "
+        "it arithmetic.",
+    ]
+    for env, of_env in grouped(points, itemgetter(0)).items():
+        ridges = {p.ceiling.math_mode: p.roof.ridge_flop_per_byte for _, p in of_env}
+        least = min(ridges, key=lambda mode: ridges[mode])
+        words = f"{env}: the ridge is {three_digits(ridges.pop(least))} FLOP/byte in {least}"
+        for mode, ridge in ridges.items():
+            words += f", {three_digits(ridge)} in {mode}"
+        said.append(f"{words}.")
+    return said if points else []

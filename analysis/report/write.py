@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from itertools import chain, count, pairwise
 from pathlib import Path
@@ -47,16 +47,15 @@ _PRINTING_LIMIT_S = 180
 
 @dataclass(frozen=True)
 class FrontMatter:
-    """What a person adds: a title, an author, and notes in Markdown; the last two may be empty."""
+    """What a person adds: a title, an author, and notes in Markdown by section; none is needed."""
 
     title: str = "Training steps under their roofs"
     author: str = ""
-    notes: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def notes_html(self) -> str:
-        """The notes for a page: raw HTML in them is text."""
-        return str(_parser().render(self.notes))
+    def html_of(self, section: str) -> str:
+        """The notes of a section for a page: raw HTML in them is text."""
+        return str(_parser().render(self.notes.get(section, "")))
 
 
 def write_report(
@@ -105,8 +104,26 @@ def write_report(
         "inside": inside,
         "step_sentences": sentences.step_sentences,
         "tables": tables,
+        "method": sentences.method(runs),
+        "complexity": sentences.complexity(runs),
+        "roofs": sentences.roofs(runs),
         "commands": sentences.commands(recorded(runs)),
+        "matrix": sentences.matrix(recorded(runs)),
         "caveats": sentences.caveats(runs),
+        "sections": [
+            name
+            for name, is_there in (
+                ("Design", runs),
+                ("Complexity", tables["complexity"]),
+                ("Measurement", runs),
+                ("Rooflines", runs),
+                ("Traces", tables["traces"]),
+                ("Analysis", runs),
+                ("Reproduction", recorded(runs)),
+                ("Limits", True),
+            )
+            if is_there
+        ],
         "judged": any(row.get("ratio_low") is not None for one in shown for row in one.rows),
     }
     try:
@@ -133,7 +150,7 @@ def write_report(
     return folder / "report.html"
 
 
-def _rendered(page: str, form: str, content: Mapping[str, object]) -> str:
+def _rendered(page: str, form: str, content: Mapping[str, Any]) -> str:
     """The report as `page` has it, whose blocks are written by the macros of `form`."""
     in_html = form == "form.html.j2"
     environment = Environment(
@@ -142,6 +159,10 @@ def _rendered(page: str, form: str, content: Mapping[str, object]) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+    )
+    numbers = {f"{one}" for those, _ in content["commands"] for one in those}
+    environment.filters["leads"] = lambda cell: (
+        first if (first := re.split(r"\D", cell, maxsplit=1)[0]) in numbers else ""
     )
     environment.filters["trusted"] = Markup  # Plotly's own page fragments
     environment.filters["fence"] = markdown_fence
@@ -161,16 +182,20 @@ def markdown_fence(text: str) -> str:
 #: The tables of each part of the report, in its order; each profile and trace is a part besides.
 _PARTS = {
     "summary": "summary",
-    "across": "times-as-fast prices speed-ups",
-    "runs": "uplift batch-gains scatter scaling predictions",
+    "design": "environments runs imported",
+    "complexity": "complexity",
+    "measurements": "measurements phases telemetry",
     "points": "points accounts",
     "ceilings": "ceilings",
     "profiles": "profiles copies cpu-counters",
     "traces": "trace-steps trace-accounts trace-idle trace-comparison",
-    "measurements": "runs imported measurements phases telemetry",
-    "complexity": "complexity",
-    "environments": "environments",
+    "across": "times-as-fast prices speed-ups",
+    "runs": "uplift batch-gains scatter scaling predictions",
 }
+#: Its sections: notes below a heading of such a name stand there.
+_NOTES = "Notes"
+_SECTIONS = ("Design", "Complexity", "Measurement", "Rooflines", "Traces", "Analysis",
+             "Reproduction", "Limits", "References")  # fmt: skip
 
 
 def report_tables(
@@ -248,11 +273,11 @@ def front_matter(title: str | None, author: str | None, notes: Path | None) -> F
     for name, words in (("title", title), ("author", author)):
         if words is not None and not words.strip():
             raise UserError(f"{name}={words!r}: is empty; write one, or leave --{name} out")
-    text = _notes(notes) if notes else ""
-    return FrontMatter(title=title or FrontMatter.title, author=author or "", notes=text)
+    sections = _notes(notes) if notes else {}
+    return FrontMatter(title=title or FrontMatter.title, author=author or "", notes=sections)
 
 
-def _notes(path: Path) -> str:
+def _notes(path: Path) -> dict[str, str]:
     text, why = "", ""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -267,7 +292,7 @@ def _notes(path: Path) -> str:
         why = "a code block or an HTML comment in it is not closed; close it"
     if why:
         raise UserError(f"notes={str(path)!r}: {why}")
-    return _with_lower_headings(text)
+    return _by_section(text)
 
 
 def _parser() -> MarkdownIt:
@@ -276,8 +301,11 @@ def _parser() -> MarkdownIt:
     return parser.disable("image")
 
 
-def _with_lower_headings(text: str) -> str:
-    """Return `text` with headings from the third level on, under the report's own."""
+def _by_section(text: str) -> dict[str, str]:
+    """Return the notes of each section, and those of none as of `Notes`.
+
+    Headings begin at the third level, under the report's own; that of a section is the report's.
+    """
     lines = text.splitlines()
     headings = [
         (int(token.tag.removeprefix("h")), token.map, " ".join(words.content.split()))
@@ -285,10 +313,20 @@ def _with_lower_headings(text: str) -> str:
         if token.type == "heading_open" and token.level == 0 and token.map
     ]
     highest = min((level for level, _, _ in headings), default=_FIRST_LEVEL)
-    for level, span, words in reversed(headings):  # from the end: a change moves what is below
-        signs = "#" * min(level - highest + _FIRST_LEVEL, _LAST_LEVEL)
-        lines[slice(*span)] = [f"{signs} {words}"]
-    return "\n".join(lines).strip("\n") + "\n"
+    found: dict[str, list[str]] = {}
+    section, done = _NOTES, 0
+    for level, (start, end), words in headings:
+        found.setdefault(section, []).extend(lines[done:start])
+        done = end
+        if level == highest:
+            section = words.capitalize() if words.capitalize() in _SECTIONS else _NOTES
+        if level > highest or section == _NOTES:
+            below = level - highest - (section != _NOTES)
+            signs = "#" * min(below + _FIRST_LEVEL, _LAST_LEVEL)
+            found.setdefault(section, []).append(f"{signs} {words}")
+    found.setdefault(section, []).extend(lines[done:])
+    texts = {name: "\n".join(those).strip("\n") for name, those in found.items()}
+    return {name: text for name, text in texts.items() if text.strip()}
 
 
 # PDF

@@ -291,6 +291,8 @@ DIFFERENCES = [
      lambda: placed(ran(), ran("o", batch=20, machine=OTHER_GPU))),
     ("machine speed-up", "batch 10: of 500 ms saved: convolution 450, the host between ops 50.",
      lambda: placed(ran(), ran("o", 1.5, machine=OTHER_GPU))),
+    ("models", "fp32: resnet18 at", lambda: placed(ran(), ran("b", arch="vgg16")),
+     lambda: placed(ran(), ran("b", batch=20))),
     ("one change", "channels_last true against false: of 200 ms saved: convolution 180, the host "
      "between ops 20.", lambda: placed(unconverted(step_s=1.2), ran("b"))),
     ("odd machine", "leave it out", lambda: machines(0.95), lambda: machines(0.95)[2:]),

@@ -82,7 +82,7 @@ def test_a_profile_that_fails_the_gate_stands_at_the_top_and_a_long_table_keeps_
     markdown, html = report(folder, profiles=[impossible(ops=ops)])
     box = markdown[: markdown.index("## Analysis")]
     assert "> - Profile 1, lab resnet18 fp32 batch 10: invalid: 4 GB counted, under" in box
-    assert html.index("4 GB counted") < html.index("<h2>Analysis")
+    assert html.index("4 GB counted") < html.index('id="analysis"')
     (row,) = rows(folder, "points")
     assert row["intensity_counted"] == ""
     assert row["not_counted_because"].startswith("profile profile-1 rejected: 4 GB counted")

@@ -17,13 +17,14 @@ from analysis.findings import KINDS
 from analysis.findings.differences import uplifts
 from analysis.report.opening import opening
 from analysis.report.run_tables import configuration_tables
-from analysis.report.sentences import commands
+from analysis.report.sentences import commands, matrix
 from analysis.report.write import write_report
 from analysis.runs.place import place_profiles
 from analysis.words import percent, three_digits
 from bench.config import THROUGHPUT, RunConfig, parse_config
 from bench.errors import UserError
 from bench.records import Finding
+from campaigns.sweep.matrix import read_matrix
 
 pytestmark = pytest.mark.usefixtures("unpainted")
 WRITTEN = datetime(2025, 6, 2, 9, 30, tzinfo=timezone.utc)
@@ -97,7 +98,7 @@ def troubled(tmp_path_factory, unpainted):
 def test_both_forms_have_the_same_parts_in_the_same_order(troubled):
     folder, markdown, html = troubled
     headings = [(len(signs), words) for signs, words in re.findall(r"(?m)^(##+) (.*)$", markdown)]
-    of_page = re.findall(r"<h([2-4])>(.*?)</h", html)
+    of_page = re.findall(r"<h([2-4])[^>]*>(.*?)</h", html)
     assert [(int(level), words) for level, words in of_page if "Problems" not in words] == headings
     for what in ("Table", "Figure"):
         numbers = re.findall(rf"\*\*{what} (\d+)\.", markdown)
@@ -112,7 +113,7 @@ def test_both_forms_have_the_same_parts_in_the_same_order(troubled):
     assert all(line in Page(html).text for line in prose)
     box = re.findall(r"(?m)^> - (.*)$", markdown[: markdown.index("## Analysis")])
     assert (len(box), box[0]) == (6, "record not read: gone (r9): no file")
-    on_page = html[html.index('class="problems"') : html.index("<h2>Analysis")]
+    on_page = html[html.index('class="problems"') : html.index('id="design"')]
     assert on_page.count("<li>") == 6
 
 
@@ -136,7 +137,9 @@ def test_the_html_needs_no_network(troubled):
     sources = [attrs.get("src") for tag, attrs in page.tags if "src" in attrs]
     assert sources
     assert all(re.match(r"data:image/(svg\+xml|png);base64,", source) for source in sources)
-    assert not [tag for tag, attrs in page.tags if tag == "link" or "href" in attrs]
+    led_to = {attrs["href"] for _, attrs in page.tags if "href" in attrs}
+    assert {"#design", "#run-1"} < led_to <= {f"#{attrs.get('id')}" for _, attrs in page.tags}
+    assert not [tag for tag, _ in page.tags if tag == "link"]
     policy = next(a["content"] for t, a in page.tags if a.get("http-equiv"))
     assert policy.startswith("default-src 'none'")
 
@@ -204,13 +207,46 @@ def test_what_cannot_be_written_is_one_line(tmp_path, files, out, records, messa
     ],
 )
 def test_the_command_repeats_the_run(config):
-    [command] = commands(place_runs([samples.run_record(config=config)], [])).values()
+    [(numbers, command)] = commands(place_runs([samples.run_record(config=config)], []))
+    assert numbers == [1]
     words = shlex.split(command)
     assert words[:2] == ["mlproject", "run"]
     pairs = zip(words[2::2], words[3::2], strict=True)
     given = {name.removeprefix("--").replace("-", "_"): value for name, value in pairs}
     assert parse_config(given).config_id == config.config_id
     assert given["arch"] == config.arch
+
+
+def test_the_matrix_of_a_report_makes_its_runs_and_no_others(tmp_path):
+    asked = [
+        {"arch": arch, "precision": precision, "batch_size": batch, "max_seconds": 2.5}
+        for arch in ("resnet18", "vgg16")
+        for precision in ("fp32", "amp")
+        for batch in (4, 8)
+        if (arch, precision, batch) != ("vgg16", "amp", 8)
+    ]
+    repeats = {"resnet18": 3, "vgg16": 1}
+    records = [
+        samples.run_record(
+            record_id=f"{number}-{repeat}", config=RunConfig(**one, repeat=repeat + 1)
+        )
+        for number, one in enumerate(asked)
+        for repeat in range(repeats[one["arch"]])
+    ]
+    script = samples.run_record(record_id="s", script={"arguments": "--lr 1"}, config=RunConfig())
+    (tmp_path / "m.yaml").write_text(matrix(place_runs([*records, script], [])))
+    blocks = read_matrix(tmp_path / "m.yaml").blocks
+    made = [(config.config_id, block.repeats) for block in blocks for config in block.configs]
+    expected = [(RunConfig(**one).config_id, repeats[one["arch"]]) for one in asked]
+    assert sorted(made) == sorted(expected)
+    assert len(blocks) == 3
+
+
+def test_a_watched_script_is_repeated_by_watching_it():
+    config = RunConfig().model_copy(update={"arch": "script:train.py"})
+    record = samples.run_record(config=config, script={"arguments": "--lr 0.1 'a b'"})
+    [(_, command)] = commands(place_runs([record], []))
+    assert command == "mlproject watch -- python train.py --lr 0.1 'a b'"
 
 
 def test_results_are_numbered_in_a_readable_order():

@@ -56,7 +56,33 @@ def test_title_author_and_notes_stand_in_both_forms_and_cannot_break_them(tmp_pa
         mine = text[text.index("<!-- notes: begin -->") : text.index("<!-- notes: end -->")]
         assert [one for one in words if one not in mine] == []
         assert 'href="javascript' not in mine
-    assert html.index("<table>") < html.index("<h2>Notes</h2>") < html.index("<h2>Analysis</h2>")
+    places = [html.index(one) for one in ("<table>", 'id="notes">Notes<', 'id="design">Design<')]
+    assert places == sorted(places)
+
+
+def test_notes_below_the_name_of_a_section_stand_in_it(tmp_path):
+    path = tmp_path / "notes.md"
+    path.write_text("Before.\n\n## complexity\n\nMine.\n\n### Why\n\nSo.\n\n## Else\n\nRest.\n")
+    found = front_matter(None, None, path).notes
+    assert found["Notes"] == "Before.\n\n### Else\n\nRest."
+    assert found["Complexity"] == "Mine.\n\n### Why\n\nSo."
+    page = write_report(
+        place_runs([make.run_record()], []),
+        tmp_path / "r",
+        front=front_matter(None, None, path),
+    )
+    text = page.with_suffix(".md").read_text("utf-8")
+    words = (
+        "\n## Notes",
+        "Before.",
+        "Rest.",
+        "\n## Complexity",
+        "Mine.",
+        "So.",
+        "\n## Measurement",
+    )
+    places = [text.index(one) for one in words]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize(
