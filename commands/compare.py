@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
+import commands
 from bench.config import rate_column, rate_unit
 from bench.errors import UserError
 from commands.console.options import OfMetric, Share, WithPrices, argument, option
@@ -15,7 +17,7 @@ from commands.console.output import Answering, Result, Shown
 
 if TYPE_CHECKING:
     from analysis.comparison import Comparison, Pairing
-    from analysis.comparison.judgement import Gate
+    from analysis.comparison.judgement import Across, Gate
     from analysis.comparison.prices import Prices
     from analysis.figures import Chart
     from analysis.runs.run import Run
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 #: the comparison has already.
 _NAMES = {"arch", "precision", "batch_size"}
 _SHOWN_ALREADY = ("env", "ratio", "ratio_low", "verdict", "runs")
+#: A side that names a machine.
+_MACHINE = re.compile(r"\b(env|device)\b")
 _NO_DIFFERENCE = "no setting: the same configurations in two sets of runs"
 
 
@@ -57,8 +61,10 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
 
     It ends with 1 where the gate fails: B is slower (or worse) somewhere, or a configuration of A
     crashed or is missing in B, or what --fail-on names. A comparison of single runs decides
-    nothing, so only --fail-on undecided makes it fail. --least-of-roof is a gate that needs no
-    second side and does not drift: a share of the machine's own roof.
+    nothing, so only --fail-on undecided makes it fail. It ends with 4, and judges nothing, where A
+    and B ran on other machines or with other versions, unless --across says that this is meant.
+    --least-of-roof is a gate that needs no second side and does not drift: a share of the machine's
+    own roof.
     """
 
     a: str = argument()
@@ -73,6 +79,11 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
         "roof; with 2 where a share is not known",
         None,
     )
+    across: tuple[Literal["machine", "versions"], ...] = option(
+        "a difference of the sides that is meant, versions of torch, CUDA or driver (may be given "
+        "again); machines are where both sides name theirs",
+        (),
+    )
     fail_on: tuple[str, ...] = option(
         "end with 1 where a configuration of B is slower (or worse), crashed, missing or "
         "undecided; words with commas between them, or none  [default: slower,crashed,missing]",
@@ -82,7 +93,7 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
 
     def _result(self) -> Result:
         from analysis.comparison import compare_pairs, pair_runs
-        from analysis.comparison.judgement import judge_gate
+        from analysis.comparison.judgement import NOT_COMPARABLE, comparable, judge_gate
         from analysis.comparison.shown import RUN_IDS, comment, comparison_table, notes
 
         prices = self.prices()
@@ -101,14 +112,18 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
             )
         metric, (a, b) = self.read(self.a, self.b)
         pairing = pair_runs(a, b, metric.name)
-        found = compare_pairs(
-            pairing.pairs, metric, threshold=self.threshold, correction=self.correction
+        found = comparable(
+            compare_pairs(
+                pairing.pairs, metric, threshold=self.threshold, correction=self.correction
+            ),
+            self._meant(self.a, self.b),
         )
         gate, below = judge_gate(found, pairing, frozenset(self.fail_on)), self._below_roof(b)
         table, machines = (
             comparison_table(found, pairing),
             _machines((a, b), found, pairing, prices),
         )
+        unlike = commands.NOT_COMPARABLE if NOT_COMPARABLE in gate.counts else 0
         difference = ", ".join(pairing.differing) or _NO_DIFFERENCE
         opening = f"{table.title}; A and B differ in {difference}"
         parts: list[Table | str] = [opening, replace(table.without(*RUN_IDS), title="")]
@@ -133,8 +148,13 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
             [table, machines.table] if machines else [table],
             charts,
             markdown,
-            int(bool(gate.failed or below)),
+            1 if gate.failed or below else unlike if self.fail_on else 0,
         )
+
+    def _meant(self, *sides: str) -> set[Across]:
+        """What may differ: as it was said, and machines where both sides name theirs."""
+        named: set[Across] = {"machine"} if all(map(_MACHINE.search, sides)) else set()
+        return named | set(self.across)
 
     def _below_roof(self, runs: Sequence[Run]) -> Mapping[str, tuple[float, float]]:
         from analysis.comparison.judgement import below_roof

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from bench.config import RunConfig, rate_unit
+from bench.config import RunConfig, rate_unit, spelled
 from bench.config.parsing import node_rank
 from bench.errors import UserError
 from bench.launcher.device_lock import device_names, exclusive
@@ -20,7 +20,7 @@ from bench.records.metrics import rate_name, summary
 from commands import INTERRUPTED, OUTCOME_CODES
 from commands.console.options import Configured, Count, option
 from commands.console.output import Formatted, Result
-from commands.console.recorded import Measuring, import_upload, verdict_fact
+from commands.console.recorded import Measuring, import_upload, timed_record, verdict_fact
 
 _SHOWN = ("throughput_tokens_per_s", "iteration_time_ms_p50", "attained_gflops")
 
@@ -34,13 +34,18 @@ class Run(Configured, Measuring):
     device.
     """
 
+    like: str | None = option(
+        "the configuration of this record, in --records or by its run's id in MLflow, but for the "
+        "options that are given beside it",
+        metavar="RECORD",
+    )
     repeats: Count = option(
         "tracked runs of it, each in a fresh process; from two on, their mean has an interval", 1
     )
 
     def run(self) -> int:
         """Measure each repeat, and show it when it is done."""
-        config = self.config()
+        config = self._asked()
         if self.repeats > 1 and config.nodes > 1:
             raise UserError(
                 f"repeats={self.repeats}: with nodes above 1 start each repeat on every machine"
@@ -72,6 +77,18 @@ class Run(Configured, Measuring):
             shown = [Result([line for each in (*shown, mean) for line in each.parts], facts)]
         self.write(shown[0])
         return next(filter(None, codes), 0)
+
+    def _asked(self) -> RunConfig:
+        """The configuration; a label of another machine is not taken over."""
+        if self.like is not None:
+            record = timed_record(self.like, self.records, "like")
+            if record.script:
+                name = record.config.arch.removeprefix("script:")
+                again = f"mlproject watch -- python {name} {record.script.get('arguments', '')}"
+                raise UserError(f"like={self.like!r}: is of a script; {again.strip()}")
+            asked = record.config.model_dump(exclude={"env", "repeat"}).items()
+            vars(self).update((n, spelled(value)) for n, value in asked if n not in self.given)
+        return self.config()
 
 
 def _mean(records: Sequence[RunRecord]) -> Result:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from scipy import special
@@ -71,7 +71,7 @@ def compared_metric(name: str | None, runs: Iterable[Run] = ()) -> ComparedMetri
     return metric
 
 
-Judgement = Literal["better", "worse", "tie", "undecided"]
+Judgement = Literal["better", "worse", "tie", "undecided", "not comparable"]
 _UNDECIDED: Judgement = "undecided"
 
 
@@ -206,6 +206,59 @@ def compare_pairs(
     return found
 
 
+#: What may differ besides the settings that a comparison is of, where it is meant to.
+Across = Literal["machine", "versions"]
+NOT_COMPARABLE: Judgement = "not comparable"
+#: Of the software; the commit of this project and its variables change no step by themselves.
+_VERSIONS = ("torch", "CUDA", "driver")
+
+
+def comparable(found: Iterable[Comparison], across: Collection[Across] = ()) -> list[Comparison]:
+    """Return the comparisons, each between machines or versions that are not `across` unjudged.
+
+    Whatever such a ratio is, nobody knows that it is of what was to be compared.
+    """
+    judged = []
+    for one in found:
+        others = {
+            of: said for of in _OTHERWISE if of not in across and (said := _OTHERWISE[of](one))
+        }
+        if others:
+            remedy = f"measure both alike, or compare --across {' --across '.join(others)}"
+            because = f"{'; '.join(others.values())}: {remedy}"
+            one = replace(one, judgement=NOT_COMPARABLE, because=because)
+        judged.append(one)
+    return judged
+
+
+def _other_machine(one: Comparison) -> str:
+    """Another device; or one machine against one, by their identity, else by their labels."""
+    a, b = one.a.identity.ran, one.b.identity.ran
+    ours, theirs = (set(side.repeats(one.metric.name).machines) for side in (one.a, one.b))
+    for name in ("device", *(["env"] if not (ours and theirs) else [])):
+        if a.get(name) != b.get(name):
+            return f"{name} {a.get(name)} -> {b.get(name)}"
+    alone = ours and theirs and not ours & theirs and min(len(ours), len(theirs)) == 1
+    return "another machine of the same kind" if alone else ""
+
+
+def _other_versions(one: Comparison) -> str:
+    said = []
+    for name in _VERSIONS:
+        ours, theirs = (
+            sorted({run.software.get(name, "") for run in side.runs}) for side in (one.a, one.b)
+        )
+        if all((*ours, *theirs)) and not set(ours) & set(theirs):
+            said.append(f"{name} {' and '.join(ours)} -> {' and '.join(theirs)}")
+    return ", ".join(said)
+
+
+_OTHERWISE: Mapping[Across, Callable[[Comparison], str]] = {
+    "machine": _other_machine,
+    "versions": _other_versions,
+}
+
+
 def _what_would_decide(
     estimate: RatioEstimate, repeats: tuple[Repeats, Repeats], alpha: float, limit: float
 ) -> str:
@@ -254,7 +307,8 @@ class Gate:
         rest = ", ".join(f"{number} {word}" for word, number in others.items())
         total = counted(sum(others.values()), "configuration")
         if not self.failed:
-            return f"The gate passes: of {total} {rest}"
+            passes = "decides nothing" if NOT_COMPARABLE in self.counts else "passes"
+            return f"The gate {passes}: of {total} {rest}"
         return f"The gate fails: {failing}" + (f"; of the other {total} {rest}" if others else "")
 
 

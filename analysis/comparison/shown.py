@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,10 @@ from analysis.comparison.judgement import (
     BY_PACE,
     METRICS,
     PACE,
+    Across,
     Comparison,
     Gate,
+    comparable,
     compare_pairs,
     compared_metric,
 )
@@ -49,6 +51,7 @@ def compare(
     metric: str | None = None,
     threshold: float = 0.02,
     correction: str = "holm",
+    across: Collection[Across] = (),
 ) -> pd.DataFrame:
     """Compare the runs of B with those of A as `mlproject compare` does: a row per configuration.
 
@@ -56,16 +59,16 @@ def compare(
     MLflow's), or runs such as `pull_records(campaign="before").runs()`. `metric` is a metric's name
     in MLflow, by default that of the runs' own rate; `threshold` the share by which B must differ
     to count as faster or slower; `correction` (holm, bh or none) is of the p-values for the number
-    of configurations.
+    of configurations; `across` are differences of the sides that are meant (machine, versions).
 
     Columns are those of the command's CSV: `configuration`; the settings that distinguish A from B
     (`a_threads`, `b_threads`); `also_differs`, other settings; the geometric means over the
     repeats in the metric's unit and their numbers (`a_throughput_images_per_s`, `a_repeats`, ...);
     `ratio`, B over A, with its 95 % interval `ratio_low` and `ratio_high`, missing where neither
-    side has repeats; `p_corrected`; `verdict` (faster, slower, tie or undecided, for memory and
-    energy better and worse; `crashed`, `only in A`, `only in B`) and `because`, the reason; the run
-    ids `a_runs` and `b_runs`. Besides `batch_size`, and `env`, `arch` and `precision` of either
-    side. What the intervals cover is in docs/statistics.md.
+    side has repeats; `p_corrected`; `verdict` (faster, slower, tie, undecided or not comparable,
+    for memory and energy better and worse; `crashed`, `only in A`, `only in B`) and `because`, the
+    reason; the run ids `a_runs` and `b_runs`. Besides `batch_size`, and `env`, `arch` and
+    `precision` of either side. What the intervals cover is in docs/statistics.md.
 
     Raises `UserError` where nothing matches or no two configurations agree, and `TrackingError`.
     """
@@ -79,7 +82,9 @@ def compare(
         sides = one, other
     chosen = compared_metric(metric, (*sides[0], *sides[1]))
     pairing = pair_runs(*sides, chosen.name)
-    found = compare_pairs(pairing.pairs, chosen, threshold=threshold, correction=correction)
+    found = comparable(
+        compare_pairs(pairing.pairs, chosen, threshold=threshold, correction=correction), across
+    )
     table = comparison_table(found, pairing, whole=True)
     settings = both_sides("env arch precision", "sample", ("a_", "b_"), ("A", "B"))
     table = replace(table, columns=(*table.columns, *settings, *columns("batch_size")))

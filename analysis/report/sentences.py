@@ -11,7 +11,6 @@ from typing import Any
 
 import yaml
 
-from analysis.figures.configurations import device_memory_gb, modelled_memory_gb
 from analysis.profiles import OpPlace, Places, check_ops, time_share
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.runs.groups import Group, fastest, group_runs
@@ -258,21 +257,21 @@ def method(runs: Sequence[Run]) -> list[str]:
 
 def complexity(runs: Sequence[Run]) -> list[str]:
     """Return what the cost model says of each model: work, side of the ridge, memory."""
-    groups = [group for group in group_runs(runs) if group.points]
+    groups = [group for group in group_runs(runs) if group.points and group.first.record]
     said = []
     for (label, sample), those in grouped(groups, lambda g: (g.model_label, g.sample)).items():
-        counts = [run.record.complexity for one in those for run in one.runs if run.record]
-        flops = [one.step_flops_per_sample for one in counts if one]
-        if not flops:  # imported
-            continue
         most = max(those, key=lambda one: one.batch_size or 0)
-        needs = modelled_memory_gb(most, ())
-        memory_gb = device_memory_gb(most.runs).get(most.env)
-        words = f"{label}: a training step computes {three_digits(min(flops) / 1e9)} GFLOP"
-        words += f" per {sample}"
-        if needs is not None and most.batch_size:
-            words += f"; batch {most.batch_size} needs {three_digits(needs.value)} GB"
-            words += f" of {three_digits(memory_gb)} GB" if memory_gb else ""
+        record = most.first.record
+        if record is None or (work := record.complexity) is None:
+            continue
+        words = (
+            f"{label}: a training step computes {three_digits(work.step_flops_per_sample / 1e9)}"
+        )
+        words += f" GFLOP per {sample}; batch {most.batch_size} needs "
+        words += f"{three_digits(work.memory.total_bytes / 1e9)} GB"
+        device = record.environment and record.environment.device
+        if device and device.memory_bytes:
+            words += f" of {three_digits(device.memory_bytes / 1e9)} GB"
         said.append(f"{words}.")
         said += dict.fromkeys(_side(one) for one in fastest(those).values())
     return said

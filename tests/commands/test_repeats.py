@@ -5,6 +5,7 @@ import json
 import pytest
 import samples
 
+from bench.config import RunConfig
 from mlproject import main
 
 
@@ -57,3 +58,46 @@ def test_a_repeat_that_did_not_end_well_is_not_in_the_mean(repeats, outcomes, co
 
 def test_without_a_whole_repeat_there_is_no_mean(repeats):
     assert repeats("oom", "oom")[1][-1] == {"repeats": 0}
+
+
+def kept(folder, record):
+    (folder / record.record_id).mkdir()
+    (folder / record.record_id / "record.json").write_text(record.model_dump_json())
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """Run `mlproject run` in a folder of records; return its exit code, and the configuration."""
+    found = []
+
+    def measured(config, folder, on_event, while_preparing=None):
+        found.append(config)
+        return samples.run_record(config)
+
+    def run(*options):
+        monkeypatch.setattr("commands.run.launch_measurement", measured)
+        return main(["run", "--records", str(tmp_path), "--no-track", *options]), found[-1:]
+
+    return run
+
+
+def test_a_run_like_another_has_its_configuration_and_no_label_of_its_machine(asked, tmp_path):
+    config = RunConfig(
+        arch="vgg16", backend="cpu", precision="amp", batch_size=3, max_seconds=2, campaign="night",
+        env="theirs", repeat=4,
+    )  # fmt: skip
+    kept(tmp_path, samples.run_record(config, record_id="known"))
+    again = config.model_copy(update={"env": "auto", "repeat": 1})
+    assert asked("--like", "known") == (0, [again])
+    assert asked("--like", str(tmp_path / "known"), "--threads", "2") == (
+        0, [again.model_copy(update={"threads": 2})]
+    )  # fmt: skip
+
+
+def test_a_watched_script_is_watched_again(asked, tmp_path, capsys):
+    config = RunConfig().model_copy(update={"arch": "script:train.py"})
+    record = samples.run_record(config, record_id="known", script={"arguments": "--lr 1"})
+    kept(tmp_path, record)
+    assert asked("--like", "known") == (2, [])
+    line = "mlproject: like='known': is of a script; mlproject watch -- python train.py --lr 1\n"
+    assert capsys.readouterr().err == line

@@ -1,16 +1,17 @@
 """`mlproject compare` as a gate: what fails it, what it says, and how often it is wrong."""
 
+import json
 import re
 
 import factories as make
 import numpy as np
 import pytest
-from observed import LONG, invoke, observation, repeated
+from observed import LONG, invoke, observation, records_on_disk, repeated
 from test_compare_command import measured, on_disk
 
 import commands.compare
 from analysis.comparison import METRICS, compare_pairs, pair_runs
-from analysis.comparison.judgement import judge_gate
+from analysis.comparison.judgement import comparable, judge_gate
 from analysis.comparison.shown import comment
 
 THROUGHPUT = METRICS["throughput_images_per_s"]
@@ -36,6 +37,54 @@ CASES = {
     "single run": ([*measured("b", 10), *measured("b", 20)[:1]], set()),
 }
 ALL = {"slower", "crashed", "missing"}
+
+
+TORCH = make.environment(torch="2.99.0")
+OTHER = make.environment(device=make.device(name="Other GPU"))
+
+
+@pytest.mark.parametrize(
+    ("unlike", "across", "because"),
+    [
+        (TORCH, ("--across", "versions"), r"torch [\d.]+ -> 2.99.0"),
+        (OTHER, ("--across", "machine"), "device .* -> Other GPU"),
+    ],
+)
+def test_another_machine_or_version_is_not_slower_but_not_comparable(
+    tmp_path, unlike, across, because
+):
+    sides = on_disk(tmp_path, measured("a"), measured("b", step_s=1.5, environment=unlike))
+    done = invoke(commands.compare, *sides, "--format", "json")
+    [facts] = json.loads(done.output)["comparisons"]
+    assert (done.return_value, facts["verdict"]) == (4, "not comparable")
+    assert re.match(
+        f"{because}: measure both alike, or compare {' '.join(across)}", facts["because"]
+    )
+    assert facts["ratio"] == pytest.approx(1 / 1.5, rel=1e-3)
+    words = invoke(commands.compare, *sides).output
+    assert words.splitlines()[-1] == "The gate decides nothing: of 1 configuration 1 not comparable"
+    assert invoke(commands.compare, *sides, "--fail-on", "none").return_value == 0
+    assert invoke(commands.compare, *sides, *across).return_value == 1
+
+
+def test_a_machine_that_both_sides_name_is_meant(tmp_path):
+    machines = [make.environment(label=name) for name in ("one", "two")]
+    runs = [
+        run for n, one in zip("ab", machines, strict=True) for run in measured(n, environment=one)
+    ]
+    folder = records_on_disk(tmp_path / "r", *runs)
+    sides = [f"records={folder},env={name}" for name in ("one", "two")]
+    assert invoke(commands.compare, *sides).return_value == 0
+
+
+def test_one_machine_against_another_of_its_kind_is_not_comparable():
+    a, b = (
+        [observation(f"{side}{n}", rate, machine=side) for n, rate in enumerate((9.0, 10.0))]
+        for side in "ab"
+    )
+    found = compare_pairs(pair_runs(a, b, THROUGHPUT.name).pairs, THROUGHPUT)
+    assert [one.judgement for one in comparable(found)] == ["not comparable"]
+    assert comparable(found, ["machine"]) == found
 
 
 @pytest.mark.parametrize("case", CASES)

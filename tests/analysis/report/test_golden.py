@@ -296,7 +296,7 @@ def test_what_commands_say(kept, mlproject_command):
     for name, *arguments in (
         ("compare", "records=old", "records=new"),
         ("compare", "records=old", "records=crashed"),
-        ("compare", "records=lab", "records=old", *priced),
+        ("compare", "records=lab", "records=old", "--across", "machine", *priced),
         ("compare", "--aa", "records=quiet"),
         ("trend", "records=nights"),
         ("predict", "--records", "old", *asked),
