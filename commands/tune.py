@@ -20,7 +20,7 @@ from bench.records.journal import Event
 from campaigns.sweep.local_devices import environment_of, identify_machine
 from campaigns.tune.knobs import WINDOW_S, changes
 from campaigns.tune.result import PairedComparison, Trial, TuneResult, TuneWatch
-from campaigns.tune.search import tune
+from campaigns.tune.search import FEWEST_ROUNDS, tune
 from campaigns.tune.trials import Limits, StartFailedError, campaign_records, measure_here
 from commands import INTERRUPTED, NOT_TRACKED, OUTCOME_CODES
 from commands.console.options import Configured, Count, Folder, Tracked, Truth, note, option
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 Record = TypeVar("Record", RunRecord, CeilingsRecord)
 
 _LABEL_LETTERS = 64
+#: The start and its repeats, a comparison, and the fewest rounds that confirm it.
+_FEWEST_RUNS = 3 + 2 + 2 * FEWEST_ROUNDS
+#: A run's start and its warm-up, at least.
+_AROUND_WINDOW_S = 5.0
 
 
 class Tune(Configured, Tracked, Answering):
@@ -77,6 +81,7 @@ class Tune(Configured, Tracked, Answering):
             raise UserError(f"{asked}: not on this machine; use {' or '.join(backends)}")
         environment = environment_of(config, here)
         config = self._with_short_window(config, environment)
+        self._warn_of_a_small_budget(config)
         wait_for_others(self.records)
         delivery = open_delivery(config.campaign, "tune", tracked=self.tracked)
         delivery.begin({"arch": config.arch, "budget": f"{self.budget:g}"})
@@ -131,6 +136,17 @@ class Tune(Configured, Tracked, Answering):
         if not {"iters", "max_seconds"} & self.given:  # so many iterations, however long they take
             changes["max_seconds"] = WINDOW_S[environment.device.backend]
         return config.model_copy(update=changes)
+
+    def _warn_of_a_small_budget(self, config: RunConfig) -> None:
+        """Say before anything is measured that the time may hold no comparison."""
+        if isinstance(config.max_seconds, int | float):
+            least_s = _FEWEST_RUNS * (config.max_seconds + _AROUND_WINDOW_S)
+            if self.budget < least_s:
+                note(
+                    f"budget={self.budget:g}: may hold the start and no comparison, which take "
+                    f"{_FEWEST_RUNS} runs of up to {config.max_seconds + _AROUND_WINDOW_S:g} s; "
+                    f"give {2 * least_s:.0f}"
+                )
 
     def _with_servers(self, kind: type[Record], here: list[Record], wanted: str) -> list[Record]:
         """Records of this folder, and others on the server if it answers."""

@@ -188,10 +188,11 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
         for label, odd in odd_machines(runs, pairing.metric).items():
             more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
             lines.append(f"odd in {side}: {label} has {odd[0].compared(*words)}{more}")
-    undecided = sum(one.judgement == "undecided" for one in comparisons)
-    if undecided:
+    if undecided := [one for one in comparisons if one.judgement == "undecided"]:
         remedy = ": measure the suspect runs again, or leave them out (verdict=clean)"
-        lines.append(f"{undecided} of {len(comparisons)} undecided{remedy * bool(doubts)}")
+        lines.append(f"{len(undecided)} of {len(comparisons)} undecided{remedy * bool(doubts)}")
+        named = [side.runs[-1].name for side in (undecided[0].a, undecided[0].b)]
+        lines += [f"again: mlproject run --like {name} --repeats 3" for name in named]
     return lines
 
 

@@ -132,3 +132,17 @@ def test_each_comparison_is_a_line_and_the_result_a_table(capsys):
     assert shown.startswith("mlproject run --arch resnet18 --backend cpu --threads 2\n")
     assert "distance to the roof unknown: no ceiling" in shown
     assert re.search(r"threads +2 +1 \(auto\) +2.000 +2.000 to 2.000", shown)
+
+
+def test_a_budget_that_may_hold_no_comparison_is_said_before_anything_is_measured(
+    tuned, monkeypatch
+):
+    monkeypatch.setattr("commands.tune.wait_for_others", lambda records: raises(KeyboardInterrupt))
+    for budget, said in (("90", True), ("200", False)):
+        code, _, errors = tuned("--arch", "resnet18", "--backend", "cpu", "--budget", budget)
+        assert code == 130
+        assert ("may hold the start and no comparison" in errors) == said
+
+
+def raises(error):
+    raise error
