@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -248,7 +250,9 @@ class SweepProgress(Bar, SweepWatch):
         self._progress.advance(self._task)
         row = _turn_row(turn)
         unit = rate_unit(turn_sample(turn) or "image")
-        words = [f"{row['rate']:.4g} {unit}" if row["rate"] else None, row["reason"]]
+        doubt = None if row["verdict"] == "clean" else row["verdict"]
+        why = ": ".join(filter(None, (doubt, row["reason"])))
+        words = [f"{row['rate']:.4g} {unit}" if row["rate"] else None, why]
         self.say("  ".join(filter(None, [row["configuration"], row["outcome"], *words])))
         self.show()
 
@@ -385,11 +389,13 @@ def sweep_result(
         "configuration": "run",
         "outcome": "outcome",
         rate: rate_unit(sample),
-        "iteration_time_ms_p50": "ms per iteration",
+        "iteration_time_ms_p50": "ms, p50",
         "attained_gflops": "GFLOP/s",
+        "verdict": "verdict",
         "reason": "",
     }
-    table = table_of("sweep", [_turn_row(turn, rate) for turn in turns], headings)
+    rows = sorted((_turn_row(turn, rate) for turn in turns), key=itemgetter("configuration"))
+    table = table_of("sweep", rows, headings)
     delivery.end(Result([table]).text("markdown"), interrupted=interrupted)
     if delivery.problem is not None:
         say_not_uploaded(delivery.problem)
@@ -405,7 +411,9 @@ def sweep_result(
     if interrupted or over:
         left = f"{'interrupted, ' * interrupted}{over} of {planned} runs left"
         note(f"{left}: the same command takes them up")
-    return Result([table], exit_code=code)
+    campaigns = dict.fromkeys(turn.config.campaign for turn in turns if turn.outcome == "ok")
+    after = [f"next: mlproject report --campaign {shlex.quote(one)}" for one in campaigns]
+    return Result([table, *after], exit_code=code)
 
 
 def turn_sample(turn: Turn) -> Sample | None:
@@ -420,12 +428,13 @@ def _turn_row(turn: Turn, rate: str = "rate") -> dict[str, Any]:
     found = summary(record) if record is not None else {}
     reason, verdict = turn.reason, record and record.verdict
     if reason is None and verdict and verdict.level != "clean":
-        reason = f"{verdict.level}: {'; '.join(each.message for each in verdict.findings)}"
+        reason = "; ".join(each.message for each in verdict.findings if each.level != "note")
     return {
         "configuration": run_label(turn.config),
         "outcome": (turn.state == "measured" and turn.outcome) or turn.state,
         rate: found.get(rate_metric(turn_sample(turn) or "image")),
         "iteration_time_ms_p50": found.get("iteration_time_ms_p50"),
         "attained_gflops": found.get("attained_gflops"),
+        "verdict": verdict.level if verdict else None,
         "reason": reason,
     }
