@@ -7,6 +7,7 @@ default; its own repeats are off unless the user has set them.
 from __future__ import annotations
 
 import gc
+import getpass
 import logging
 import math
 import os
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import groupby
 from os.path import commonprefix
@@ -31,6 +32,7 @@ from mlflow.store.artifact.artifact_repo import ArtifactRepository
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from mlflow.tracking import MlflowClient
+from mlflow.utils.credentials import read_mlflow_creds
 
 from bench.doctor import Check, check
 from bench.errors import Problem, UserError
@@ -197,6 +199,20 @@ class Server:
                 denied=denied,
                 code=getattr(error, "error_code", None),
             ) from error
+
+    @cached_property
+    def user_tag(self) -> dict[str, str]:
+        """The tag of who makes a run: what `MLPROJECT_USER` says, empty: nothing.
+
+        Without that variable it is the login at a server, else the user of this system.
+        """
+        name = os.environ.get("MLPROJECT_USER")
+        if name is None and not is_embedded(self.uri):
+            name = read_mlflow_creds().username
+        if name is None:
+            with suppress(OSError, KeyError, ImportError):  # a container's number without a name
+                name = getpass.getuser()
+        return {schema.USER: name} if name else {}
 
     @cached_property
     def experiments(self) -> list[Experiment]:

@@ -93,6 +93,8 @@ SIDE = "mlproject.baseline_side"
 NOTE = "mlflow.note.content"
 RUN_NAME = "mlflow.runName"
 GIT_COMMIT = "mlflow.source.git.commit"
+#: Who measured or uploaded it; MLflow's pages call it "Created by".
+USER = "mlflow.user"
 
 RECORD_ARTIFACT = "record.json"
 REPORT_ARTIFACTS = "report"

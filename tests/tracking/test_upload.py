@@ -8,12 +8,14 @@ import gc
 import subprocess
 import threading
 
+import pandas
 import pytest
 import samples
 from faulty_proxy import WAYS
 from stored_runs import assert_equals_record, assert_one_run, filed, project_run
 
 from analysis import pull_records, pull_runs
+from analysis.comparison import read_side
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records.folders import RecordFolder
@@ -183,6 +185,39 @@ def test_a_project_under_git_is_known_by_how_mlflow_writes_it_down(
     assert of_this_project(tracking.get_run(ours))
     for other in (beside, project_run(tracking, base), project_run(tracking, f"{base}-fork#below")):
         assert not of_this_project(tracking.get_run(other))
+
+
+@pytest.mark.parametrize(
+    ("set_to", "login", "user"),
+    [
+        (None, None, "anna"),  # the system's
+        (None, "ben", "ben"),
+        ("lab 3", "ben", "lab 3"),
+        ("", "ben", None),
+    ],
+)
+def test_a_run_says_who_measured_it(tracking, tmp_path, monkeypatch, set_to, login, user):
+    variables = {"MLPROJECT_USER": set_to, "MLFLOW_TRACKING_USERNAME": login, "LOGNAME": "anna"}
+    for name, value in variables.items():
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "unused")
+    folder, record = filed(tmp_path, samples.run_record(config=RunConfig(campaign=tmp_path.name)))
+    run_id = upload(folder, record)
+    assert tracking.get_run(run_id).data.tags.get(schema.USER) == user
+    [row] = pull_runs(campaign=tmp_path.name).to_dict("records")
+    assert (None if pandas.isna(row["user"]) else row["user"]) == user
+    assert b"anna" not in folder.record.read_bytes()
+    if user is not None:
+        campaign = f"campaign={tmp_path.name}"
+        [run] = read_side(f"{campaign},user={user},user=nobody")
+        assert (run.name, run.user) == (run_id, user)
+        with pytest.raises(UserError, match="user is one of .*" + user):
+            read_side(f"{campaign},user=nobody")
+        made = project_run(tracking)  # MLflow's own tag is of the system's user
+        other, other_record = filed(tmp_path, samples.run_record())
+        other.project_run.write_text(made)
+        assert tracking.get_run(upload(other, other_record)).data.tags[schema.USER] == user
 
 
 def test_a_record_of_another_folder_is_refused_and_makes_nothing(tracking, tmp_path, monkeypatch):

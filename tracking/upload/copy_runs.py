@@ -126,6 +126,6 @@ def _beside(run: Run, record: AnyRecord) -> schema.Addition:
     tags = {
         name: text
         for name, text in run.data.tags.items()
-        if name not in left and not name.startswith("mlflow.")
+        if name not in left and (name == schema.USER or not name.startswith("mlflow."))
     }
     return schema.Addition(metrics, tags)

@@ -73,7 +73,7 @@ class Delivery:
             if (run := project_run(server, run_id)) is not None:
                 os.environ["MLFLOW_EXPERIMENT_ID"] = run.info.experiment_id
                 os.environ.pop("MLFLOW_EXPERIMENT_NAME", None)
-                server.log(run_id, params=params, tags=tags)
+                server.log(run_id, params=params, tags=tags | server.user_tag)
                 self.project_run = run_id
 
     def runs_elsewhere(self) -> list[PastRun]:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -77,6 +78,8 @@ def upload(
         made_for = noted.read_text(errors="replace") if _is_plain(noted) else None
         run = project_run(server, made_for, record.record_id) or server.run_of(record.record_id)
         found = run is not None
+        if run is None or not is_whole(run):
+            content = replace(content, tags=server.user_tag | content.tags)
         if run is None:
             made = server.ask(
                 server.client.create_run,
@@ -246,7 +249,7 @@ def log_report(folder: Path, *, name: str, tags: dict[str, str], run_id: str | N
     one. Raises `TrackingError`.
     """
     server = Server(answer_s=None)
-    tags = {schema.KIND: "report", schema.RUN_NAME: name, **tags}
+    tags = {schema.KIND: "report", schema.RUN_NAME: name, **server.user_tag, **tags}
     if run_id is None and (made := project_run(server, os.environ.get("MLFLOW_RUN_ID"))):
         run_id = made.info.run_id
     if run_id is None:
