@@ -22,6 +22,7 @@ from bench.records.folders import RecordFolder
 from mlproject import main
 from tracking import log_record, schema
 from tracking.connection import Server, TrackingError
+from tracking.content import figures_digest
 from tracking.reading.tracked_runs import download_record, download_records, search_runs
 from tracking.upload.delivery import Delivery
 from tracking.upload.upload import (
@@ -50,7 +51,7 @@ def test_a_trace_becomes_a_run_with_its_file_and_comes_back(tracking, tmp_path):
     run = tracking.get_run(upload(folder, record))
     assert run.data.tags[schema.KIND] == "trace"
     assert run.data.params["arch"] == "resnet50"
-    assert run.data.metrics["idle_share"] == pytest.approx(0.3)
+    assert run.data.metrics["time/idle_share"] == pytest.approx(0.3)
     assert run.data.metrics["iteration_time_ms_p50"] == pytest.approx(100)
     assert "the device is idle for 30 % of a step" in run.data.tags[schema.NOTE]
     names = {artifact.path for artifact in tracking.list_artifacts(run.info.run_id)}
@@ -105,6 +106,56 @@ def test_a_run_on_the_server_equals_its_record_and_uploading_again_adds_nothing(
     [cached] = (tmp_path / "cache").rglob("*.json")
     cached.write_text("damaged")
     assert download_record(run_id) == record
+
+
+HEADLINES = (
+    *("throughput_images_per_s", "pace_samples_per_s", "attained_gflops", "peak_memory_mb"),
+    *("energy_j_per_image", "iteration_time_ms", "iteration_time_ms_p50"),
+)
+
+
+def test_a_few_metrics_have_a_plain_name_and_the_rest_a_section(tracking, tmp_path):
+    folder, record = filed(tmp_path, long_record().replaced(telemetry=samples.telemetry()))
+    data = tracking.get_run(upload(folder, record)).data
+    plain = {name for name in data.metrics if "/" not in name}
+    assert {"throughput_images_per_s", "iteration_time_ms", "iteration_time_ms_p50"} <= plain
+    assert plain <= set(HEADLINES)
+    sections = {name.split("/")[0] for name in data.metrics.keys() - plain}
+    assert sections == {"time", "cost", "host", "system"}
+    assert not plain & data.params.keys()
+    of_section = [name for name in data.metrics if not name.startswith("system/")]
+    plainly = schema.plain_metrics(data.metrics)
+    assert {schema.logged_name(name) for name in plainly} >= set(of_section)
+    [run] = search_runs(f"tags.`{schema.RECORD_ID}` = '{record.record_id}'")
+    assert run.metrics["window_s"] == pytest.approx(record.measurement.window_s)
+    assert schema.plain_metrics({"time/mine": 1.0, "time/window_s": 2.0, "window_s": 3.0}) == {
+        "time/mine": 1.0,
+        "window_s": 2.0,
+    }
+
+
+def test_a_run_of_a_version_without_sections_is_read_and_left_as_it_is(
+    tracking, tmp_path, monkeypatch, capsys
+):
+    with monkeypatch.context() as older:
+        older.setattr(schema, "logged_name", lambda metric: metric)
+        folder, record = filed(tmp_path, samples.run_record(config=RunConfig(campaign="older")))
+        run_id = upload(folder, record)
+        tracking.log_metric(run_id, "batch_size", 8)
+        data = tracking.get_run(run_id).data
+        tracking.set_tag(run_id, schema.FIGURES, figures_digest(data.metrics, data.tags))
+    before = tracking.get_run(run_id).data.metrics
+    assert "window_s" in before
+    [row] = pull_runs(campaign="older").to_dict("records")
+    assert row["window_s"] == pytest.approx(record.measurement.window_s)
+    assert not list((tmp_path / "cache").rglob("*.json"))  # without its record
+    assert main(["sync", "--records", str(tmp_path)]) == 0
+    assert "1 there already" in capsys.readouterr().out
+    assert tracking.get_run(run_id).data.metrics == before
+    tracking.log_metric(run_id, "window_s", 9999, step=7)
+    assert main(["sync", "--records", str(tmp_path)]) == 0
+    [row] = pull_runs(campaign="older").to_dict("records")
+    assert row["window_s"] == pytest.approx(record.measurement.window_s)
 
 
 def test_many_records_come_in_the_order_of_their_runs_and_leave_no_thread_behind(

@@ -232,7 +232,10 @@ def add_to_runs(
             added.refused += 1
         else:
             now_ms = int(time.time() * 1000)
-            points = [Metric(name, value, now_ms, 0) for name, value in metrics.items()]
+            points = [
+                Metric(schema.logged_name(name), value, now_ms, 0)
+                for name, value in metrics.items()
+            ]
             try:
                 server.log(run_id, points, tags=tags)
             except TrackingError as error:
@@ -242,7 +245,8 @@ def add_to_runs(
                 added.refused += 1
                 added.why = str(error)
             else:
-                had = metrics.keys() & run.data.metrics.keys() or tags.keys() & run.data.tags.keys()
+                known = schema.plain_metrics(run.data.metrics)
+                had = metrics.keys() & known.keys() or tags.keys() & run.data.tags.keys()
                 added.changed += bool(had)
                 added.new += not had
     return added

@@ -19,7 +19,7 @@ from bench.records import ProfileRecord
 from bench.records.folders import DEFAULT_RECORDS, AnyRecord, MeasuredRecord, RecordFolder
 from tracking import schema
 from tracking.connection import Server, TrackingError, is_whole
-from tracking.content import content_of, end_ms, last_values
+from tracking.content import content_of, end_ms, figures_digest, last_values
 from tracking.store import CREDENTIALS
 
 ARTIFACTS = (
@@ -125,6 +125,9 @@ def differences(
     that is there cannot change in MLflow.
     """
     own = {name: text for name, text in content.tags.items() if name not in _OF_READERS}
+    figures = figures_digest(schema.plain_metrics(run.data.metrics), run.data.tags)
+    if run.data.tags.get(schema.FIGURES) == figures:  # of all that an older version logged
+        own.pop(schema.FIGURES, None)
     metrics, tags = otherwise(run, schema.Addition(last_values(content.metrics), own))
     params = content.params.keys() - run.data.params.keys()
     status = [] if run.info.status == content.status else [f"status {run.info.status}"]
@@ -150,7 +153,7 @@ def _strange_tags(run: Run, content: schema.Content) -> list[str]:
 
 def otherwise(run: Run, addition: schema.Addition) -> tuple[dict[str, float], dict[str, str]]:
     """Return the metrics and tags of an addition that the run lacks, or has otherwise."""
-    there = run.data.metrics
+    there = schema.plain_metrics(run.data.metrics)
     metrics = {
         name: value
         for name, value in addition.metrics.items()
@@ -183,7 +186,10 @@ def _fill(
     repository = server.files(run.info.artifact_uri)
     for path, place in _files(folder.path):
         server.ask(repository.log_artifact, str(path), place)
-    metrics = [Metric(p.key, p.value, int(p.unix_s * 1000), p.step) for p in content.metrics]
+    metrics = [
+        Metric(schema.logged_name(p.key), p.value, int(p.unix_s * 1000), p.step)
+        for p in content.metrics
+    ]
     last = {each.key: each for each in metrics}
     for there in run.data.to_proto().metrics:
         ours = last.get(there.key)
