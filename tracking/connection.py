@@ -239,6 +239,18 @@ class Server:
             )
         return given or (self.experiment_named(name) if name else "0")
 
+    def mark(self, experiment_id: str, *, anew: bool = False) -> None:
+        """Have MLflow's pages of the experiment open on runs, unless somebody chose others.
+
+        `anew` also writes what is there already: whether these credentials may write is then known.
+        """
+        key, kind = schema.EXPERIMENT_KIND
+        known = (one.tags for one in self.experiments if one.experiment_id == experiment_id)
+        tags = next(known, {})
+        if anew or key not in tags:
+            self.ask(self.client.set_experiment_tag, experiment_id, key, tags.get(key, kind))
+            vars(self).pop("experiments")
+
     def experiment_named(self, name: str) -> str:
         """Return the id of the experiment of that name, made by the first process if new."""
         found = self.ask(self.client.get_experiment_by_name, name)

@@ -108,8 +108,10 @@ def _stated(record: ImportedRecord | TraceRecord, *names: str) -> dict[str, Any]
 
 def end_ms(record: AnyRecord) -> int:
     """Return when the run ended: its start where no duration is known, never the upload's time."""
+    ended = record.ended if isinstance(record, ProfileRecord | CeilingsRecord) else None
     known = record.process if isinstance(record, RunRecord) else None
-    return int((record.created.timestamp() + (known.real_s if known else 0.0)) * 1000)
+    known_s = known.real_s if known else 0.0
+    return int(((ended or record.created).timestamp() + known_s) * 1000)
 
 
 def run_name(record: _OfConfig) -> str:

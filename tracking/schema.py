@@ -98,6 +98,9 @@ GIT_COMMIT = "mlflow.source.git.commit"
 #: Who measured or uploaded it; MLflow's pages call it "Created by".
 USER = "mlflow.user"
 
+#: On an experiment: MLflow's pages of it open on runs, not on those for language models.
+EXPERIMENT_KIND = ("mlflow.experimentKind", "custom_model_development")
+
 RECORD_ARTIFACT = "record.json"
 REPORT_ARTIFACTS = "report"
 ITERATION_TIME_MS = "iteration_time_ms"

@@ -5,8 +5,10 @@ server fails is tried once.
 """
 
 import gc
+import json
 import subprocess
 import threading
+from datetime import timedelta
 
 import pandas
 import pytest
@@ -328,6 +330,52 @@ def test_what_another_writer_changed_is_named_and_put_right(tracking, store, tmp
     assert {"record.json", "iterations.csv"} <= names
     assert download_record(run_id) == record
     assert tracking.get_run(run_id).info.status == "FINISHED"
+
+
+@pytest.mark.parametrize("make", [samples.profile_record, samples.ceilings_record])
+def test_a_profile_and_roofs_end_when_they_ended(tracking, tmp_path, make):
+    record = make()
+    ended = record.created + timedelta(seconds=7.5)
+    info = tracking.get_run(upload(*filed(tmp_path, record.replaced(ended=ended)))).info
+    assert info.end_time - info.start_time == 7500
+
+
+def test_a_folder_of_images_is_a_dataset_and_made_up_data_are_none(tracking, tmp_path):
+    images = tmp_path / "flowers"
+    for place in ("rose", "tulip"):
+        (images / place).mkdir(parents=True)
+        (images / place / "1.png").write_bytes(place.encode())
+
+    def inputs(data):
+        folder, record = filed(tmp_path, samples.run_record(config=RunConfig(data=str(data))))
+        run_id = upload(folder, record)
+        assert upload(folder, record) == run_id
+        return tracking.get_run(run_id).inputs.dataset_inputs
+
+    [found] = inputs(images)
+    assert (found.dataset.name, found.dataset.source_type) == ("flowers", "local")
+    assert json.loads(found.dataset.profile) == {"classes": 2, "images": 2, "bytes": 9}
+    assert [(tag.key, tag.value) for tag in found.tags] == [("mlflow.data.context", "training")]
+    (images / "rose" / "1.png").write_bytes(b"other")
+    [other] = inputs(images)
+    assert other.dataset.digest != found.dataset.digest
+    assert inputs("synthetic") == inputs(tmp_path / "gone") == []
+
+
+def test_the_pages_of_an_experiment_open_on_runs_unless_somebody_chose_others(
+    tracking, tmp_path, monkeypatch
+):
+    key, kind = schema.EXPERIMENT_KIND
+    chosen = tracking.create_experiment(f"chosen {tmp_path.name}", tags={key: "their own"})
+    for name, expected in (
+        (f"new {tmp_path.name}", kind),
+        (f"chosen {tmp_path.name}", "their own"),
+    ):
+        monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", name)
+        upload(*filed(tmp_path, samples.run_record()))
+        assert tracking.get_experiment_by_name(name).tags[key] == expected
+    Server().mark(chosen, anew=True)
+    assert tracking.get_experiment(chosen).tags[key] == "their own"
 
 
 @pytest.mark.parametrize("outcome", ["oom", "crashed", "refused", "interrupted"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import time
@@ -12,9 +14,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from filelock import FileLock, Timeout
-from mlflow.entities import Metric, Run
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Run
 
+from bench.config import user_path
 from bench.errors import UserError
+from bench.images import images_by_class
 from bench.records import ProfileRecord
 from bench.records.folders import DEFAULT_RECORDS, AnyRecord, MeasuredRecord, RecordFolder
 from tracking import schema
@@ -80,10 +84,12 @@ def upload(
         found = run is not None
         if run is None or not is_whole(run):
             content = replace(content, tags=server.user_tag | content.tags)
+        where = run.info.experiment_id if run else experiment or server.experiment_id()
+        server.mark(where)
         if run is None:
             made = server.ask(
                 server.client.create_run,
-                experiment or server.experiment_id(),
+                where,
                 start_time=int(record.created.timestamp() * 1000),
                 tags={**content.tags, "mlflow.source.name": "mlproject"},
                 run_name=content.tags[schema.RUN_NAME],
@@ -91,7 +97,7 @@ def upload(
             # an answer may have been lost, or another machine be at a copy of the folder
             run = server.run_of(record.record_id) or made
         if not is_whole(run) or differences(server, run, content_of(record), folder):
-            _fill(server, run, content, folder, end_ms=end_ms(record), found=found)
+            _fill(server, run, content, folder, record, found=found)
     return str(run.info.run_id)
 
 
@@ -172,8 +178,8 @@ def _fill(
     run: Run,
     content: schema.Content,
     folder: RecordFolder,
+    record: AnyRecord,
     *,
-    end_ms: int,
     found: bool,
 ) -> None:
     """Log all that the record holds, end the run, and then say that it is whole.
@@ -200,8 +206,36 @@ def _fill(
         server.ask(server.client.delete_tag, run_id, name)
     params = {key: text for key, text in content.params.items() if key not in run.data.params}
     server.log(run_id, metrics, params, content.tags if found else {})
-    server.end(run_id, content.status, end_ms)
+    if (dataset := dataset_of(record)) is not None:
+        server.ask(server.client.log_inputs, run_id, [dataset])
+    server.end(run_id, content.status, end_ms(record))
     server.log(run_id, tags=schema.whole_tags())
+
+
+def dataset_of(record: AnyRecord) -> DatasetInput | None:
+    """Return the image folder that a run read, as MLflow's pages know one, by its files today.
+
+    None for data that were made up, and where the folder is not on this machine. The digest is of
+    the files' names and sizes.
+    """
+    config = getattr(record, "config", None)
+    if config is None or not config.reads_images:
+        return None
+    try:
+        images = images_by_class(config.data)
+    except UserError:
+        return None
+    root = user_path(config.data)
+    files = [(f"{file.relative_to(root)}", size) for of in images.values() for file, size in of]
+    profile = {"classes": len(images), "images": len(files), "bytes": sum(s for _, s in files)}
+    dataset = Dataset(
+        name=root.resolve().name,
+        digest=hashlib.sha256(json.dumps(files).encode()).hexdigest()[:12],
+        source_type="local",
+        source=json.dumps({"uri": config.data}),
+        profile=json.dumps(profile),
+    )
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])
 
 
 def project_run(server: Server, run_id: str | None, record_id: str | None = None) -> Run | None:

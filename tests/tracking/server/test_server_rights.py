@@ -45,6 +45,7 @@ LOOKING = [
     ("GET", f"{FILES}/WHERE/there.txt", None),
     ("GET", "/get-artifact?run_id=RUN&path=there.txt", None),
 ]
+EXPERIMENT_TAG = {"experiment_id": "0", "key": schema.EXPERIMENT_KIND[0], "value": "v"}
 WRITING = [
     ("POST", f"{API}/experiments/create", {"name": "NEW"}),
     ("POST", f"{API}/runs/create", {"experiment_id": "0"}),
@@ -52,6 +53,8 @@ WRITING = [
     ("POST", f"{API}/runs/create".replace("/api/", "/ajax-api/"), {"experiment_id": "0"}),
     ("POST", f"{API}/runs/update", {"run_id": "RUN", "status": "FINISHED"}),
     ("POST", f"{API}/runs/log-batch", {"run_id": "RUN", "tags": [{"key": "k", "value": "v"}]}),
+    ("POST", f"{API}/runs/log-inputs", {"run_id": "RUN"}),
+    ("POST", f"{API}/experiments/set-experiment-tag", EXPERIMENT_TAG),
     ("POST", f"{API}/runs/log-metric", {"run_id": "RUN", "key": "a", "value": 1, "timestamp": 1}),
     ("POST", f"{API}/runs/log-parameter", {"run_id": "RUN", "key": "p", "value": "1"}),
     ("POST", f"{API}/runs/set-tag", {"run_id": "RUN", "key": "k", "value": "v"}),
