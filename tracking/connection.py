@@ -456,17 +456,19 @@ def _is_sqlalchemys(error: BaseException, kind: str) -> bool:
 
 
 def tracking_checks() -> list[Check]:
-    """Ask the tracking server for its experiments; an embedded store is not made by that."""
+    """Ask the tracking server for its experiments and the right to write; nothing is made there."""
     where = public_uri()
     found: str | Problem = f"{where} will be made by the first tracked run"
     if not is_unmade(settings_uri()):
         try:
-            count = len(Server(answer_s=AWAY_LIMIT_S).experiments)
-            found = f"{where} answers, {count} experiment{'s' * (count != 1)}"
+            server = Server(answer_s=AWAY_LIMIT_S)
+            known, name = server.experiments, os.environ.get("MLFLOW_EXPERIMENT_NAME")
+            found = f"{where} answers, {len(known)} experiment{'s' * (len(known) != 1)}"
+            if not name or any(one.name == name for one in known):  # a run makes it, not a look
+                server.mark(server.experiment_id(), anew=True)
+                found += ", may be written to"
         except TrackingError as error:
-            remedy = (
-                "check MLFLOW_TRACKING_URI and the server; records stay on disk until then, "
-                "and mlproject sync uploads them"
-            )
+            mend = "" if error.denied else "check MLFLOW_TRACKING_URI and the server; "
+            remedy = f"{mend}records stay on disk until then, and mlproject sync uploads them"
             found = Problem(str(error), remedy)
     return [check("tracking server", found)]
