@@ -68,7 +68,8 @@ class Sync(WithRecords, CopiedRuns):
             if self.reap:
                 self._reap(age_s)
         except TrackingError as error:
-            note(f"{error}; sync again later, nothing is lost")
+            when = "then" if error.denied else "later"
+            note(f"{error}; sync again {when}, nothing is lost")
             return NOT_TRACKED
         return code
 

@@ -94,7 +94,9 @@ def assert_equals_record(store, run_id, folder, record):
     """The run holds exactly what the record says, with its times, and has ended as it did."""
     content = content_of(record)
     assert store.params(run_id) == content.params
-    expected = [(p.key, p.step, int(p.unix_s * 1000), p.value) for p in content.metrics]
+    expected = [
+        (schema.logged_name(p.key), p.step, int(p.unix_s * 1000), p.value) for p in content.metrics
+    ]
     assert store.metrics(run_id) == sorted(expected)
     tags = store.tags(run_id)
     assert {**tags, **content.tags} == tags

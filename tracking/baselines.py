@@ -48,6 +48,7 @@ def set_baseline(name: str, side: str, run_ids: Sequence[str]) -> Baseline:
     experiment = server.ask(server.client.get_experiment, where).name
     whole, side = schema.whole_tags(), side[: schema.TAG_CHARACTERS // 4]
     tags = {schema.KIND: "baseline", schema.BASELINE: name, schema.SIDE: side}
+    tags |= server.user_tag
     made = server.ask(server.client.create_run, where, tags=tags, run_name=f"baseline_{name}")
     text = json.dumps(list(run_ids))
     server.ask(server.client.log_text, made.info.run_id, text, _ARTIFACT)

@@ -7,6 +7,7 @@ default; its own repeats are off unless the user has set them.
 from __future__ import annotations
 
 import gc
+import getpass
 import logging
 import math
 import os
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import groupby
 from os.path import commonprefix
@@ -31,6 +32,7 @@ from mlflow.store.artifact.artifact_repo import ArtifactRepository
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from mlflow.tracking import MlflowClient
+from mlflow.utils.credentials import read_mlflow_creds
 
 from bench.doctor import Check, check
 from bench.errors import Problem, UserError
@@ -199,6 +201,20 @@ class Server:
             ) from error
 
     @cached_property
+    def user_tag(self) -> dict[str, str]:
+        """The tag of who makes a run: what `MLPROJECT_USER` says, empty: nothing.
+
+        Without that variable it is the login at a server, else the user of this system.
+        """
+        name = os.environ.get("MLPROJECT_USER")
+        if name is None and not is_embedded(self.uri):
+            name = read_mlflow_creds().username
+        if name is None:
+            with suppress(OSError, KeyError, ImportError):  # a container's number without a name
+                name = getpass.getuser()
+        return {schema.USER: name} if name else {}
+
+    @cached_property
     def experiments(self) -> list[Experiment]:
         """Every active experiment, asked for once."""
         found: list[Experiment] = []
@@ -222,6 +238,18 @@ class Server:
                 "experiments; unset one"
             )
         return given or (self.experiment_named(name) if name else "0")
+
+    def mark(self, experiment_id: str, *, anew: bool = False) -> None:
+        """Have MLflow's pages of the experiment open on runs, unless somebody chose others.
+
+        `anew` also writes what is there already: whether these credentials may write is then known.
+        """
+        key, kind = schema.EXPERIMENT_KIND
+        known = (one.tags for one in self.experiments if one.experiment_id == experiment_id)
+        tags = next(known, {})
+        if anew or key not in tags:
+            self.ask(self.client.set_experiment_tag, experiment_id, key, tags.get(key, kind))
+            vars(self).pop("experiments")
 
     def experiment_named(self, name: str) -> str:
         """Return the id of the experiment of that name, made by the first process if new."""
@@ -428,17 +456,19 @@ def _is_sqlalchemys(error: BaseException, kind: str) -> bool:
 
 
 def tracking_checks() -> list[Check]:
-    """Ask the tracking server for its experiments; an embedded store is not made by that."""
+    """Ask the tracking server for its experiments and the right to write; nothing is made there."""
     where = public_uri()
     found: str | Problem = f"{where} will be made by the first tracked run"
     if not is_unmade(settings_uri()):
         try:
-            count = len(Server(answer_s=AWAY_LIMIT_S).experiments)
-            found = f"{where} answers, {count} experiment{'s' * (count != 1)}"
+            server = Server(answer_s=AWAY_LIMIT_S)
+            known, name = server.experiments, os.environ.get("MLFLOW_EXPERIMENT_NAME")
+            found = f"{where} answers, {len(known)} experiment{'s' * (len(known) != 1)}"
+            if not name or any(one.name == name for one in known):  # a run makes it, not a look
+                server.mark(server.experiment_id(), anew=True)
+                found += ", may be written to"
         except TrackingError as error:
-            remedy = (
-                "check MLFLOW_TRACKING_URI and the server; records stay on disk until then, "
-                "and mlproject sync uploads them"
-            )
+            mend = "" if error.denied else "check MLFLOW_TRACKING_URI and the server; "
+            remedy = f"{mend}records stay on disk until then, and mlproject sync uploads them"
             found = Problem(str(error), remedy)
     return [check("tracking server", found)]

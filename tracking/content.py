@@ -39,12 +39,12 @@ def content_of(record: AnyRecord, beside: schema.Addition | None = None) -> sche
     `beside` is what its run carries besides.
     """
     content = _content_of(record)
-    digest = figures_digest(last_values(content.metrics), content.tags)
-    content = replace(content, tags=content.tags | {schema.FIGURES: digest})
-    if beside is None:
-        return content
-    points = [*content.metrics, *_summary_points(record, beside.metrics)]
-    return replace(content, tags=content.tags | beside.tags, metrics=points)
+    points = [point for point in content.metrics if point.key not in content.params]
+    tags = content.tags | {schema.FIGURES: figures_digest(last_values(points), content.tags)}
+    if beside is not None:
+        points += _summary_points(record, beside.metrics)
+        tags |= beside.tags
+    return replace(content, tags=tags, metrics=points)
 
 
 def last_values(points: Iterable[schema.Point]) -> dict[str, float]:
@@ -108,8 +108,10 @@ def _stated(record: ImportedRecord | TraceRecord, *names: str) -> dict[str, Any]
 
 def end_ms(record: AnyRecord) -> int:
     """Return when the run ended: its start where no duration is known, never the upload's time."""
+    ended = record.ended if isinstance(record, ProfileRecord | CeilingsRecord) else None
     known = record.process if isinstance(record, RunRecord) else None
-    return int((record.created.timestamp() + (known.real_s if known else 0.0)) * 1000)
+    known_s = known.real_s if known else 0.0
+    return int(((ended or record.created).timestamp() + known_s) * 1000)
 
 
 def run_name(record: _OfConfig) -> str:

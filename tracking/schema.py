@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cache
 
 from bench.errors import UserError
 
@@ -93,11 +95,27 @@ SIDE = "mlproject.baseline_side"
 NOTE = "mlflow.note.content"
 RUN_NAME = "mlflow.runName"
 GIT_COMMIT = "mlflow.source.git.commit"
+#: Who measured or uploaded it; MLflow's pages call it "Created by".
+USER = "mlflow.user"
+
+#: On an experiment: MLflow's pages of it open on runs, not on those for language models.
+EXPERIMENT_KIND = ("mlflow.experimentKind", "custom_model_development")
 
 RECORD_ARTIFACT = "record.json"
 REPORT_ARTIFACTS = "report"
 ITERATION_TIME_MS = "iteration_time_ms"
 TELEMETRY_PREFIX = "system/"
+#: MLflow's pages show a section for each prefix `time/`. A few headline metrics have none; older
+#: runs have none at all.
+_SECTIONS = {
+    "time": r"iteration_time_ms_(mean|std|p95|p99)|iterations|(window|real|user|system)_s"
+    r"|pace_half_width|first_steady_iteration|account_.+|compile_time_s"
+    r"|(data|forward|backward|optimizer)_time_s"
+    r"|(data_wait|communication|computation|exposed_\w+|idle|device_busy|ops_matched)_share",
+    "cost": r"step_g\w+|intensity_\w+|parameters|(forward_gmac|executed_gflop|counted_dram_gb)"
+    r"|(weights|gradients|optimizer|activations)_mb|traffic_amplification",
+    "host": r"\w+_mean|max_rss_mb|energy_j|ipc|cpi|(cache|branch)_miss_share",
+}
 
 #: MLflow's run states by how a measurement ended.
 STATUS = {
@@ -139,6 +157,24 @@ class Addition:
 
     metrics: dict[str, float]
     tags: dict[str, str]
+
+
+@cache
+def logged_name(metric: str) -> str:
+    """Return the name under which MLflow has a metric: `window_s` is `time/window_s`."""
+    found = (f"{name}/{metric}" for name, of in _SECTIONS.items() if re.fullmatch(of, metric))
+    return next(found, metric)
+
+
+def plain_metrics(logged: Mapping[str, float]) -> dict[str, float]:
+    """Return a run's metrics by their names here; of one logged both ways the sectioned value."""
+    return {_plain(name): logged[name] for name in sorted(logged, key=lambda name: "/" in name)}
+
+
+@cache
+def _plain(logged: str) -> str:
+    name = logged.rpartition("/")[2]
+    return name if logged_name(name) == logged else logged
 
 
 def whole_tags(now: datetime | None = None) -> dict[str, str]:

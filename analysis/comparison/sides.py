@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tracking.reading.pages import TrackedRun
 
 #: Those that most people need, in the order in which errors list them.
-_USUAL = ("env", "device", "campaign", "arch", "precision", "batch_size", "verdict", "run",
+_USUAL = ("env", "device", "campaign", "user", "arch", "precision", "batch_size", "verdict", "run",
           "records", "baseline")  # fmt: skip
 _USUAL_FORMS = ", ".join(f"{name}=" for name in _USUAL)
 _NAMES = {*_USUAL, CODE, *OF_SCRIPT, *(RunConfig.model_fields.keys() - NO_SETTINGS)}
@@ -35,6 +35,7 @@ _ON_SERVER = {
     "env": f"tags.`{schema.ENV}`",
     "device": f"tags.`{schema.DEVICE}`",
     "campaign": f"tags.`{schema.CAMPAIGN}`",
+    "user": f"tags.`{schema.USER}`",
     "arch": "params.arch",
 }
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -183,7 +184,7 @@ def _of_run_ids(run_ids: Sequence[str]) -> RecordSet:
 
 def _values(run: Run, name: str) -> set[str]:
     """What a run may be called by: what ran and what was asked for, a label without its number."""
-    if name in ("run", "campaign", "verdict"):
+    if name in ("run", "campaign", "user", "verdict"):
         value = run.name if name == "run" else getattr(run, name)
         return {value} if value else set()
     found = {value for value in (run.settings.get(name), run.asked_for(name)) if value}
@@ -219,4 +220,5 @@ def _run_of_tags(run: TrackedRun) -> Run:
         reason=run.tags.get(schema.REASON),
         metrics=run.metrics,
         campaign=run.tags.get(schema.CAMPAIGN),
+        user=run.tags.get(schema.USER),
     )

@@ -59,6 +59,7 @@ class Run(Configured):
     metrics: Mapping[str, float]
     sample: Sample = "image"  # what a batch has `batch_size` of
     campaign: str | None = None
+    user: str | None = None  # who measured or uploaded it; a server alone knows
     software: Mapping[str, str] = field(default_factory=dict)  # may differ, and is no setting
     started: datetime | None = None  # UTC; None where its source does not say
     machine: str | None = None  # tells it from others of its kind; None where that is not known

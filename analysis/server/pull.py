@@ -63,6 +63,7 @@ class RecordSet:
     unreadable: list[str] = field(default_factory=list)
     imported: list[ImportedRecord] = field(default_factory=list)
     traces: list[TraceRecord] = field(default_factory=list)
+    users: dict[str, str] = field(default_factory=dict)  # record id -> who, by its run
 
     @classmethod
     def of(
@@ -133,7 +134,10 @@ class RecordSet:
             place(one, own.ceilings, peaks=peaks, run_id=ids.get(one.record_id))
             for one in self.imported
         )
-        return distinguished([*placed, *sorted(imported, key=Run.order)])
+        runs = [*placed, *sorted(imported, key=Run.order)]
+        if self.users:
+            runs = [replace(run, user=self.users.get(f"{run.record_id}")) for run in runs]
+        return distinguished(runs)
 
 
 def _numbered(record: OfMachine, kinds: Mapping[str, Sequence[Environment]]) -> OfMachine:
@@ -265,6 +269,8 @@ class Pulled:
             pulled.record_ids[run.run_id] = record.record_id
             if record.record_id not in records.run_ids:  # uploaded twice: one measurement
                 records.run_ids[record.record_id] = run.run_id
+                if schema.USER in run.tags:
+                    records.users[record.record_id] = run.tags[schema.USER]
                 records.add(record)
         return pulled
 

@@ -95,6 +95,7 @@ def tracked_frame(
         "started": pd.Series(held.start_times().astype("datetime64[ns]")).dt.tz_localize("UTC"),
         "imported": pd.Series(imported, dtype="boolean"),
         "git_commit": _each(held, f"tags.{schema.GIT_COMMIT}"),
+        "user": _each(held, f"tags.{schema.USER}"),
     }
     for tag in _TAGS:
         kind = "float64" if tag == "device_memory_gb" else "string"

@@ -90,7 +90,7 @@ def launch_ceilings(
     watch = WorkerWatch(job, folder, on_event)
     account = watch.wait()
     telemetry = watch.telemetry_between("device", "ended")
-    return finish_roofs(folder, watch.started, account, telemetry)
+    return finish_roofs(folder, watch.started, account, telemetry, datetime.now(timezone.utc))
 
 
 def finish_run(
@@ -123,7 +123,11 @@ def finish_run(
 
 
 def finish_roofs(
-    folder: RecordFolder, created: datetime, account: Account, telemetry: Telemetry | Unknown
+    folder: RecordFolder,
+    created: datetime,
+    account: Account,
+    telemetry: Telemetry | Unknown,
+    ended: datetime | Unknown,
 ) -> CeilingsRecord:
     """Write the record of measured roofs and return it."""
     parts = ("outcome", "reason", "environment", "ceilings", "samples", "cache_roofs")
@@ -133,6 +137,7 @@ def finish_roofs(
         record_id=folder.record_id,
         created=created,
         telemetry=telemetry,
+        ended=ended,
         **{name: getattr(account, name) for name in parts},
     )
     return _closed(folder, record)

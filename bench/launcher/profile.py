@@ -86,7 +86,7 @@ def launch_profile(
     failed = [each for each in found.sections.values() if isinstance(each, Unknown)]
     if tools is not None and failed and found.outcome == "ok":
         found.outcome, found.reason = "unsupported", failed[0].reason
-    return _finish(folder, config, timed, found, started)
+    return _finish(folder, config, timed, found, started, datetime.now(timezone.utc))
 
 
 def obstacle_to(tool: Tool, config: RunConfig, backend: Backend) -> str | None:
@@ -193,6 +193,7 @@ def _finish(
     timed: RunRecord | None,
     found: _Findings,
     started: datetime,
+    ended: datetime | Unknown,
 ) -> ProfileRecord:
     why_missing = {
         "timed_record_id": "no device was opened",
@@ -209,6 +210,7 @@ def _finish(
         found.reason or "no worker reported it",
         why_missing,
         created=started,
+        ended=ended,
         outcome=found.outcome,
         reason=found.reason,
         tool_telemetry=found.telemetry or None,
@@ -306,7 +308,7 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
     account = folder.read_worker()
     if job.kind == "ceilings":  # without an account, nothing was asked for that could be named
         why = Unknown("the worker did not get that far")
-        return None if account is None else finish_roofs(folder, created, account, why)
+        return None if account is None else finish_roofs(folder, created, account, why, why)
     why = Unknown("the launching process ended before the measurement did")
     account = account or Account.of_none("interrupted", why.reason)
     return finish_run(folder, job.config, created, account, why, why)
@@ -320,4 +322,4 @@ def _recovered_profile(folder: RecordFolder, config: RunConfig, created: datetim
             found.steps.append(step)
             if step.ops is not None:
                 found.sections["torch"] = step.ops
-    return _finish(folder, config, None, found, created)
+    return _finish(folder, config, None, found, created, Unknown(why))

@@ -241,6 +241,7 @@ class CeilingsRecord(KeptRecord):
     samples: tuple[CeilingSample, ...]
     cache_roofs: tuple[CacheRoof, ...] = ()
     telemetry: Telemetry | None
+    ended: datetime | None = Field(NEWER)  # UTC
 
 
 #: A reader's word for the files that it knows: table, iterations, timm, mlperf, ...

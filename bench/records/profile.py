@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from pydantic import Field
@@ -220,3 +221,4 @@ class ProfileRecord(KeptRecord):
     counters: Counters | None
     cpu_counters: CpuCounters | None
     tool_telemetry: dict[ToolName, Telemetry] | None  # while each tool's worker had its device
+    ended: datetime | None = Field(NEWER)  # UTC

@@ -49,7 +49,9 @@ def test_a_record_becomes_the_same_run_there(laptop, server, store, tmp_path):
 def test_what_a_run_carries_beside_its_record_goes_along(laptop, server, tmp_path, monkeypatch):
     experiment = laptop.create_experiment(f"nights {tmp_path.name}")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", experiment)
+    monkeypatch.setenv("MLPROJECT_USER", "who measured")
     run_id = upload(*filed(tmp_path / "records", samples.run_record()))
+    monkeypatch.setenv("MLPROJECT_USER", "who copies")
     laptop.set_tag(run_id, "team", "a | b")
     laptop.set_tag(run_id, schema.BOUND, "memory")
     laptop.log_metric(run_id, "fraction_of_peak", 0.25)
@@ -60,6 +62,7 @@ def test_what_a_run_carries_beside_its_record_goes_along(laptop, server, tmp_pat
     where = elsewhere.get_experiment_by_name(f"nights {tmp_path.name}")
     [there] = elsewhere.search_runs([where.experiment_id])
     assert (there.data.tags["team"], there.data.tags[schema.BOUND]) == ("a | b", "memory")
+    assert there.data.tags[schema.USER] == "who measured"
     assert there.data.metrics["fraction_of_peak"] == 0.25
     assert there.data.metrics["throughput_images_per_s"] != 9999
 

@@ -5,21 +5,26 @@ server fails is tried once.
 """
 
 import gc
+import json
 import subprocess
 import threading
+from datetime import timedelta
 
+import pandas
 import pytest
 import samples
 from faulty_proxy import WAYS
 from stored_runs import assert_equals_record, assert_one_run, filed, project_run
 
 from analysis import pull_records, pull_runs
+from analysis.comparison import read_side
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records.folders import RecordFolder
 from mlproject import main
 from tracking import log_record, schema
 from tracking.connection import Server, TrackingError
+from tracking.content import figures_digest
 from tracking.reading.tracked_runs import download_record, download_records, search_runs
 from tracking.upload.delivery import Delivery
 from tracking.upload.upload import (
@@ -48,7 +53,7 @@ def test_a_trace_becomes_a_run_with_its_file_and_comes_back(tracking, tmp_path):
     run = tracking.get_run(upload(folder, record))
     assert run.data.tags[schema.KIND] == "trace"
     assert run.data.params["arch"] == "resnet50"
-    assert run.data.metrics["idle_share"] == pytest.approx(0.3)
+    assert run.data.metrics["time/idle_share"] == pytest.approx(0.3)
     assert run.data.metrics["iteration_time_ms_p50"] == pytest.approx(100)
     assert "the device is idle for 30 % of a step" in run.data.tags[schema.NOTE]
     names = {artifact.path for artifact in tracking.list_artifacts(run.info.run_id)}
@@ -103,6 +108,56 @@ def test_a_run_on_the_server_equals_its_record_and_uploading_again_adds_nothing(
     [cached] = (tmp_path / "cache").rglob("*.json")
     cached.write_text("damaged")
     assert download_record(run_id) == record
+
+
+HEADLINES = (
+    *("throughput_images_per_s", "pace_samples_per_s", "attained_gflops", "peak_memory_mb"),
+    *("energy_j_per_image", "iteration_time_ms", "iteration_time_ms_p50"),
+)
+
+
+def test_a_few_metrics_have_a_plain_name_and_the_rest_a_section(tracking, tmp_path):
+    folder, record = filed(tmp_path, long_record().replaced(telemetry=samples.telemetry()))
+    data = tracking.get_run(upload(folder, record)).data
+    plain = {name for name in data.metrics if "/" not in name}
+    assert {"throughput_images_per_s", "iteration_time_ms", "iteration_time_ms_p50"} <= plain
+    assert plain <= set(HEADLINES)
+    sections = {name.split("/")[0] for name in data.metrics.keys() - plain}
+    assert sections == {"time", "cost", "host", "system"}
+    assert not plain & data.params.keys()
+    of_section = [name for name in data.metrics if not name.startswith("system/")]
+    plainly = schema.plain_metrics(data.metrics)
+    assert {schema.logged_name(name) for name in plainly} >= set(of_section)
+    [run] = search_runs(f"tags.`{schema.RECORD_ID}` = '{record.record_id}'")
+    assert run.metrics["window_s"] == pytest.approx(record.measurement.window_s)
+    assert schema.plain_metrics({"time/mine": 1.0, "time/window_s": 2.0, "window_s": 3.0}) == {
+        "time/mine": 1.0,
+        "window_s": 2.0,
+    }
+
+
+def test_a_run_of_a_version_without_sections_is_read_and_left_as_it_is(
+    tracking, tmp_path, monkeypatch, capsys
+):
+    with monkeypatch.context() as older:
+        older.setattr(schema, "logged_name", lambda metric: metric)
+        folder, record = filed(tmp_path, samples.run_record(config=RunConfig(campaign="older")))
+        run_id = upload(folder, record)
+        tracking.log_metric(run_id, "batch_size", 8)
+        data = tracking.get_run(run_id).data
+        tracking.set_tag(run_id, schema.FIGURES, figures_digest(data.metrics, data.tags))
+    before = tracking.get_run(run_id).data.metrics
+    assert "window_s" in before
+    [row] = pull_runs(campaign="older").to_dict("records")
+    assert row["window_s"] == pytest.approx(record.measurement.window_s)
+    assert not list((tmp_path / "cache").rglob("*.json"))  # without its record
+    assert main(["sync", "--records", str(tmp_path)]) == 0
+    assert "1 there already" in capsys.readouterr().out
+    assert tracking.get_run(run_id).data.metrics == before
+    tracking.log_metric(run_id, "window_s", 9999, step=7)
+    assert main(["sync", "--records", str(tmp_path)]) == 0
+    [row] = pull_runs(campaign="older").to_dict("records")
+    assert row["window_s"] == pytest.approx(record.measurement.window_s)
 
 
 def test_many_records_come_in_the_order_of_their_runs_and_leave_no_thread_behind(
@@ -185,6 +240,39 @@ def test_a_project_under_git_is_known_by_how_mlflow_writes_it_down(
         assert not of_this_project(tracking.get_run(other))
 
 
+@pytest.mark.parametrize(
+    ("set_to", "login", "user"),
+    [
+        (None, None, "anna"),  # the system's
+        (None, "ben", "ben"),
+        ("lab 3", "ben", "lab 3"),
+        ("", "ben", None),
+    ],
+)
+def test_a_run_says_who_measured_it(tracking, tmp_path, monkeypatch, set_to, login, user):
+    variables = {"MLPROJECT_USER": set_to, "MLFLOW_TRACKING_USERNAME": login, "LOGNAME": "anna"}
+    for name, value in variables.items():
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "unused")
+    folder, record = filed(tmp_path, samples.run_record(config=RunConfig(campaign=tmp_path.name)))
+    run_id = upload(folder, record)
+    assert tracking.get_run(run_id).data.tags.get(schema.USER) == user
+    [row] = pull_runs(campaign=tmp_path.name).to_dict("records")
+    assert (None if pandas.isna(row["user"]) else row["user"]) == user
+    assert b"anna" not in folder.record.read_bytes()
+    if user is not None:
+        campaign = f"campaign={tmp_path.name}"
+        [run] = read_side(f"{campaign},user={user},user=nobody")
+        assert (run.name, run.user) == (run_id, user)
+        with pytest.raises(UserError, match="user is one of .*" + user):
+            read_side(f"{campaign},user=nobody")
+        made = project_run(tracking)  # MLflow's own tag is of the system's user
+        other, other_record = filed(tmp_path, samples.run_record())
+        other.project_run.write_text(made)
+        assert tracking.get_run(upload(other, other_record)).data.tags[schema.USER] == user
+
+
 def test_a_record_of_another_folder_is_refused_and_makes_nothing(tracking, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     _, record = filed(tmp_path / "elsewhere")
@@ -242,6 +330,52 @@ def test_what_another_writer_changed_is_named_and_put_right(tracking, store, tmp
     assert {"record.json", "iterations.csv"} <= names
     assert download_record(run_id) == record
     assert tracking.get_run(run_id).info.status == "FINISHED"
+
+
+@pytest.mark.parametrize("make", [samples.profile_record, samples.ceilings_record])
+def test_a_profile_and_roofs_end_when_they_ended(tracking, tmp_path, make):
+    record = make()
+    ended = record.created + timedelta(seconds=7.5)
+    info = tracking.get_run(upload(*filed(tmp_path, record.replaced(ended=ended)))).info
+    assert info.end_time - info.start_time == 7500
+
+
+def test_a_folder_of_images_is_a_dataset_and_made_up_data_are_none(tracking, tmp_path):
+    images = tmp_path / "flowers"
+    for place in ("rose", "tulip"):
+        (images / place).mkdir(parents=True)
+        (images / place / "1.png").write_bytes(place.encode())
+
+    def inputs(data):
+        folder, record = filed(tmp_path, samples.run_record(config=RunConfig(data=str(data))))
+        run_id = upload(folder, record)
+        assert upload(folder, record) == run_id
+        return tracking.get_run(run_id).inputs.dataset_inputs
+
+    [found] = inputs(images)
+    assert (found.dataset.name, found.dataset.source_type) == ("flowers", "local")
+    assert json.loads(found.dataset.profile) == {"classes": 2, "images": 2, "bytes": 9}
+    assert [(tag.key, tag.value) for tag in found.tags] == [("mlflow.data.context", "training")]
+    (images / "rose" / "1.png").write_bytes(b"other")
+    [other] = inputs(images)
+    assert other.dataset.digest != found.dataset.digest
+    assert inputs("synthetic") == inputs(tmp_path / "gone") == []
+
+
+def test_the_pages_of_an_experiment_open_on_runs_unless_somebody_chose_others(
+    tracking, tmp_path, monkeypatch
+):
+    key, kind = schema.EXPERIMENT_KIND
+    chosen = tracking.create_experiment(f"chosen {tmp_path.name}", tags={key: "their own"})
+    for name, expected in (
+        (f"new {tmp_path.name}", kind),
+        (f"chosen {tmp_path.name}", "their own"),
+    ):
+        monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", name)
+        upload(*filed(tmp_path, samples.run_record()))
+        assert tracking.get_experiment_by_name(name).tags[key] == expected
+    Server().mark(chosen, anew=True)
+    assert tracking.get_experiment(chosen).tags[key] == "their own"
 
 
 @pytest.mark.parametrize("outcome", ["oom", "crashed", "refused", "interrupted"])

@@ -14,7 +14,16 @@ import samples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from mlflow.entities import Experiment, FileInfo, Param, Run, RunData, RunInfo, RunTag
+from mlflow.entities import (
+    Experiment,
+    ExperimentTag,
+    FileInfo,
+    Param,
+    Run,
+    RunData,
+    RunInfo,
+    RunTag,
+)
 from mlflow.exceptions import MlflowException
 from mlflow.store.entities import PagedList
 from stored_runs import filed
@@ -35,7 +44,7 @@ class Memory:
     """What a server holds, and the next fault: at which answer, and what happens there."""
 
     def __init__(self):
-        self.runs, self.files, self.ids = {}, {}, count()
+        self.runs, self.files, self.tags, self.ids = {}, {}, {}, count()
         self.left, self.fault = None, None
 
     def answer(self, method, *args, **kwargs):
@@ -60,7 +69,11 @@ class Memory:
         return [run for run in found if run.data.tags.get(schema.RECORD_ID) == record_id]
 
     def search_experiments(self, **_):
-        return PagedList([Experiment("0", "Default", "", "active")], None)
+        tags = [ExperimentTag(*each) for each in self.tags.items()]
+        return PagedList([Experiment("0", "Default", "", "active", tags)], None)
+
+    def set_experiment_tag(self, _, key, text):
+        self.tags[key] = text
 
     def search_runs(self, _, wanted, **__):
         begin = re.fullmatch(rf"tags\.`{schema.RECORD_ID}` LIKE '(.*)%'", wanted)[1]

@@ -184,7 +184,7 @@ def tracked(run: Run) -> TrackedRun:
         status=run.info.status,
         start_time=datetime.fromtimestamp(run.info.start_time / 1000, timezone.utc),
         params=dict(run.data.params),
-        metrics=dict(run.data.metrics),
+        metrics=schema.plain_metrics(run.data.metrics),
         tags=dict(run.data.tags),
         artifact_uri=run.info.artifact_uri,
     )

@@ -17,6 +17,8 @@ from tracking.server.settings import POSTGRES_NAME, ServerSettings
 _DATABASE = "database.dump"
 _ARTIFACTS = "artifacts.tar"
 _WHOLE = "backup.json"
+#: Characters of a message of Postgres' programs, whose last line alone may be half a sentence.
+_MOST_SAID = 400
 _STAMP = "%Y%m%dT%H%M%S%fZ"
 _NEW_DATABASE = f"{POSTGRES_NAME}_restoring"
 #: The database that Postgres always has, to stand in while another is made or renamed.
@@ -121,7 +123,7 @@ def _psql(settings: ServerSettings, database: str, *statements: str) -> str:
 
 
 def _postgres(settings: ServerSettings, name: str, *words: str) -> str:
-    """What a program of Postgres prints; raises UserError with its last line if it fails."""
+    """What a program of Postgres prints; raises UserError with what it says if it fails."""
     where = {
         "PGHOST": settings.postgres_host,
         "PGPORT": str(settings.postgres_port),
@@ -132,7 +134,7 @@ def _postgres(settings: ServerSettings, name: str, *words: str) -> str:
         [program(name), *words], env=os.environ | where, capture_output=True, text=True
     )
     if done.returncode:
-        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        why = " ".join(done.stderr.split())[-_MOST_SAID:] or f"exit code {done.returncode}"
         raise UserError(f"{name}: {why}")
     return done.stdout
 

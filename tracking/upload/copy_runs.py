@@ -121,11 +121,12 @@ def _beside(run: Run, record: AnyRecord) -> schema.Addition:
     """What the run carries beside its record: its place under a roof, and a user's own."""
     content = content_of(record)
     own = {point.key for point in content.metrics}
-    metrics = {name: value for name, value in run.data.metrics.items() if name not in own}
+    there = schema.plain_metrics(run.data.metrics)
+    metrics = {name: value for name, value in there.items() if name not in own}
     left = {*content.tags, *_OF_EACH_COPY}
     tags = {
         name: text
         for name, text in run.data.tags.items()
-        if name not in left and not name.startswith("mlflow.")
+        if name not in left and (name == schema.USER or not name.startswith("mlflow."))
     }
     return schema.Addition(metrics, tags)

@@ -25,6 +25,7 @@ from tracking import schema
 from tracking.connection import Server, TrackingError
 from tracking.reading.pages import TrackedRun
 from tracking.reading.tracked_runs import search_runs
+from tracking.store import is_embedded, settings_uri
 from tracking.upload.upload import Placing, of_this_project, otherwise, project_run, upload
 
 #: A server that is away costs seconds per try, between two measurements.
@@ -62,7 +63,10 @@ class Delivery:
         """Make the run that `mlflow run` made for this process, if it made one, the campaign's own.
 
         From then on every record gets a run of its own, as in a sweep started without MLflow.
+        Raises `UserError` where a server refuses to be written to: hours would be measured first.
         """
+        if not is_embedded(settings_uri()):
+            self._ask_to_write()
         run_id = os.environ.pop("MLFLOW_RUN_ID", None)
         if run_id is None:
             return
@@ -73,8 +77,19 @@ class Delivery:
             if (run := project_run(server, run_id)) is not None:
                 os.environ["MLFLOW_EXPERIMENT_ID"] = run.info.experiment_id
                 os.environ.pop("MLFLOW_EXPERIMENT_NAME", None)
-                server.log(run_id, params=params, tags=tags)
+                server.log(run_id, params=params, tags=tags | server.user_tag)
                 self.project_run = run_id
+
+    def _ask_to_write(self) -> None:
+        try:
+            server = Server(answer_s=None)
+            server.mark(server.experiment_id(), anew=True)
+        except TrackingError as error:
+            if error.denied:
+                raise UserError(
+                    f"{error}; nothing was measured; --no-track measures without the server"
+                ) from None
+            # one that is away may be back by the first record
 
     def runs_elsewhere(self) -> list[PastRun]:
         """Return the whole measurements of the campaign that the server knows, of every machine.
@@ -232,7 +247,10 @@ def add_to_runs(
             added.refused += 1
         else:
             now_ms = int(time.time() * 1000)
-            points = [Metric(name, value, now_ms, 0) for name, value in metrics.items()]
+            points = [
+                Metric(schema.logged_name(name), value, now_ms, 0)
+                for name, value in metrics.items()
+            ]
             try:
                 server.log(run_id, points, tags=tags)
             except TrackingError as error:
@@ -242,7 +260,8 @@ def add_to_runs(
                 added.refused += 1
                 added.why = str(error)
             else:
-                had = metrics.keys() & run.data.metrics.keys() or tags.keys() & run.data.tags.keys()
+                known = schema.plain_metrics(run.data.metrics)
+                had = metrics.keys() & known.keys() or tags.keys() & run.data.tags.keys()
                 added.changed += bool(had)
                 added.new += not had
     return added

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from filelock import FileLock, Timeout
-from mlflow.entities import Metric, Run
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Run
 
+from bench.config import user_path
 from bench.errors import UserError
+from bench.images import images_by_class
 from bench.records import ProfileRecord
 from bench.records.folders import DEFAULT_RECORDS, AnyRecord, MeasuredRecord, RecordFolder
 from tracking import schema
 from tracking.connection import Server, TrackingError, is_whole
-from tracking.content import content_of, end_ms, last_values
+from tracking.content import content_of, end_ms, figures_digest, last_values
 from tracking.store import CREDENTIALS
 
 ARTIFACTS = (
@@ -77,10 +82,14 @@ def upload(
         made_for = noted.read_text(errors="replace") if _is_plain(noted) else None
         run = project_run(server, made_for, record.record_id) or server.run_of(record.record_id)
         found = run is not None
+        if run is None or not is_whole(run):
+            content = replace(content, tags=server.user_tag | content.tags)
+        where = run.info.experiment_id if run else experiment or server.experiment_id()
+        server.mark(where)
         if run is None:
             made = server.ask(
                 server.client.create_run,
-                experiment or server.experiment_id(),
+                where,
                 start_time=int(record.created.timestamp() * 1000),
                 tags={**content.tags, "mlflow.source.name": "mlproject"},
                 run_name=content.tags[schema.RUN_NAME],
@@ -88,7 +97,7 @@ def upload(
             # an answer may have been lost, or another machine be at a copy of the folder
             run = server.run_of(record.record_id) or made
         if not is_whole(run) or differences(server, run, content_of(record), folder):
-            _fill(server, run, content, folder, end_ms=end_ms(record), found=found)
+            _fill(server, run, content, folder, record, found=found)
     return str(run.info.run_id)
 
 
@@ -122,6 +131,9 @@ def differences(
     that is there cannot change in MLflow.
     """
     own = {name: text for name, text in content.tags.items() if name not in _OF_READERS}
+    figures = figures_digest(schema.plain_metrics(run.data.metrics), run.data.tags)
+    if run.data.tags.get(schema.FIGURES) == figures:  # of all that an older version logged
+        own.pop(schema.FIGURES, None)
     metrics, tags = otherwise(run, schema.Addition(last_values(content.metrics), own))
     params = content.params.keys() - run.data.params.keys()
     status = [] if run.info.status == content.status else [f"status {run.info.status}"]
@@ -147,7 +159,7 @@ def _strange_tags(run: Run, content: schema.Content) -> list[str]:
 
 def otherwise(run: Run, addition: schema.Addition) -> tuple[dict[str, float], dict[str, str]]:
     """Return the metrics and tags of an addition that the run lacks, or has otherwise."""
-    there = run.data.metrics
+    there = schema.plain_metrics(run.data.metrics)
     metrics = {
         name: value
         for name, value in addition.metrics.items()
@@ -166,8 +178,8 @@ def _fill(
     run: Run,
     content: schema.Content,
     folder: RecordFolder,
+    record: AnyRecord,
     *,
-    end_ms: int,
     found: bool,
 ) -> None:
     """Log all that the record holds, end the run, and then say that it is whole.
@@ -180,7 +192,10 @@ def _fill(
     repository = server.files(run.info.artifact_uri)
     for path, place in _files(folder.path):
         server.ask(repository.log_artifact, str(path), place)
-    metrics = [Metric(p.key, p.value, int(p.unix_s * 1000), p.step) for p in content.metrics]
+    metrics = [
+        Metric(schema.logged_name(p.key), p.value, int(p.unix_s * 1000), p.step)
+        for p in content.metrics
+    ]
     last = {each.key: each for each in metrics}
     for there in run.data.to_proto().metrics:
         ours = last.get(there.key)
@@ -191,8 +206,36 @@ def _fill(
         server.ask(server.client.delete_tag, run_id, name)
     params = {key: text for key, text in content.params.items() if key not in run.data.params}
     server.log(run_id, metrics, params, content.tags if found else {})
-    server.end(run_id, content.status, end_ms)
+    if (dataset := dataset_of(record)) is not None:
+        server.ask(server.client.log_inputs, run_id, [dataset])
+    server.end(run_id, content.status, end_ms(record))
     server.log(run_id, tags=schema.whole_tags())
+
+
+def dataset_of(record: AnyRecord) -> DatasetInput | None:
+    """Return the image folder that a run read, as MLflow's pages know one, by its files today.
+
+    None for data that were made up, and where the folder is not on this machine. The digest is of
+    the files' names and sizes.
+    """
+    config = getattr(record, "config", None)
+    if config is None or not config.reads_images:
+        return None
+    try:
+        images = images_by_class(config.data)
+    except UserError:
+        return None
+    root = user_path(config.data)
+    files = [(f"{file.relative_to(root)}", size) for of in images.values() for file, size in of]
+    profile = {"classes": len(images), "images": len(files), "bytes": sum(s for _, s in files)}
+    dataset = Dataset(
+        name=root.resolve().name,
+        digest=hashlib.sha256(json.dumps(files).encode()).hexdigest()[:12],
+        source_type="local",
+        source=json.dumps({"uri": config.data}),
+        profile=json.dumps(profile),
+    )
+    return DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])
 
 
 def project_run(server: Server, run_id: str | None, record_id: str | None = None) -> Run | None:
@@ -246,7 +289,7 @@ def log_report(folder: Path, *, name: str, tags: dict[str, str], run_id: str | N
     one. Raises `TrackingError`.
     """
     server = Server(answer_s=None)
-    tags = {schema.KIND: "report", schema.RUN_NAME: name, **tags}
+    tags = {schema.KIND: "report", schema.RUN_NAME: name, **server.user_tag, **tags}
     if run_id is None and (made := project_run(server, os.environ.get("MLFLOW_RUN_ID"))):
         run_id = made.info.run_id
     if run_id is None:

@@ -57,7 +57,7 @@ def test_short_forms_choose_runs_and_ask_the_server_for_few(published, side, cou
         ("env=mac_cpu,precision=amp", "; with env=mac_cpu precision is one of fp32$"),
         ("compile=default", "no measurement matches; compile is in no run"),
         ("campaign=none-such", "'campaign=none-such': no measurement matches; campaign is one of"),
-        ("envi=lab", "'envi' is no setting of a run; give env=, device=, campaign=, arch=, .*run="),
+        ("envi=lab", "'envi' is no setting of a run; give env=, device=, campaign=, user=, .*run="),
         ("env=", "env='' is no value"),
         ("env=it's", "is no value that a run can have"),
         ("run=1,env=lab", "run='1': give the 32 digits"),

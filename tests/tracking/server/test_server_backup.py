@@ -167,6 +167,8 @@ def test_a_back_up_that_fails_leaves_nothing_that_looks_like_one(settings, tmp_p
     sql(settings, "DROP DATABASE mlflow")
     with pytest.raises(UserError, match="pg_dump"):
         backup.back_up(settings)
+    with pytest.raises(UserError, match=r"failed: .*refused Is the server running on that host"):
+        backup.back_up(settings.model_copy(update={"postgres_port": 1}))
     assert list(settings.backups.iterdir()) == []
     (tmp_path / "a file").touch()
     with pytest.raises(UserError, match="no back-up was made"):

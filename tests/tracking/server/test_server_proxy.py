@@ -30,7 +30,9 @@ def caddy(folder, upstream, **settings):
     # a test changes no trust store and takes neither port 80 nor Caddy's own
     own = "{\n\tadmin off\n\tskip_install_trust\n\tauto_https disable_redirects\n"
     assert "\n{\n" in text
-    (folder / "Caddyfile").write_text(text.replace("\n{\n", f"\n{own}", 1))
+    assert "\n:443 {" in text
+    text = text.replace("\n{\n", f"\n{own}", 1).replace("\n:443 {", f"\n:{port} {{")
+    (folder / "Caddyfile").write_text(text)
     log = (folder / "caddy.log").open("wb")
     process = subprocess.Popen(
         ["caddy", "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"],
@@ -86,6 +88,10 @@ def test_a_record_goes_through_it_with_mlflows_own_variables(
     client = Server().client
     assert client.get_run(run_id).info.status == "FINISHED"
     assert {file.path for file in client.list_artifacts(run_id)} >= {"record.json"}
+
+
+def test_another_name_is_refused(ask):
+    assert ask("GET", "/", headers={"Host": "evil.example.org"}).status_code == 421
 
 
 def test_answers_carry_what_protects_a_browser(ask):

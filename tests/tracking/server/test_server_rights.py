@@ -9,6 +9,7 @@ from mlflow.tracking import MlflowClient
 from stored_runs import filed
 
 from tracking import schema
+from tracking.connection import tracking_checks
 from tracking.server.settings import SECRETS, read_file
 from tracking.upload.upload import upload
 
@@ -45,6 +46,7 @@ LOOKING = [
     ("GET", f"{FILES}/WHERE/there.txt", None),
     ("GET", "/get-artifact?run_id=RUN&path=there.txt", None),
 ]
+EXPERIMENT_TAG = {"experiment_id": "0", "key": schema.EXPERIMENT_KIND[0], "value": "v"}
 WRITING = [
     ("POST", f"{API}/experiments/create", {"name": "NEW"}),
     ("POST", f"{API}/runs/create", {"experiment_id": "0"}),
@@ -52,6 +54,8 @@ WRITING = [
     ("POST", f"{API}/runs/create".replace("/api/", "/ajax-api/"), {"experiment_id": "0"}),
     ("POST", f"{API}/runs/update", {"run_id": "RUN", "status": "FINISHED"}),
     ("POST", f"{API}/runs/log-batch", {"run_id": "RUN", "tags": [{"key": "k", "value": "v"}]}),
+    ("POST", f"{API}/runs/log-inputs", {"run_id": "RUN"}),
+    ("POST", f"{API}/experiments/set-experiment-tag", EXPERIMENT_TAG),
     ("POST", f"{API}/runs/log-metric", {"run_id": "RUN", "key": "a", "value": 1, "timestamp": 1}),
     ("POST", f"{API}/runs/log-parameter", {"run_id": "RUN", "key": "p", "value": "1"}),
     ("POST", f"{API}/runs/set-tag", {"run_id": "RUN", "key": "k", "value": "v"}),
@@ -123,6 +127,42 @@ def general(method, path):
     """A request without what differs from run to run."""
     path = path.partition("?")[0].replace("/ajax-api/", "/api/").replace("/api/3.0/", "/api/2.0/")
     return method, f"{FILES}/FILE" if path.startswith(f"{FILES}/") else path
+
+
+#: How a user is refused, and what he may not do.
+REFUSED = {
+    "reader": "these credentials may not do that (403): ask for the right to write",
+    "stranger": "these credentials may not do that (403): ask for the right to write",
+    "nobody": "the server refuses the credentials (401): set MLFLOW_TRACKING_USERNAME",
+}
+
+
+@pytest.mark.parametrize("user", ["writer", *REFUSED])
+def test_who_may_not_write_is_told_before_anything_is_measured(
+    server, monkeypatch, mlproject_command, tmp_path, user
+):
+    server.log_in(monkeypatch, "reader" if user == "nobody" else user)
+    if user == "nobody":
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
+    before = server.ask("admin", "GET", f"{API}/experiments/get?experiment_id=0").json()
+    [check] = tracking_checks()
+    after = server.ask("admin", "GET", f"{API}/experiments/get?experiment_id=0").json()
+    assert after == before or user == "writer"
+    if user == "writer":
+        assert (check.status, "may be written to" in check.detail) == ("ok", True)
+        assert len(after["experiment"]["tags"]) == 1
+        return
+    assert (check.status, REFUSED[user] in check.detail) == ("warning", True)
+    assert "MLFLOW_TRACKING_URI" not in check.remedy
+    matrix = tmp_path / "one.yaml"
+    matrix.write_text("name: one\nblocks: [{arch: resnet18, backend: cpu, batch_size: 1}]\n")
+    code, _, err = mlproject_command("sweep", str(matrix))
+    assert (code, REFUSED[user] in err, "nothing was measured" in err) == (2, True, True)
+    assert not (tmp_path / "records").exists()
+    filed(tmp_path / "left")
+    code, _, err = mlproject_command("sync", "--records", str(tmp_path / "left"))
+    assert (code, REFUSED[user] in err, "sync again then" in err) == (3, True, True)
+    assert not {"away", "back"} & set(err.split())
 
 
 # What comes in by other doors
