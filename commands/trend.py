@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from commands.console.options import OfMetric, Share, argument, option
+from bench.errors import UserError
+from commands.console.options import OfMetric, Share, argument, option, server_needed
 from commands.console.output import Answering, Result, Shown, table_of
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class Trend(OfMetric, Shown, Answering):
     SIDE is as in mlproject compare: short forms with commas between them, such as
     env=gcp-l4,arch=resnet18, run ids or an MLflow filter. Runs in a row of one campaign, with the
     same software, are one point; five points are needed. It ends with 1 where the newest level of a
-    configuration is worse by more than --threshold.
+    configuration is worse by more than --threshold, and was not accepted.
     """
 
     side: str = argument()
@@ -27,12 +28,23 @@ class Trend(OfMetric, Shown, Answering):
         "share by which the newest level must be worse than the one before to end with 1", 0.02
     )
 
+    accept: str | None = option(
+        "accept the newest level of this configuration, named as it is printed, for everybody who "
+        "reads the server; a later, worse one fails again",
+        metavar="CONFIG",
+    )
+    because: str | None = option("with --accept: why that level is meant", metavar="TEXT")
+
     def _result(self) -> Result:
         from analysis.comparison.history import histories
         from analysis.comparison.judgement import BY_PACE, PACE
 
         metric, (runs,) = self.read(self.side)
         found = histories(runs, metric)
+        if self.accept is not None or self.because is not None:
+            self._accept(found)
+            _, (runs,) = self.read(self.side)
+            found = histories(runs, metric)
         rows = [row for history in found for row in _points(history)]
 
         def charts() -> Mapping[str, Chart]:
@@ -48,8 +60,34 @@ class Trend(OfMetric, Shown, Answering):
             [_facts(history, self.threshold) for history in found],
             [table_of("trend", rows)],
             charts,
-            exit_code=int(any(history.worse(self.threshold) for history in found)),
+            exit_code=int(any(_fails(history, self.threshold) for history in found)),
         )
+
+    def _accept(self, found: Sequence[History]) -> None:
+        """Note on the server that a level is meant. Raises `UserError` where there is none."""
+        if not self.accept or not (self.because or "").strip():
+            raise UserError("accept: give --accept CONFIG and --because TEXT, why it is meant")
+        worse = {one.label: one for one in found if one.worse(self.threshold)}
+        if self.accept not in worse:
+            known = f"worse is {', '.join(worse)}" if worse else "no newest level is worse"
+            raise UserError(f"accept={self.accept!r}: {known}")
+        run_ids = [run.run_id for run in worse[self.accept].newest]
+        if None in run_ids:
+            raise UserError(f"accept={self.accept!r}: only a tracking server remembers it")
+        from tracking.connection import Server
+        from tracking.schema import ACCEPTED, USER, Addition
+        from tracking.upload.delivery import add_to_runs
+
+        with server_needed():
+            who = Server().user_tag.get(USER, "somebody")
+            said = Addition({}, {ACCEPTED: f"{who}: {self.because}"})
+            added = add_to_runs({f"{run_id}": said for run_id in run_ids})
+        if added.refused or added.left:
+            raise UserError(f"accept={self.accept!r}: not noted ({added.why or 'too slow'})")
+
+
+def _fails(history: History, threshold: float) -> bool:
+    return history.worse(threshold) and not history.accepted
 
 
 def _points(history: History) -> list[dict[str, Any]]:
@@ -75,6 +113,7 @@ def _facts(history: History, threshold: float) -> dict[str, Any]:
         "metric": history.metric.name,
         "judged": history.judged,
         "worse": history.worse(threshold),
+        "accepted": history.accepted,
         "points": _points(history),
         "changes": [
             {
@@ -115,7 +154,9 @@ def _lines(history: History, threshold: float) -> Iterator[str]:
         besides = "; ".join(history.differs(change)) or "the records name nothing else that changed"
         yield f"    {day}: {100 * (estimate.ratio - 1):+.1f} %{span}{when}; {besides}"
     if history.worse(threshold):
-        yield f"    worse: by more than {100 * threshold:g} %"
+        yield f"    worse: by more than {100 * threshold:g} %" + (
+            f"; accepted by {history.accepted}" if history.accepted else ""
+        )
 
 
 def _day(point: Moment) -> str:

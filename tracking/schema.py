@@ -68,6 +68,8 @@ UPLOADED = "mlproject.uploaded"
 UPLOADED_AT = "mlproject.uploaded_at"
 #: Tells whether a run's metrics and tags are still those of its record: `content.figures_digest`.
 FIGURES = "mlproject.figures"
+#: On a run of a level that is worse and meant: who accepted it, and why.
+ACCEPTED = "mlproject.accepted"
 #: Tags that no record has: what an upload, a report or a profile's upload adds to a run.
 BESIDE_RECORD = frozenset(
     (
@@ -79,6 +81,7 @@ BESIDE_RECORD = frozenset(
         ROOF,
         ROOF_RECORD_ID,
         PRICE,
+        ACCEPTED,
     )
 )
 #: How such metrics begin.

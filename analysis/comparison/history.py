@@ -73,6 +73,17 @@ class History:
             if ours[name] != theirs[name]
         )
 
+    @property
+    def newest(self) -> tuple[Run, ...]:
+        """The runs of the newest level."""
+        first = self.levels[-1][0]
+        return tuple(run for point in self.points[first:] for run in point.runs)
+
+    @property
+    def accepted(self) -> str | None:
+        """Who accepted the newest level, and why."""
+        return next((run.accepted for run in reversed(self.newest) if run.accepted), None)
+
     def worse(self, threshold: float) -> bool:
         """Return whether the newest level is worse than the one before by more than a share."""
         if not self.changes:

@@ -59,6 +59,7 @@ class Run(Configured):
     metrics: Mapping[str, float]
     sample: Sample = "image"  # what a batch has `batch_size` of
     campaign: str | None = None
+    accepted: str | None = None  # who meant its level, though worse than before, and why
     user: str | None = None  # who measured or uploaded it; a server alone knows
     software: Mapping[str, str] = field(default_factory=dict)  # may differ, and is no setting
     started: datetime | None = None  # UTC; None where its source does not say

@@ -63,7 +63,7 @@ class RecordSet:
     unreadable: list[str] = field(default_factory=list)
     imported: list[ImportedRecord] = field(default_factory=list)
     traces: list[TraceRecord] = field(default_factory=list)
-    users: dict[str, str] = field(default_factory=dict)  # record id -> who, by its run
+    tags: dict[str, Mapping[str, str]] = field(default_factory=dict)  # record id -> its run's
 
     @classmethod
     def of(
@@ -135,9 +135,13 @@ class RecordSet:
             for one in self.imported
         )
         runs = [*placed, *sorted(imported, key=Run.order)]
-        if self.users:
-            runs = [replace(run, user=self.users.get(f"{run.record_id}")) for run in runs]
-        return distinguished(runs)
+        tagged = [(run, self.tags.get(f"{run.record_id}", {})) for run in runs]
+        return distinguished(
+            [
+                replace(run, user=tags.get(schema.USER), accepted=tags.get(schema.ACCEPTED))
+                for run, tags in tagged
+            ]
+        )
 
 
 def _numbered(record: OfMachine, kinds: Mapping[str, Sequence[Environment]]) -> OfMachine:
@@ -269,8 +273,7 @@ class Pulled:
             pulled.record_ids[run.run_id] = record.record_id
             if record.record_id not in records.run_ids:  # uploaded twice: one measurement
                 records.run_ids[record.record_id] = run.run_id
-                if schema.USER in run.tags:
-                    records.users[record.record_id] = run.tags[schema.USER]
+                records.tags[record.record_id] = run.tags
                 records.add(record)
         return pulled
 
