@@ -414,6 +414,8 @@ def _facts(env: Environment) -> dict[str, str | None]:
     found = {name: value for name, value in found.items() if name not in _NOT_SHOWN}
     found |= {"NCCL": env.packages.get("nccl"), "variables": env.variables_set}
     found["commit"] = env.git_commit and env.git_commit[:12] + " (changed)" * bool(env.git_dirty)
+    if env.device.backend == "cpu":  # the libraries that came with torch did nothing there
+        found |= dict.fromkeys(("cuda", "cudnn", "NCCL"))
     words = {}
     for name, value in found.items():
         shown = None if value is None else f"{value}"
