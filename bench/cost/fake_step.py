@@ -31,7 +31,7 @@ from bench.records import MathMode, MemoryFootprint, Phase, StepSpec
 from bench.training.precision import AmpBf16, AmpFp16, Fp32, keep_depthwise_in_fp32
 from bench.training.step import Phases, TrainingStep, make_optimizer
 from bench.training.workloads import Workload, find_workload
-from bench.training.workloads.own import OwnStep
+from bench.training.workloads.images import OwnStep
 
 _ALLOCATE = frozenset({torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default})
 _TORCH_LOG = logging.getLogger("torch._subclasses.fake_tensor")

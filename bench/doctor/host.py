@@ -15,8 +15,13 @@ from bench.machine import environment, surroundings
 from bench.machine.cpu import PackageEnergy
 from bench.machine.gpu_drivers import compute_capability
 from bench.machine.probes import ROOT, UnknownFactError, open_nvml, text_of, value_or_none
-from bench.profilers.ncu.complaints import counter_permission, permission_remedy
-from bench.profilers.ncu.tool import RefusalError, find_ncu, require_chip
+from bench.profilers.ncu.tool import (
+    RefusalError,
+    counter_permission,
+    find_ncu,
+    permission_remedy,
+    require_chip,
+)
 from bench.profilers.perf import find_obstacle
 
 _GB = 1e9

@@ -1,10 +1,15 @@
-"""Measures in a fresh worker process and makes a record on disk of what the worker saw."""
+"""Measures in a fresh worker, or in a script of others, and makes a record of what it saw."""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
+import re
+import shlex
+import shutil
+import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,9 +17,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from bench.config import RunConfig
-from bench.errors import Unknown
+from bench.errors import Unknown, UserError
 from bench.launcher.device_lock import crowding
-from bench.launcher.watch import WorkerWatch
+from bench.launcher.watch import ScriptWatch, WorkerWatch
 from bench.records import (
     Account,
     CeilingsRecord,
@@ -23,7 +28,6 @@ from bench.records import (
     KernelTotals,
     OpTime,
     Outcome,
-    ProcessFigures,
     ProfileRecord,
     RunRecord,
     Telemetry,
@@ -55,13 +59,11 @@ def launch_measurement(
     job = Job(config=config)
     folder.write(folder.config, job)
     if crowded := crowding(config):
-        refused, why = Account.of_none("unsupported", crowded), Unknown(crowded)
-        return finish_run(folder, config, datetime.now(timezone.utc), refused, why, why)
+        refused, now = Account.of_none("unsupported", crowded), datetime.now(timezone.utc)
+        return finish_run(folder, config, now, refused, Unknown(crowded))
     prepares = while_preparing if config.world_size == 1 else None
     watch = WorkerWatch(job, folder, on_event, while_preparing=prepares)
-    account = watch.wait()
-    telemetry = watch.window_telemetry(account.measurement)
-    return finish_run(folder, config, watch.started, account, watch.figures(), telemetry)
+    return finish_run(folder, config, watch.started, watch.wait(), watch)
 
 
 def take_part(config: RunConfig, on_event: OnEvent = ignore) -> tuple[Outcome, str | None]:
@@ -89,8 +91,92 @@ def launch_ceilings(
     folder.write(folder.config, job)
     watch = WorkerWatch(job, folder, on_event)
     account = watch.wait()
-    telemetry = watch.telemetry_between("device", "ended")
-    return finish_roofs(folder, watch.started, account, telemetry)
+    return finish_roofs(folder, watch.started, account, watch.telemetry_between("device", "ended"))
+
+
+#: Values of options that are nobody's business, but no numbers; keys that are known as such.
+_WORD = r"[\w.-]*(?:key|token|secret|passw(?:or)?d|pwd|auth)"
+_SECRET = re.compile(
+    rf"((?<!\S)(?:-{_WORD} +|{_WORD}=))(?![\d.]+(?: |$))(?:'[^']*'|\S+)"
+    r"|()\S*(?:://[^/ ]*@|\b(?:hf_|sk-|gh[pousr]_)\w{8})\S*",
+    re.IGNORECASE,
+)
+#: What ends a script, and by what batch systems ask for a checkpoint.
+_PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+
+
+def script_of(command: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the name of the script in a command, or of the module behind -m, and its arguments.
+
+    Raises `UserError` for a command that cannot be run.
+    """
+    if shutil.which(command[0]) is None:
+        raise UserError(f"{command[0]!r}: no such program; give the command that trains")
+    after_m = [number + 1 for number, word in enumerate(command[:-1]) if word == "-m"]
+    files = [number for number, word in enumerate(command) if word.endswith(".py")]
+    place = (files[:1] or after_m[-1:] or [0])[0]
+    return Path(command[place]).name, command[place + 1 :]
+
+
+def begin_script(
+    config: RunConfig,
+    folder: RecordFolder,
+    script: tuple[str, Sequence[str]],
+    seconds: float,
+    *,
+    keep_going: bool = False,
+    samples_per_step: int | None = None,
+    step_of: str | None = None,
+) -> Job:
+    """Note in `folder` what this process measures of a script, from now on and until when.
+
+    `config` has the labels.
+    """
+    name, arguments = script
+    task = {
+        "seconds": f"{seconds:g}",
+        "deadline_s": f"{time.perf_counter() + seconds}",
+        "keep_going": "true" if keep_going else "",
+        "samples_per_step": f"{samples_per_step or ''}",
+        "step_of": step_of or "",
+        "arguments": _SECRET.sub(r"\1(left out)", shlex.join(arguments)),
+    }
+    job = Job(config=config.model_copy(update={"arch": f"script:{name}"}), task=task)
+    folder.claim(os.getpid())
+    folder.write(folder.config, job)
+    return job
+
+
+def launch_script(
+    command: Sequence[str],
+    config: RunConfig,
+    folder: RecordFolder,
+    on_event: OnEvent,
+    seconds: float,
+    **how: Any,
+) -> tuple[RunRecord, int]:
+    """Run a command, let its first process that trains measure itself, and leave the record.
+
+    `config` and `how` are as of `begin_script`. Returns the record and the command's exit code: 0
+    where it was ended after its measurement. Its output is its own. Signals are passed on.
+    """
+    job = begin_script(config, folder, script_of(command), seconds, **how)
+    watch = ScriptWatch(command, job, folder, on_event)
+    before = {
+        number: signal.signal(number, watch.pass_on)
+        for name in _PASSED_ON
+        if (number := getattr(signal, name, None)) is not None
+    }
+    try:
+        account = watch.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if watch.was_cut and account.outcome == "ok":
+        account = account.replaced(outcome="interrupted", reason="interrupted from outside")
+    account = account.replaced(script={"arguments": job.task["arguments"], **account.script})
+    config = folder.read_job(recorded=True).config
+    return finish_run(folder, config, watch.started, account, watch), watch.exit_code
 
 
 def finish_run(
@@ -98,10 +184,12 @@ def finish_run(
     config: RunConfig,
     created: datetime,
     account: Account,
-    process: ProcessFigures | Unknown,
-    telemetry: Telemetry | Unknown,
+    seen: WorkerWatch | Unknown,
 ) -> RunRecord:
-    """Write the record of a measurement, with its exports, and return it."""
+    """Write the record of a measurement, with its exports, and return it.
+
+    `seen` is what watched its process from outside, or why nothing did.
+    """
     outcome, reason = failure_cause(folder, account.outcome, account.reason, config.world_size)
     parts = ("resolved", "measurement", "environment", "complexity", "ops", "script")
     record = RunRecord.of(
@@ -113,8 +201,8 @@ def finish_run(
         config_id=config.config_id,
         outcome=outcome,
         reason=reason,
-        process=process,
-        telemetry=telemetry,
+        process=seen and seen.figures(),
+        telemetry=seen and seen.window_telemetry(account.measurement),
         **{name: getattr(account, name) for name in parts},
     )
     whole = _closed(folder, record)

@@ -309,7 +309,7 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
         return None if account is None else finish_roofs(folder, created, account, why)
     why = Unknown("the launching process ended before the measurement did")
     account = account or Account.of_none("interrupted", why.reason)
-    return finish_run(folder, job.config, created, account, why, why)
+    return finish_run(folder, job.config, created, account, why)
 
 
 def _recovered_profile(folder: RecordFolder, config: RunConfig, created: datetime) -> ProfileRecord:

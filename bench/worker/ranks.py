@@ -24,8 +24,7 @@ from bench.records.job import RankAccount
 from bench.records.journal import JournalWriter
 from bench.training.team import DdpTeam
 from bench.worker.attempt import outcome_of
-from bench.worker.measurement import MeasurementAttempt
-from bench.worker.profile import ProfileAttempt
+from bench.worker.measurement import MeasurementAttempt, ProfileAttempt
 from bench.worker.step_setup import ReadyStep
 
 if TYPE_CHECKING:

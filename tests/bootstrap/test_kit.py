@@ -128,7 +128,7 @@ def test_without_mlflow_records_stay_on_disk_and_nobody_is_promised_more(
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("commands.ceilings.launch_ceilings", stop)
+    monkeypatch.setattr("commands.run.launch_ceilings", stop)
     code = mlproject.main(["ceilings", "--backend", "cpu", "--records", str(tmp_path), *given])
     assert code == (2 if given else 130)  # refused before anything is measured
     refusal = "--track: this environment has no MLflow; leave it out"

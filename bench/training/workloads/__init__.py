@@ -113,7 +113,7 @@ def _found(arch: str, image_size: int | None, seq_len: int | None) -> Workload:
 
         return hf_workload(name, image_size=image_size, seq_len=seq_len)
     if source == "own":
-        from bench.training.workloads.own import own_workload
+        from bench.training.workloads.images import own_workload
 
         return own_workload(name, image_size)
     from bench.training.workloads.images import torchvision_workload
