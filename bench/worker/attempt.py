@@ -134,21 +134,30 @@ def outcome_of(work: Callable[[], None]) -> tuple[Outcome, str | None]:
     """
     try:
         work()
-    except KeyboardInterrupt:
-        return "interrupted", "interrupted from outside"
-    except SystemExit as error:
-        return "crashed", f"the code that was measured ended the process: sys.exit({error.code!r})"
-    except UnsupportedError as error:
-        return "unsupported", str(error)
-    except UserError as error:
-        return "refused", str(error)
-    except Exception as error:
-        if _NOT_DETERMINISTIC in str(error):
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        outcome, reason = outcome_by(error)
+        if outcome in ("oom", "crashed") and isinstance(error, Exception):
+            traceback.print_exc()
+        return outcome, reason
+    return "ok", None
+
+
+def outcome_by(error: BaseException) -> tuple[Outcome, str]:
+    """Return the outcome of what has ended by `error`, and the reason in one line."""
+    match error:
+        case KeyboardInterrupt():
+            return "interrupted", "interrupted from outside"
+        case UnsupportedError():
+            return "unsupported", str(error)
+        case UserError():
+            return "refused", str(error)
+        case Exception() if _NOT_DETERMINISTIC in str(error):
             what = str(error).strip().partition("\n")[0].partition(", but")[0]
             return "unsupported", f"deterministic=true: {what}; use deterministic=false"
-        traceback.print_exc()
-        return ("oom" if _is_out_of_memory(error) else "crashed"), reason_of(error)
-    return "ok", None
+        case Exception():
+            return ("oom" if _is_out_of_memory(error) else "crashed"), reason_of(error)
+    code = error.code if isinstance(error, SystemExit) else type(error).__name__
+    return "crashed", f"the code that was measured ended the process: sys.exit({code!r})"
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -8,7 +8,6 @@ step the hook lets it go on.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import statistics
 import sys
@@ -36,7 +35,7 @@ from bench.records.journal import JournalWriter
 from bench.training.devices import Device, open_device
 from bench.training.team import Team
 from bench.training.window import Window, compiled_graphs
-from bench.worker.attempt import outcome_of
+from bench.worker.attempt import outcome_by
 from bench.worker.script_model import Training
 
 #: Of the seconds that are left for the window: before the warm-up, which has a third of that, and
@@ -135,7 +134,10 @@ class ScriptMeter:
         self.has_ended, self.is_timing = True, False
         if self._steps is not None:
             self._steps.close()
-        outcome, reason = _outcome_of(None if self._whole else error)
+        outcome: Outcome = "ok"
+        reason: str | None = None
+        if error is not None and not self._whole:
+            outcome, reason = outcome_by(error)
         if not self._whole and self._cut(why) == 0 and outcome == "ok":
             outcome = "refused"
             reason = f"{why} after {self._done} steps, before one was measured: it needs more time"
@@ -263,15 +265,6 @@ def _ranks() -> tuple[int, int]:
     world = distributed.get_world_size()
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     return local, max(world // local, 1)
-
-
-def _outcome_of(error: BaseException | None) -> tuple[Outcome, str | None]:
-    def again() -> None:
-        if error is not None:
-            raise error
-
-    with contextlib.redirect_stderr(io.StringIO()):  # the script prints its traceback itself
-        return outcome_of(again)
 
 
 def _script_code() -> ModelCode | Unknown:

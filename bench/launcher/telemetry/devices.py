@@ -216,15 +216,11 @@ class AbsentDevice(Source):
 
     def __init__(self, energy: Unknown, rest: Unknown, series: tuple[str, ...] = ()) -> None:
         self._reading = Reading(dict.fromkeys(series, rest), energy, rest, rest)
-        self._rest = rest
+        self._others = rest
 
     @override
     def read(self) -> Reading:
         return self._reading
-
-    @override
-    def foreign_processes(self) -> Unknown:
-        return self._rest
 
 
 class RaplSource(Source):
@@ -235,6 +231,7 @@ class RaplSource(Source):
 
     name = "rapl"
     measures_device = True
+    _others = Unknown("a CPU is shared: see cpu_utilization_percent")
 
     def __init__(self, root: Path = ROOT, clock: Clock = time.perf_counter) -> None:
         self._clock = clock
@@ -251,10 +248,6 @@ class RaplSource(Source):
             if last is not None and now > last[0]:
                 values["cpu_package_power_w"] = (energy_j - last[1]) / (now - last[0])
         return Reading(values, energy_j, _NOT_OF_CPUS, _NOT_OF_CPUS)
-
-    @override
-    def foreign_processes(self) -> Unknown:
-        return Unknown("a CPU is shared: see cpu_utilization_percent")
 
 
 #: Bits of nvmlDeviceGetCurrentClocksEventReasons that lower the clock against the program's
@@ -404,6 +397,7 @@ class AmdSource(Source):
 
     name = "amdsmi"
     measures_device = True
+    _others = _NOT_OF_AMD
 
     def __init__(self, smi: Any, uuid: str) -> None:
         self._smi = smi
@@ -415,7 +409,3 @@ class AmdSource(Source):
         energy_j = probe(_amd_energy_j, self._smi, self._card)
         values = {name: probe(read, self._smi, self._card) for name, read in _AMD_READERS.items()}
         return Reading(values, energy_j, _NOT_OF_AMD, _NOT_OF_AMD)
-
-    @override
-    def foreign_processes(self) -> Unknown:
-        return _NOT_OF_AMD
