@@ -23,6 +23,7 @@ from PIL import Image, ImageDraw
 from bench.config import user_path
 from bench.errors import UserError
 from bench.images.folder import claimed
+from bench.records.folders import write_atomically
 
 Plane = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -185,9 +186,8 @@ def _paint(
         for image, file in missing:
             if stopped.is_set():
                 break
-            unfinished = file.with_name(f"{file.name}.part")
-            unfinished.write_bytes(draw_photo(look, np.random.default_rng([seed, number, image])))
-            unfinished.replace(file)
+            photo = draw_photo(look, np.random.default_rng([seed, number, image]))
+            write_atomically(file, photo, durable=False)
             on_image()
         return len(missing)
 

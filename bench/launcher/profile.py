@@ -14,10 +14,9 @@ from bench.config import RunConfig
 from bench.errors import Unknown, UserError, one_line
 from bench.launcher.measurement import failure_cause, finish_roofs, finish_run, write_exports
 from bench.launcher.watch import WorkerWatch
-from bench.profilers.base import Attempt, Section, Tool
+from bench.profilers.base import Attempt, Section, Tool, TorchTool
 from bench.profilers.ncu import NcuTool
 from bench.profilers.ncu.read import read_counters
-from bench.profilers.ops import TorchTool
 from bench.profilers.perf import PerfTool
 from bench.records import (
     Account,

@@ -107,10 +107,13 @@ class WorkerWatch:
             {**project_environment(), **allocator, **(environment or {})},
             subprocess.PIPE if while_preparing else subprocess.DEVNULL,
         )
-        if while_preparing is not None:
-            threading.Thread(
-                target=_call_and_close, args=(while_preparing, popen), daemon=True
-            ).start()
+        if prepare := while_preparing:
+
+            def call_and_close() -> None:
+                with cast(IO[bytes], popen.stdin):
+                    prepare()
+
+            threading.Thread(target=call_and_close, daemon=True).start()
         self._process = WatchedProcess(popen)
         folder.claim(os.getpid(), popen.pid)
         self._sampler.add(HostSource(popen.pid))
@@ -335,11 +338,6 @@ def _last_words(console: str) -> str:
     said = [line for line in lines if not line.startswith(("frame #", "Exception raised from"))]
     thrown = [line for line in said if line.startswith("what():")]
     return (thrown or said or [""])[-1]
-
-
-def _call_and_close(while_preparing: Callable[[], object], popen: subprocess.Popen[bytes]) -> None:
-    with cast(IO[bytes], popen.stdin):
-        while_preparing()
 
 
 def project_environment() -> dict[str, str]:

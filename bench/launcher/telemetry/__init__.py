@@ -2,5 +2,3 @@
 
 from bench.launcher.telemetry.devices import HostSource, device_source
 from bench.launcher.telemetry.sampler import Devices, Reading, Sampler, Source
-
-__all__ = ["Devices", "HostSource", "Reading", "Sampler", "Source", "device_source"]
