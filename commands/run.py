@@ -13,8 +13,8 @@ from bench.config import RunConfig, parse_config, rate_unit
 from bench.config.parsing import node_rank
 from bench.errors import UserError
 from bench.launcher.device_lock import crowding, device_names, exclusive
-from bench.launcher.from_python import find_ceilings
 from bench.launcher.measurement import (
+    find_ceilings,
     launch_ceilings,
     launch_measurement,
     launch_script,

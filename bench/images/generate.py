@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw
 
 from bench.config import user_path
 from bench.errors import UserError
-from bench.images.folder import claimed
+from bench.images import claimed
 from bench.records.folders import write_atomically
 
 Plane = NDArray[np.float32]

@@ -15,7 +15,7 @@ import pytest
 from refusals import refusal
 
 import mlproject
-from bench.doctor.installation import package_checks
+from bench.doctor.checks import package_checks
 from bench.machine.repository import code_id, repository_facts
 from bootstrap import kit as kits
 from bootstrap.setup import Place, SetupError
