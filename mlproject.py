@@ -122,15 +122,14 @@ def _version() -> str:
         return "of this folder, not installed"
 
 
-def _dashed(name: str) -> str:
-    """Option names as MLflow passes on those that MLproject does not declare: --batch_size."""
-    return name.replace("_", "-")
-
-
 @click.group(
     cls=_Commands,
     epilog=f"Exit codes: {'; '.join(f'{code} {what}' for code, what in EXIT_CODES.items())}.",
-    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _dashed},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        # MLflow passes on options that MLproject does not declare as --batch_size
+        "token_normalize_func": lambda name: name.replace("_", "-"),
+    },
 )
 @click.version_option(_version(), package_name="mlproject")
 def cli() -> None:

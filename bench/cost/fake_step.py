@@ -109,7 +109,7 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
             batch = workload.batch(spec.batch_size)
             for _ in range(grad_accum_steps):
                 step.accumulate(batch)
-            gradients_bytes = _sizes_bytes(p.grad for p in model.parameters() if p.grad is not None)
+            gradients_bytes = sizes_bytes(p.grad for p in model.parameters() if p.grad is not None)
             step.update()
             lasting = [*map(tracer.values.read, (*weights, *state))]
     return RecordedStep(
@@ -117,9 +117,9 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         activations=sum(saved.elements.values()),
         memory=MemoryFootprint(
-            weights_bytes=_sizes_bytes(model.parameters()) + sum(saved.copies_bytes.values()),
+            weights_bytes=sizes_bytes(model.parameters()) + sum(saved.copies_bytes.values()),
             gradients_bytes=gradients_bytes,
-            optimizer_bytes=_sizes_bytes(state),
+            optimizer_bytes=sizes_bytes(state),
             activations_bytes=sum(saved.sizes_bytes.values()),
         ),
         workload=workload,
@@ -282,7 +282,8 @@ def quiet_torch() -> Iterator[None]:
         _TORCH_LOG.setLevel(level)
 
 
-def _sizes_bytes(tensors: Iterable[torch.Tensor]) -> int:
+def sizes_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of all elements."""
     return sum(tensor.nbytes for tensor in tensors)
 
 

@@ -186,8 +186,6 @@ class ProfileAttempt(Attempt):
         self._tool: ToolName = self.job.tool or "torch"
         self.not_given = f"{self._tool} does not give it to the worker"
         self._setup = StepSetup(self.job.config, journal, team)
-        #: By the fields of `Account`.
-        self._found: dict[str, Any] = {}
 
     @override
     def run(self) -> None:
@@ -204,7 +202,7 @@ class ProfileAttempt(Attempt):
             "resolved": setup.resolved,
             "environment": probe(setup.environment, self.folder),
             "complexity": probe(setup.complexity),
-            **self._found,
+            **self.found,
         }
 
     def _torch(self, ready: ReadyStep) -> None:
@@ -215,14 +213,14 @@ class ProfileAttempt(Attempt):
         """
         look = partial(work_set, ready.step, ready.device)
         # of several ranks one that goes on after a failure is no longer in step with the others
-        self._found["work"] = look() if ready.config.world_size > 1 else probe(look)
+        self.found["work"] = look() if ready.config.world_size > 1 else probe(look)
         is_first = ready.team.shard.rank == 0
         try:
             ops = ready.profile_ops(5, Path(self.job.task["trace"]) if is_first else None)
         except UserError as error:  # kernels may not be seen; counters perhaps may
-            self._found["ops"] = Unknown(str(error))
+            self.found["ops"] = Unknown(str(error))
         else:
-            self._found |= {"ops": ops, "iterations": ops.iterations}
+            self.found |= {"ops": ops, "iterations": ops.iterations}
 
     def _ncu(self, ready: ReadyStep) -> None:
         """Nsight Compute replays the kernels of one step; its time is not the training's."""
@@ -230,14 +228,14 @@ class ProfileAttempt(Attempt):
             ready.step()
             ready.device.synchronize()
         replays = Unknown("ncu replays each kernel: the time says nothing of training")
-        self._found |= {"iterations": 1, "window_s": replays}
+        self.found |= {"iterations": 1, "window_s": replays}
 
     def _perf(self, ready: ReadyStep) -> None:
         with counting(self.job.task):
             begin = time.perf_counter()
             ready.measure()
-            self._found["window_s"] = time.perf_counter() - begin
-        self._found["iterations"] = len(ready.window.data_wait_s)
+            self.found["window_s"] = time.perf_counter() - begin
+        self.found["iterations"] = len(ready.window.data_wait_s)
 
 
 @contextmanager
