@@ -405,11 +405,9 @@ def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
 
 
 def _is_of(backend: str, card: Mapping[str, Any] | None, device: DeviceInfo) -> bool:
-    if backend == "auto":
-        meant = device.backend == "cuda" if card is not None else device.backend != "cuda"
-    else:
-        meant = device.backend == backend
-    if not meant or device.backend != "cuda":
+    on_card = device.backend == "cuda"
+    meant = device.backend == backend if backend != "auto" else on_card == (card is not None)
+    if not meant or not on_card:
         return meant
     return (
         card is not None

@@ -123,9 +123,11 @@ def outcome_of(work: Callable[[], None]) -> tuple[Outcome, str | None]:
     return "ok", None
 
 
-def outcome_by(error: BaseException) -> tuple[Outcome, str]:
+def outcome_by(error: BaseException | None) -> tuple[Outcome, str | None]:
     """Return the outcome of what has ended by `error`, and the reason in one line."""
     match error:
+        case None:
+            return "ok", None
         case KeyboardInterrupt():
             return "interrupted", "interrupted from outside"
         case UnsupportedError():
