@@ -44,8 +44,8 @@ from bench.records import (
 )
 from bench.records.environment import instruction_limits, same_power_limit
 from bench.records.folders import DEFAULT_RECORDS, RecordFolder, readable_records, write_atomically
-from bench.records.job import RankAccount
 from bench.records.journal import OnEvent, ignore
+from bench.records.measurement import RankAccount
 from bench.records.run_verdict import judge
 
 R = TypeVar("R", RunRecord, CeilingsRecord)

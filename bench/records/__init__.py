@@ -28,15 +28,17 @@ from bench.records.environment import (
     Series,
     Telemetry,
 )
-from bench.records.job import Account, Job, RankAccount
 from bench.records.measurement import (
+    Account,
     CacheRoof,
     Ceiling,
     CeilingSample,
     CeilingsRecord,
     DistributedFigures,
     ImportedRecord,
+    Job,
     Measurement,
+    RankAccount,
     RankFigures,
     RunRecord,
 )

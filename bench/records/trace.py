@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from bench.config import Sample
+from bench.config import THROUGHPUT, Sample, rate_metric
 from bench.config.resolved import MathMode
 from bench.records.base import Count, Facts, Phase, PositiveCount, PositiveRate, Record, Seconds
 from bench.records.profile import Counters
@@ -109,7 +109,7 @@ class TraceRecord(Facts):
     arch: str | None  # with batch size and precision, as given by who read it
     batch_size: PositiveCount | None
     precision: str | None
-    sample: Sample = "image"  # what a batch has `batch_size` of
+    sample: Sample = "image"  # what a batch has `batch_size` of; records of before say nothing
     throughput_samples_per_s: PositiveRate | None
     step_time_s: Seconds  # from the end of a step on the device to the next one's
     step_flops: Count | None  # of the model's training step, with its bytes
@@ -121,3 +121,30 @@ class TraceRecord(Facts):
     counters: Counters | None  # added up over the kernels that the trace has them of
     steps: tuple[TracedStep, ...]
     ops: tuple[TracedOp, ...]  # longest first
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_today(cls, data: Any) -> Any:
+        """Read what `_as_written` wrote, and records in which every sample is an image."""
+        return _renamed(data, _OF_IMAGES, THROUGHPUT) if isinstance(data, dict) else data
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write images under the names that they always had: a trace's id follows from its text."""
+        written: dict[str, Any] = handler(self)
+        if self.sample != "image":
+            return written
+        written.pop("sample", None)
+        return _renamed(written, THROUGHPUT, _OF_IMAGES)
+
+
+_OF_IMAGES = rate_metric("image")
+
+
+def _renamed(record: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    """Return a trace's record with one of its facts under another name, in its place."""
+    found = {new if name == old else name: value for name, value in record.items()}
+    if isinstance(found.get("missing"), dict):
+        missing = found["missing"].items()
+        found["missing"] = {new if name == old else name: why for name, why in missing}
+    return found

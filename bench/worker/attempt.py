@@ -14,7 +14,7 @@ from typing_extensions import override
 from bench.errors import UnsupportedError, UserError
 from bench.machine.environment import read_environment
 from bench.machine.probes import reason_of
-from bench.records import Account, Backend, Outcome
+from bench.records import Account, Outcome
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.training.devices import open_device
@@ -76,16 +76,13 @@ class Attempt(ABC):
         self.folder.write(self.folder.worker, account)
 
 
-_BACKENDS: tuple[Backend, ...] = ("cuda", "mps", "cpu")
-
-
 class MachineAttempt(Attempt):
     """Gives the environment of every device that can be opened."""
 
     @override
     def run(self) -> None:
         here, label = self.folder.path, self.job.config.env
-        for backend in _BACKENDS:
+        for backend in ("cuda", "mps", "cpu"):
             with suppress(UnsupportedError):
                 one = read_environment(open_device(backend).info(), here, label)
                 self.found["environments"] = (*self.found.get("environments", ()), one)
