@@ -51,7 +51,7 @@ PURPOSES = {
 }
 COMMANDS = {name: line for commands in PURPOSES.values() for name, line in commands.items()}
 #: Commands in the module of another.
-_ELSEWHERE = {"pull": "report"}
+_ELSEWHERE = {"pull": "report", **dict.fromkeys(("watch", "ceilings", "profile"), "run")}
 
 
 class _Commands(click.Group):
@@ -84,8 +84,8 @@ def watch(
     """
     from torch.optim import optimizer
 
-    from bench.launcher.measurement import finish_run
-    from bench.launcher.script import begun, script_job
+    from bench.config import RunConfig
+    from bench.launcher.measurement import begin_script, finish_run
     from bench.records.folders import RecordFolder
     from bench.worker.script import ScriptMeter
 
@@ -94,8 +94,8 @@ def watch(
         yield seen
         return
     folder, name = RecordFolder.create(Path(records)), Path(sys.argv[0]).name or "python"
-    how: dict[str, Any] = {"keep_going": True, "samples_per_step": samples_per_step}
-    begun(script_job(name, sys.argv[1:], seconds, **how), folder)
+    script, how = (name, sys.argv[1:]), {"keep_going": True, "samples_per_step": samples_per_step}
+    begin_script(RunConfig(), folder, script, seconds, **how)
     meter, error = ScriptMeter(folder), None
     hooks = (
         optimizer.register_optimizer_step_pre_hook(meter.before),
@@ -111,7 +111,7 @@ def watch(
             hook.remove()
         account = meter.close(error, why="the block ended")
         config, alone = folder.read_job(recorded=True).config, Unknown("a block watches itself")
-        seen.record = finish_run(folder, config, created, account, alone, alone)
+        seen.record = finish_run(folder, config, created, account, alone)
 
 
 def _version() -> str:
@@ -122,15 +122,14 @@ def _version() -> str:
         return "of this folder, not installed"
 
 
-def _dashed(name: str) -> str:
-    """Option names as MLflow passes on those that MLproject does not declare: --batch_size."""
-    return name.replace("_", "-")
-
-
 @click.group(
     cls=_Commands,
     epilog=f"Exit codes: {'; '.join(f'{code} {what}' for code, what in EXIT_CODES.items())}.",
-    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _dashed},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        # MLflow passes on options that MLproject does not declare as --batch_size
+        "token_normalize_func": lambda name: name.replace("_", "-"),
+    },
 )
 @click.version_option(_version(), package_name="mlproject")
 def cli() -> None:

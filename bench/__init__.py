@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bench.config import RunConfig
     from bench.cost.count_step import count_step
     from bench.errors import UserError
-    from bench.launcher.from_python import measure, measure_roofs
+    from bench.launcher.measurement import measure, measure_roofs
     from bench.records import CeilingsRecord, RunRecord
     from bench.records.folders import read_records
 
@@ -35,8 +35,8 @@ _MODULES = {
     "RunRecord": "bench.records",
     "UserError": "bench.errors",
     "count_step": "bench.cost.count_step",
-    "measure": "bench.launcher.from_python",
-    "measure_roofs": "bench.launcher.from_python",
+    "measure": "bench.launcher.measurement",
+    "measure_roofs": "bench.launcher.measurement",
     "read_records": "bench.records.folders",
 }
 

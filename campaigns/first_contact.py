@@ -17,7 +17,7 @@ from typing import Any
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launcher.device_lock import device_names
-from bench.launcher.from_python import measure, measure_roofs
+from bench.launcher.measurement import measure, measure_roofs
 from bench.launcher.profile import launch_profile
 from bench.launcher.watch import project_environment
 from bench.profilers.ncu import NcuTool

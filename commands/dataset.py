@@ -50,7 +50,7 @@ class Subset(Answering):
     copy: bool = option("copy the images instead of linking to them")
 
     def _result(self) -> Result:
-        from bench.images.folder import subset_image_folder
+        from bench.images import subset_image_folder
 
         subset_image_folder(
             self.source,

@@ -1,26 +1,49 @@
-"""`mlproject run`: one configuration; per repeat a fresh worker, a record and a tracked run."""
+"""What measures: `run`, `watch`, `ceilings` and `profile`; each a record and a tracked run."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal, cast
 
 import click
 
-from bench.config import RunConfig, rate_unit, spelled
+from bench.config import RunConfig, parse_config, rate_unit, spelled
 from bench.config.parsing import node_rank
 from bench.errors import UserError
-from bench.launcher.device_lock import device_names, exclusive
-from bench.launcher.measurement import launch_measurement, take_part
-from bench.records import RunRecord
+from bench.launcher.device_lock import crowding, device_names, exclusive
+from bench.launcher.measurement import (
+    find_ceilings,
+    launch_ceilings,
+    launch_measurement,
+    launch_script,
+    script_of,
+    take_part,
+)
+from bench.launcher.profile import launch_profile
+from bench.records import CeilingsRecord, ProfileRecord, RunRecord, ToolName
 from bench.records.folders import RecordFolder
 from bench.records.journal import OnEvent
 from bench.records.metrics import rate_name, summary
 from commands import INTERRUPTED, OUTCOME_CODES
-from commands.console.options import Configured, Count, option
-from commands.console.output import Formatted, Result
-from commands.console.recorded import Measuring, import_upload, timed_record, verdict_fact
+from commands.console.options import (
+    Configured,
+    Count,
+    Seconds,
+    argument,
+    field_option,
+    note,
+    option,
+)
+from commands.console.output import Answering, Formatted, Result
+from commands.console.recorded import (
+    Measuring,
+    import_upload,
+    profile_facts,
+    timed_record,
+    verdict_fact,
+)
 
 _SHOWN = ("throughput_tokens_per_s", "iteration_time_ms_p50", "attained_gflops")
 
@@ -129,3 +152,145 @@ def run_facts(record: RunRecord) -> dict[str, Any]:
     if record.measurement is not None and record.measurement.ended_early is not None:
         facts["ended_early"] = record.measurement.ended_early
     return facts | verdict_fact(record.verdict)
+
+
+class Ceilings(Measuring, Answering):
+    """Measure this machine's roofs.
+
+    They are the matrix product per precision, and the bandwidth of memory and caches.
+    """
+
+    backend: Literal["auto", "cpu", "cuda", "mps"] = option("device to measure", "auto")
+    if_missing: bool = option(
+        "do nothing where --records holds roofs of this device and this torch already"
+    )
+
+    def _result(self) -> Result:
+        known = find_ceilings(self.records, self.backend) if self.if_missing else None
+        if known is not None:
+            folder = RecordFolder(self.records / known.record_id)
+            return self.finish(folder, known, roof_facts(known))
+        launch = partial(launch_ceilings, self.backend)
+        return self.measured("ceilings", launch, roof_facts, device_names(self.backend))
+
+
+def roof_facts(record: CeilingsRecord) -> dict[str, str]:
+    """Return the device and each of its roofs, or why there is none."""
+    facts = {"device": record.environment.device.name} if record.environment else {}
+    for ceiling in record.ceilings:
+        if ceiling.peak_flops_per_s is not None:
+            facts[f"roof {ceiling.math_mode}"] = f"{ceiling.peak_flops_per_s / 1e9:.4g} GFLOP/s"
+        if ceiling.peak_bytes_per_s is not None:
+            facts["roof memory"] = f"{ceiling.peak_bytes_per_s / 1e9:.4g} GB/s"
+    for roof in record.cache_roofs:
+        if roof.peak_bytes_per_s is not None:
+            facts[f"roof {roof.level}"] = f"{roof.peak_bytes_per_s / 1e9:.4g} GB/s"
+        else:
+            facts[f"no roof {roof.level}"] = roof.missing["peak_bytes_per_s"]
+    return facts | verdict_fact(record.verdict)
+
+
+class Profile(Configured, Measuring, Answering):
+    """Look inside one step: time per op, and the device's counters.
+
+    The profile of a configuration is a tracked run linked to the timed one.
+    Each tool examines a fresh worker after its warm-up: one step for ncu, a few for PyTorch's
+    profiler, the whole window for perf. A tool that was asked for by name and cannot work here ends
+    with 2.
+    """
+
+    tool: tuple[Literal["auto", "torch", "ncu", "perf"], ...] = option(
+        "torch: time per op; ncu: an NVIDIA GPU's counters; perf: a Linux CPU's; auto: torch, and "
+        "the counters that this machine has",
+        ("auto",),
+    )
+    of: str | None = option(
+        "profile the configuration of this record, and explain that run: its name in --records, "
+        "its folder, or its run's id in MLflow",
+        metavar="RECORD",
+    )
+
+    def _result(self) -> Result:
+        config, timed = self._asked()
+        if config.nodes > 1:
+            raise UserError(f"nodes={config.nodes}: a profile is of one machine; use nodes=1")
+        if config.data_only:
+            raise UserError(
+                "data_only=true: a profile looks at a training step; use data_only=false"
+            )
+        if crowded := crowding(config):
+            raise UserError(crowded)
+        names = None if "auto" in self.tool else cast(tuple[ToolName, ...], self.tool)
+
+        def launch(folder: RecordFolder, on_event: OnEvent) -> ProfileRecord:
+            return launch_profile(config, folder, names, timed, on_event)
+
+        def facts(record: ProfileRecord) -> dict[str, Any]:
+            ops = str(self.records / record.record_id / "ops.csv")
+            return profile_facts(record) | ({} if record.ops is None else {"ops": ops})
+
+        title = f"{config.arch} {config.precision}"
+        devices = device_names(config.backend, config.devices)
+        return self.measured(title, launch, facts, devices)
+
+    def _asked(self) -> tuple[RunConfig, RunRecord | None]:
+        if self.of is None:
+            return self.config(), None
+        if given := [name for name in self.settings if name in self.given]:
+            raise UserError(
+                f"{given[0]}={self.settings[given[0]]!r}: --of takes the configuration from the "
+                "record; give one or the other"
+            )
+        timed = timed_record(self.of, self.records, "of")
+        return timed.config, timed
+
+
+class Watch(Measuring):
+    """Measure a training script as it is, and end it after that.
+
+    COMMAND is what you type to train: mlproject watch -- python train.py --lr 0.1; or torchrun,
+    accelerate launch, python -m package. A step is from one optimizer.step() to the next, of
+    torch.optim. After the window some steps are profiled and counted. The exit code is the
+    script's own where it ends by itself with an error.
+    """
+
+    script: tuple[str, ...] = argument(
+        required=True, metavar="[--] COMMAND...", type=click.UNPROCESSED
+    )
+    seconds: Seconds = option("end the measurement, and the script, after this time", 120.0)
+    keep_going: bool = option("let the script run to its end after the measurement")
+    samples_per_step: Count | None = option(
+        "samples of a step and rank [default: the model's first input says it]"
+    )
+    step_of: str | None = option(
+        "a function of the script that is called once a step, where optimizers do not show it; "
+        "__main__:train_step for one of the script's own file",
+        metavar="MODULE:FUNCTION",
+    )
+    env: str = field_option("env")
+    campaign: str = field_option("campaign")
+
+    @classmethod
+    def command(cls) -> click.Command:
+        """Leave the options of the script to the script."""
+        made = super().command()
+        made.allow_interspersed_args = False
+        return made
+
+    def run(self) -> int:
+        """Run the script, and show what was measured when it has ended."""
+        config = parse_config({"env": self.env, "campaign": self.campaign})
+        (title, _), codes = script_of(self.script), []
+        names = ("seconds", "keep_going", "samples_per_step", "step_of")
+        how = {name: vars(self)[name] for name in names}
+
+        def launch(folder: RecordFolder, on_event: OnEvent) -> RunRecord:
+            record, code = launch_script(self.script, config, folder, on_event, **how)
+            codes.append(code)
+            return record
+
+        end = "runs to its end" if self.keep_going else "is ended after it"
+        note(f"{title} is measured for {self.seconds:g} s at most, and {end}")
+        result = self.measured(title, launch, run_facts, device_names("auto"), drawn=False)
+        shown = self.show(result)
+        return codes[0] or shown

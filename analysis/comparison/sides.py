@@ -23,7 +23,7 @@ from bench.records.step_settings import CODE, NO_SETTINGS, OF_SCRIPT
 from tracking import schema
 
 if TYPE_CHECKING:
-    from tracking.reading.pages import TrackedRun
+    from tracking.reading.tracked_runs import TrackedRun
 
 #: Those that most people need, in the order in which errors list them.
 _USUAL = ("env", "device", "campaign", "user", "arch", "precision", "batch_size", "verdict", "run",

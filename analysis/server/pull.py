@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bench.records.folders import WholeRecord
-    from tracking.reading.pages import RunColumns, TrackedRun
+    from tracking.reading.tracked_runs import RunColumns, TrackedRun
 
 #: Wraps the runs while their records come in, to show how many there are still to come.
 Watch = Callable[[Sequence["TrackedRun"]], Iterable["TrackedRun"]]
@@ -246,8 +246,7 @@ class Pulled:
     ) -> Pulled:
         """Return the runs of these kinds that match, with their records if `watch` is given."""
         from tracking.connection import Server
-        from tracking.reading.pages import RunColumns
-        from tracking.reading.tracked_runs import download_records, search_columns
+        from tracking.reading.tracked_runs import RunColumns, download_records, search_columns
 
         server = Server(tracking_uri, must_exist=True)
         search = partial(search_columns, server, refresh=refresh)

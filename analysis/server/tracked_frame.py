@@ -19,11 +19,11 @@ from bench.errors import Unknown
 from bench.records import ResolvedConfig, findings_text
 from bench.records.metrics import MEAN_SERIES, PHASES
 from tracking import schema
-from tracking.reading.pages import RunColumns
+from tracking.reading.tracked_runs import RunColumns
 
 if TYPE_CHECKING:
     from analysis.runs.run import Run
-    from tracking.reading.pages import TrackedRun
+    from tracking.reading.tracked_runs import TrackedRun
 
 #: Columns of the tags `mlproject.<column>`.
 _TAGS = (

@@ -6,7 +6,7 @@ import difflib
 import importlib.util
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -96,7 +96,7 @@ def find_hf_model(name: str) -> HfModel:
     base, task = _split_task(name)
     path = _config_path(base)
     config = None if path is None else _read(path)
-    model_type = _known_type(base) if config is None else _type_of(config)
+    model_type = _known_type(base) if config is None else str(config["model_type"])
     classes = {task: names[model_type] for task, names in _tasks().items() if model_type in names}
     if not classes:
         raise ValueError(f"{model_type} has no head for {', '.join(TASKS)}")
@@ -141,10 +141,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ValueError(f"{path} has no model_type: give a model's config.json")
     return config
-
-
-def _type_of(config: Mapping[str, Any]) -> str:
-    return str(config["model_type"])
 
 
 def _known_type(base: str) -> str:
@@ -310,44 +306,21 @@ def timm_architectures() -> tuple[str, ...]:
 def check_architecture(arch: str) -> str:
     """Return `arch`; raise `ValueError`, with the nearest names, if it cannot name a model."""
     source, name = split_arch(arch)
-    _CHECKS[source](name)
-    return arch
-
-
-def _check_own(name: str) -> None:
-    if not _CALLABLE.fullmatch(name):
-        raise ValueError("write your own model as module:callable, like mymodels.nets:tiny")
-
-
-def _check_script(name: str) -> None:
-    raise ValueError(f"a script is measured as it is: mlproject watch -- python {name}")
-
-
-def _check_torchvision(arch: str) -> None:
-    known = torchvision_architectures()
-    if not known:
-        raise ValueError("torchvision is not installed: run make setup")
-    if arch not in known:
-        hint = nearest(arch, known, "try resnet50, vgg16, mobilenet_v2")
+    if source == "hf":
+        find_hf_model(name)
+    elif source == "script":
+        raise ValueError(f"a script is measured as it is: mlproject watch -- python {name}")
+    elif source == "own":
+        if not _CALLABLE.fullmatch(name):
+            raise ValueError("write your own model as module:callable, like mymodels.nets:tiny")
+    elif source == "timm":
+        model = name.partition(".")[0]  # behind the dot: which weights, whose images it takes
+        if model not in (known := timm_architectures()):
+            usual = "try convnext_tiny, efficientnet_b0, vit_base_patch16_224"
+            raise ValueError(f"not a model of timm; {nearest(model, known, usual)}")
+    elif name not in (known := torchvision_architectures()):
+        if not known:
+            raise ValueError("torchvision is not installed: run make setup")
+        hint = nearest(name, known, "try resnet50, vgg16, mobilenet_v2")
         raise ValueError(f"not a torchvision classification model; {hint}")
-
-
-def _check_timm(name: str) -> None:
-    model = name.partition(".")[0]  # behind the dot: which weights, whose images it takes
-    known = timm_architectures()
-    if model not in known:
-        hint = nearest(model, known, "try convnext_tiny, efficientnet_b0, vit_base_patch16_224")
-        raise ValueError(f"not a model of timm; {hint}")
-
-
-def _check_hf(name: str) -> None:
-    find_hf_model(name)
-
-
-_CHECKS: dict[ModelSource, Callable[[str], None]] = {
-    "torchvision": _check_torchvision,
-    "timm": _check_timm,
-    "hf": _check_hf,
-    "own": _check_own,
-    "script": _check_script,
-}
+    return arch

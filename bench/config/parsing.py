@@ -66,20 +66,15 @@ _WANTED = {
 }
 
 
-def _wanted(kind: str, message: str, limits: dict[str, Any]) -> str:
-    if kind not in _WANTED:
-        return message.removeprefix("Value error, ")
-    return _WANTED[kind].format(**limits).replace("'", "")
-
-
 def _problems(error: ValidationError, values: dict[str, Any]) -> list[str]:
     """One phrase per wrong field: pydantic reports a union once per member, we say it once."""
     by_field: dict[str, list[str]] = {}
     for item in error.errors():
         field = str(item["loc"][0]) if item["loc"] else ""
-        by_field.setdefault(field, []).append(
-            _wanted(item["type"], item["msg"], item.get("ctx", {}))
-        )
+        wanted = item["msg"].removeprefix("Value error, ")
+        if item["type"] in _WANTED:
+            wanted = _WANTED[item["type"]].format(**item.get("ctx", {})).replace("'", "")
+        by_field.setdefault(field, []).append(wanted)
     phrases = []
     for field, messages in by_field.items():
         remedy = ", or ".join(dict.fromkeys(messages))

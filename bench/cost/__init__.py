@@ -22,8 +22,6 @@ from bench.records import Complexity, StepSpec
 from bench.records.complexity import ListedStep
 from bench.records.folders import cache_folder, write_atomically
 
-__all__ = ["cached_complexity", "cached_ops", "config_complexity"]
-
 Kept = TypeVar("Kept", Complexity, ListedStep)
 
 _BENCH = Path(__file__).resolve().parents[1]

@@ -31,7 +31,7 @@ from bench.records import MathMode, MemoryFootprint, Phase, StepSpec
 from bench.training.precision import AmpBf16, AmpFp16, Fp32, keep_depthwise_in_fp32
 from bench.training.step import Phases, TrainingStep, make_optimizer
 from bench.training.workloads import Workload, find_workload
-from bench.training.workloads.own import OwnStep
+from bench.training.workloads.images import OwnStep
 
 _ALLOCATE = frozenset({torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default})
 _TORCH_LOG = logging.getLogger("torch._subclasses.fake_tensor")
@@ -109,7 +109,7 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
             batch = workload.batch(spec.batch_size)
             for _ in range(grad_accum_steps):
                 step.accumulate(batch)
-            gradients_bytes = _sizes_bytes(p.grad for p in model.parameters() if p.grad is not None)
+            gradients_bytes = sizes_bytes(p.grad for p in model.parameters() if p.grad is not None)
             step.update()
             lasting = [*map(tracer.values.read, (*weights, *state))]
     return RecordedStep(
@@ -117,9 +117,9 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         activations=sum(saved.elements.values()),
         memory=MemoryFootprint(
-            weights_bytes=_sizes_bytes(model.parameters()) + sum(saved.copies_bytes.values()),
+            weights_bytes=sizes_bytes(model.parameters()) + sum(saved.copies_bytes.values()),
             gradients_bytes=gradients_bytes,
-            optimizer_bytes=_sizes_bytes(state),
+            optimizer_bytes=sizes_bytes(state),
             activations_bytes=sum(saved.sizes_bytes.values()),
         ),
         workload=workload,
@@ -282,7 +282,8 @@ def quiet_torch() -> Iterator[None]:
         _TORCH_LOG.setLevel(level)
 
 
-def _sizes_bytes(tensors: Iterable[torch.Tensor]) -> int:
+def sizes_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of all elements."""
     return sum(tensor.nbytes for tensor in tensors)
 
 

@@ -1,6 +1,6 @@
 """What works on this machine, what does not, and the remedy.
 
-Importing this imports no torch; the checks themselves are in `bench.doctor.suite`.
+Importing this imports no torch; the checks themselves are in `bench.doctor.checks`.
 """
 
 from __future__ import annotations

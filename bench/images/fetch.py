@@ -21,7 +21,7 @@ import requests
 
 from bench.config import user_path
 from bench.errors import UserError, one_line
-from bench.images.folder import disk_errors_named
+from bench.images import disk_errors_named
 
 Size = Literal["160", "320", "full"]
 _PUBLISHER = "https://s3.amazonaws.com/fast-ai-imageclas"

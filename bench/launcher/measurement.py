@@ -1,36 +1,51 @@
-"""Measures in a fresh worker process and makes a record on disk of what the worker saw."""
+"""Measures in a fresh worker, or in a script of others, and makes a record of what it saw.
+
+`measure` and `measure_roofs` are for Python: what `mlproject run` and `mlproject ceilings` do,
+without the upload.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+import shlex
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from bench.config import RunConfig
-from bench.errors import Unknown
-from bench.launcher.device_lock import crowding
-from bench.launcher.watch import WorkerWatch
+from bench.config.parsing import node_rank
+from bench.errors import Unknown, UnsupportedError, UserError
+from bench.launcher.device_lock import crowding, device_names, exclusive
+from bench.launcher.watch import ScriptWatch, WorkerWatch
+from bench.machine.cpu import cpu_model, cpu_signature
+from bench.machine.gpu_drivers import device_uuid, management_facts
+from bench.machine.probes import value_or_none
 from bench.records import (
     Account,
     CeilingsRecord,
+    DeviceInfo,
     Facts,
     Job,
     KernelTotals,
     OpTime,
     Outcome,
-    ProcessFigures,
     ProfileRecord,
     RunRecord,
     Telemetry,
 )
-from bench.records.folders import RecordFolder, write_atomically
-from bench.records.job import RankAccount
+from bench.records.environment import instruction_limits, same_power_limit
+from bench.records.folders import DEFAULT_RECORDS, RecordFolder, readable_records, write_atomically
 from bench.records.journal import OnEvent, ignore
+from bench.records.measurement import RankAccount
 from bench.records.run_verdict import judge
 
 R = TypeVar("R", RunRecord, CeilingsRecord)
@@ -55,13 +70,11 @@ def launch_measurement(
     job = Job(config=config)
     folder.write(folder.config, job)
     if crowded := crowding(config):
-        refused, why = Account.of_none("unsupported", crowded), Unknown(crowded)
-        return finish_run(folder, config, datetime.now(timezone.utc), refused, why, why)
+        refused, now = Account.of_none("unsupported", crowded), datetime.now(timezone.utc)
+        return finish_run(folder, config, now, refused, Unknown(crowded))
     prepares = while_preparing if config.world_size == 1 else None
     watch = WorkerWatch(job, folder, on_event, while_preparing=prepares)
-    account = watch.wait()
-    telemetry = watch.window_telemetry(account.measurement)
-    return finish_run(folder, config, watch.started, account, watch.figures(), telemetry)
+    return finish_run(folder, config, watch.started, watch.wait(), watch)
 
 
 def take_part(config: RunConfig, on_event: OnEvent = ignore) -> tuple[Outcome, str | None]:
@@ -93,15 +106,102 @@ def launch_ceilings(
     return finish_roofs(folder, watch.started, account, telemetry, datetime.now(timezone.utc))
 
 
+#: Values of options that are nobody's business, but no numbers; keys that are known as such.
+_WORD = r"[\w.-]*(?:key|token|secret|passw(?:or)?d|pwd|auth)"
+_SECRET = re.compile(
+    rf"((?<!\S)(?:-{_WORD} +|{_WORD}=))(?![\d.]+(?: |$))(?:'[^']*'|\S+)"
+    r"|()\S*(?:://[^/ ]*@|\b(?:hf_|sk-|gh[pousr]_)\w{8})\S*",
+    re.IGNORECASE,
+)
+#: What ends a script, and by what batch systems ask for a checkpoint.
+_PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+
+
+def script_of(command: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the name of the script in a command, or of the module behind -m, and its arguments.
+
+    Raises `UserError` for a command that cannot be run.
+    """
+    if shutil.which(command[0]) is None:
+        raise UserError(f"{command[0]!r}: no such program; give the command that trains")
+    after_m = [number + 1 for number, word in enumerate(command[:-1]) if word == "-m"]
+    files = [number for number, word in enumerate(command) if word.endswith(".py")]
+    place = (files[:1] or after_m[-1:] or [0])[0]
+    return Path(command[place]).name, command[place + 1 :]
+
+
+def begin_script(
+    config: RunConfig,
+    folder: RecordFolder,
+    script: tuple[str, Sequence[str]],
+    seconds: float,
+    *,
+    keep_going: bool = False,
+    samples_per_step: int | None = None,
+    step_of: str | None = None,
+) -> Job:
+    """Note in `folder` what this process measures of a script, from now on and until when.
+
+    `config` has the labels.
+    """
+    name, arguments = script
+    task = {
+        "seconds": f"{seconds:g}",
+        "deadline_s": f"{time.perf_counter() + seconds}",
+        "keep_going": "true" if keep_going else "",
+        "samples_per_step": f"{samples_per_step or ''}",
+        "step_of": step_of or "",
+        "arguments": _SECRET.sub(r"\1(left out)", shlex.join(arguments)),
+    }
+    job = Job(config=config.model_copy(update={"arch": f"script:{name}"}), task=task)
+    folder.claim(os.getpid())
+    folder.write(folder.config, job)
+    return job
+
+
+def launch_script(
+    command: Sequence[str],
+    config: RunConfig,
+    folder: RecordFolder,
+    on_event: OnEvent,
+    seconds: float,
+    **how: Any,
+) -> tuple[RunRecord, int]:
+    """Run a command, let its first process that trains measure itself, and leave the record.
+
+    `config` and `how` are as of `begin_script`. Returns the record and the command's exit code: 0
+    where it was ended after its measurement. Its output is its own. Signals are passed on.
+    """
+    job = begin_script(config, folder, script_of(command), seconds, **how)
+    watch = ScriptWatch(command, job, folder, on_event)
+    before = {
+        number: signal.signal(number, watch.pass_on)
+        for name in _PASSED_ON
+        if (number := getattr(signal, name, None)) is not None
+    }
+    try:
+        account = watch.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if watch.was_cut and account.outcome == "ok":
+        account = account.replaced(outcome="interrupted", reason="interrupted from outside")
+    account = account.replaced(script={"arguments": job.task["arguments"], **account.script})
+    config = folder.read_job(recorded=True).config
+    return finish_run(folder, config, watch.started, account, watch), watch.exit_code
+
+
 def finish_run(
     folder: RecordFolder,
     config: RunConfig,
     created: datetime,
     account: Account,
-    process: ProcessFigures | Unknown,
-    telemetry: Telemetry | Unknown,
+    seen: WorkerWatch | Unknown,
 ) -> RunRecord:
-    """Write the record of a measurement, with its exports, and return it."""
+    """Write the record of a measurement, with its exports, and return it.
+
+    `seen` is what watched its process from outside, or why nothing did.
+    """
     outcome, reason = failure_cause(folder, account.outcome, account.reason, config.world_size)
     parts = ("resolved", "measurement", "environment", "complexity", "ops", "script")
     record = RunRecord.of(
@@ -113,8 +213,8 @@ def finish_run(
         config_id=config.config_id,
         outcome=outcome,
         reason=reason,
-        process=process,
-        telemetry=telemetry,
+        process=seen and seen.figures(),
+        telemetry=seen and seen.window_telemetry(account.measurement),
         **{name: getattr(account, name) for name in parts},
     )
     whole = _closed(folder, record)
@@ -223,3 +323,100 @@ def _of_profile(record: ProfileRecord) -> Iterator[Table]:
         header = [field for field in kind.model_fields if field != "missing"]
         if facts is not None:
             yield name, header, [[getattr(each, field) for field in header] for each in facts]
+
+
+def measure(
+    config: RunConfig,
+    *,
+    records: str | Path = DEFAULT_RECORDS,
+    on_event: OnEvent = ignore,
+    wait: bool = True,
+) -> RunRecord:
+    """Measure `config` in a fresh process; return its record, which is then on disk in `records`.
+
+    A run that went out of memory or crashed returns its record too: `record.outcome` and
+    `record.reason` say so. `on_event` is called with each event of the worker's journal while it
+    runs. Another process that measures on the device is waited for, unless `wait` is false. Raises
+    `UserError` for what cannot be measured as asked (`UnsupportedError` where this device cannot)
+    and for a folder that cannot be written, and `KeyboardInterrupt` after Ctrl-C; the record of
+    such a run, with what it had measured, stays in `records`.
+    """
+    if node_rank(config) > 0:
+        raise UserError(
+            f"nodes={config.nodes}: the machine whose NODE_RANK is 0 keeps the record; "
+            "on this one run `mlproject run` with the same settings"
+        )
+    devices = device_names(config.backend, config.devices)
+    with exclusive(devices, wait=wait and config.nodes == 1):
+        return _measured(launch_measurement(config, RecordFolder.create(Path(records)), on_event))
+
+
+def measure_roofs(
+    backend: str = "auto",
+    *,
+    records: str | Path = DEFAULT_RECORDS,
+    if_missing: bool = False,
+    on_event: OnEvent = ignore,
+    wait: bool = True,
+) -> CeilingsRecord:
+    """Measure the roofs of `backend` (auto, cpu, cuda or mps) in a fresh process.
+
+    With `if_missing`, clean roofs that `records` holds of this device and this torch are
+    returned instead. Outcomes and errors as in `measure`.
+    """
+    known = find_ceilings(Path(records), backend) if if_missing else None
+    if known is not None:
+        return known
+    with exclusive(device_names(backend), wait=wait):
+        return _measured(launch_ceilings(backend, RecordFolder.create(Path(records)), on_event))
+
+
+def _measured(record: R) -> R:
+    if record.outcome == "unsupported":
+        raise UnsupportedError(record.reason)
+    if record.outcome == "refused":
+        raise UserError(record.reason)
+    if record.outcome == "interrupted":
+        raise KeyboardInterrupt(f"{record.record_id}: {record.reason}")
+    return record
+
+
+def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
+    """Return the newest clean ceilings in `records` of this device and this torch, or None.
+
+    A processor is known by its name, its signature and the limits of its instructions; a card by
+    its UUID, its driver and its power limit besides. `backend` auto is CUDA where CUDA's driver
+    shows a device and torch is not a build for processors alone; else the newest of this machine's
+    other devices answer.
+    """
+    torch = metadata.version("torch")
+    on_card = backend == "cuda" or (backend == "auto" and "+cpu" not in torch)
+    uuid = value_or_none(device_uuid) if on_card else None
+    card = None if uuid is None else management_facts(uuid)
+    cpu = (value_or_none(cpu_model), value_or_none(cpu_signature), instruction_limits(os.environ))
+    if "rocm" in torch and backend != "cpu":
+        return None  # which AMD device it takes is not known without it
+    for _, record in readable_records(records, newest_first=True):
+        if (
+            isinstance(record, CeilingsRecord)
+            and record.verdict is not None
+            and record.verdict.level == "clean"
+            and (where := record.environment) is not None
+            and (where.cpu_model, where.cpu_signature, where.instruction_limits) == cpu
+            and where.torch == torch
+            and _is_of(backend, card, where.device)
+        ):
+            return record
+    return None
+
+
+def _is_of(backend: str, card: Mapping[str, Any] | None, device: DeviceInfo) -> bool:
+    on_card = device.backend == "cuda"
+    meant = device.backend == backend if backend != "auto" else on_card == (card is not None)
+    if not meant or not on_card:
+        return meant
+    return (
+        card is not None
+        and (device.uuid, device.driver) == (card["uuid"], card["driver"] or None)
+        and same_power_limit(device.power_limit_w, card["power_limit_w"] or None)
+    )

@@ -14,10 +14,9 @@ from bench.config import RunConfig
 from bench.errors import Unknown, UserError, one_line
 from bench.launcher.measurement import failure_cause, finish_roofs, finish_run, write_exports
 from bench.launcher.watch import WorkerWatch
-from bench.profilers.base import Attempt, Section, Tool
+from bench.profilers.base import Attempt, Section, Tool, TorchTool
 from bench.profilers.ncu import NcuTool
 from bench.profilers.ncu.read import read_counters
-from bench.profilers.ops import TorchTool
 from bench.profilers.perf import PerfTool
 from bench.records import (
     Account,
@@ -311,7 +310,7 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
         return None if account is None else finish_roofs(folder, created, account, why, why)
     why = Unknown("the launching process ended before the measurement did")
     account = account or Account.of_none("interrupted", why.reason)
-    return finish_run(folder, job.config, created, account, why, why)
+    return finish_run(folder, job.config, created, account, why)
 
 
 def _recovered_profile(folder: RecordFolder, config: RunConfig, created: datetime) -> ProfileRecord:

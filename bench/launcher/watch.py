@@ -1,8 +1,10 @@
-"""Starts a worker process and watches it from outside until it ends."""
+"""Starts a worker, or a script that measures itself, and watches it from outside until it ends."""
 
 from __future__ import annotations
 
+import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,9 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
+from types import FrameType
 from typing import IO, cast
 
 import psutil
+from typing_extensions import override
 
 from bench.errors import Unknown
 from bench.launcher.device_lock import held_locks
@@ -29,7 +33,7 @@ _WORKER = _PROJECT / "bench" / "worker" / "__main__.py"
 #: How often the launcher looks at its worker. Telemetry has its own, longer interval.
 _POLL_S = 0.05
 _TICK_S = 1.0
-#: A worker that is asked to end may finish an operation and write what it has.
+#: A worker that is asked to end may finish an operation and write what it has, a script its work.
 _GRACE_S = 20.0
 
 
@@ -103,10 +107,13 @@ class WorkerWatch:
             {**project_environment(), **allocator, **(environment or {})},
             subprocess.PIPE if while_preparing else subprocess.DEVNULL,
         )
-        if while_preparing is not None:
-            threading.Thread(
-                target=_call_and_close, args=(while_preparing, popen), daemon=True
-            ).start()
+        if prepare := while_preparing:
+
+            def call_and_close() -> None:
+                with cast(IO[bytes], popen.stdin):
+                    prepare()
+
+            threading.Thread(target=call_and_close, daemon=True).start()
         self._process = WatchedProcess(popen)
         folder.claim(os.getpid(), popen.pid)
         self._sampler.add(HostSource(popen.pid))
@@ -226,17 +233,111 @@ class WorkerWatch:
         return Account.of_none("oom" if struck else "crashed", reason[:1000])
 
 
+_HOOK = _PROJECT / "bench" / "worker" / "hook"
+#: After its seconds a script may end the step that it is in, and look into some more.
+_LATER, _LAST_S = 0.25, 30.0
+_REMEDY = "give a larger --seconds, or --step-of module:function, which is called once a step"
+_NO_HOOK = "ran no Python with our hook, which Python's options -I, -E and -S leave out"
+
+
+class ScriptWatch(WorkerWatch):
+    """A script, from its start to the end of its measurement, or to its own."""
+
+    what = "script"
+
+    def __init__(
+        self, command: Sequence[str], job: Job, folder: RecordFolder, on_event: OnEvent
+    ) -> None:
+        self._command = command
+        self._keeps_going = bool(job.task["keep_going"])
+        self._first_step_by_s = math.inf if self._keeps_going else float(job.task["deadline_s"])
+        self._ends_at_s = self._first_step_by_s + _LATER * float(job.task["seconds"]) + _LAST_S
+        self._ended_by_us = self._signalled = False
+        self._tell = on_event
+        super().__init__(job, folder, self._look_at_clock)
+        self._last = "its start"
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether a signal has ended the script before the end of its window."""
+        return self._signalled and "window_ended" not in self._reached
+
+    @property
+    def exit_code(self) -> int:
+        """The script's own; 0 where it ended because it was measured."""
+        code = self._process.poll() or 0
+        return 0 if self._ended_by_us else 128 - code if code < 0 else code
+
+    @override
+    def _start(
+        self, command: Sequence[str], environment: Mapping[str, str], stdin: int
+    ) -> subprocess.Popen[bytes]:
+        paths = [str(_HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
+        hooked = {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "MLPROJECT_WATCH": str(self._folder.path.resolve()),
+            "MLPROJECT_STEP_OF": self._job.task["step_of"],
+        }
+        variables = {**os.environ, **hooked}
+        return subprocess.Popen(
+            self._command, env=variables, start_new_session=True, pass_fds=held_locks()
+        )
+
+    def pass_on(self, number: int, frame: FrameType | None) -> None:
+        """Send the script a signal that we got; what it is told to end by it does in time."""
+        with suppress(OSError):  # it has ended
+            os.killpg(self._popen.pid, number)
+        if number in (signal.SIGINT, signal.SIGTERM):
+            self._signalled, self._ends_at_s = True, time.perf_counter() + _GRACE_S
+
+    @override
+    def _take(self, event: Event) -> None:
+        super()._take(event)
+        if event.name == "ended":
+            self._sampler.stop()
+            if event.facts["goes_on"] and not self._keeps_going:
+                self._end()
+
+    def _look_at_clock(self, event: Event) -> None:
+        """Tell of the event; on a tick end what takes too long."""
+        self._tell(event)
+        has_begun = "device" in self._reached or self._signalled
+        limit_s = self._ends_at_s if has_begun else self._first_step_by_s
+        if event.name == "tick" and event.clock_s > limit_s:
+            self._end()
+
+    def _end(self) -> None:
+        self._ended_by_us = not self._signalled
+        raise KeyboardInterrupt  # as `TimeLimit` ends a worker
+
+    @override
+    def _finish(self) -> None:
+        """A script that has ended by itself may have left processes that are to go on."""
+        if self._process.poll() is None:
+            terminate_tree(self._popen, _GRACE_S)
+
+    @override
+    def _death(self) -> Account:
+        """Why a script has left no account."""
+        claimed = self._folder.path / "claimed"
+        if problem := claimed.read_text("utf-8") if claimed.exists() else "":
+            return Account.of_none("unsupported", problem)
+        if not (self._folder.path / "hooked").exists():
+            return Account.of_none("refused", f"{self._command[0]!r} {_NO_HOOK}")
+        if not self._ended_by_us and (self._signalled or self._process.poll()):
+            self._interrupted = self._signalled
+            return super()._death()
+        after = f"seconds={self._job.task['seconds']}" if self._ended_by_us else "the script ended"
+        none = "step ended in time" if "device" in self._reached else "optimizer of torch stepped"
+        return Account.of_none("refused", f"{after}, and no {none}: {_REMEDY}")
+
+
 def _last_words(console: str) -> str:
     """The last line; of an abort in C++ what it says, and not the frames of its stack."""
     lines = [line.strip() for line in console.split("\n") if line.strip()]
     said = [line for line in lines if not line.startswith(("frame #", "Exception raised from"))]
     thrown = [line for line in said if line.startswith("what():")]
     return (thrown or said or [""])[-1]
-
-
-def _call_and_close(while_preparing: Callable[[], object], popen: subprocess.Popen[bytes]) -> None:
-    with cast(IO[bytes], popen.stdin):
-        while_preparing()
 
 
 def project_environment() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a profile asks of a tool that looks inside a step."""
+"""What a profile asks of a tool that looks inside a step; and PyTorch's own, for any device."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from bench.errors import UserError
 from bench.records import Account, Backend, Counters, CpuCounters, OpProfile, ToolName
 
 Section = Counters | CpuCounters | OpProfile
@@ -53,3 +54,21 @@ class Tool(ABC):
 
         Raises `UserError` naming file and cause where a number cannot be read.
         """
+
+
+class TorchTool(Tool):
+    """One worker, which times its own ops (`bench.profilers.ops.torch_profiler.profile_ops`)."""
+
+    name: ClassVar[ToolName] = "torch"
+    counts_ranks: ClassVar[bool] = True
+
+    def attempts(self, folder: Path) -> Sequence[Attempt]:
+        """Return the one worker, which leaves the trace of a step in `folder`."""
+        return (Attempt(self.name, task={"trace": str(folder / "trace.json")}),)
+
+    def read(self, folder: Path, steps: Sequence[Account]) -> OpProfile:
+        """Return the worker's op times. Raises `UserError` with its reason if it has none."""
+        step = steps[0]
+        if step.ops is None:
+            raise UserError(f"{folder / self.name}: no op times: {step.missing['ops']}")
+        return step.ops

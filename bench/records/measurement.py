@@ -1,4 +1,4 @@
-"""What was measured: the raw times of a run's window, a device's roofs, and their records."""
+"""What was measured, its records, and what launcher and workers tell each other of it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from bench.records.base import (
     Count,
     Facts,
     KeptRecord,
+    Outcome,
     PositiveCount,
     PositiveRate,
     Record,
@@ -26,7 +27,7 @@ from bench.records.base import (
 )
 from bench.records.complexity import Complexity
 from bench.records.environment import Environment, ProcessFigures, Telemetry
-from bench.records.profile import OpProfile, WorkSet
+from bench.records.profile import OpProfile, ToolName, WorkSet
 from bench.records.steady_state import transient
 
 #: Mean and median of a window that nothing disturbs differ by less, and waits for data are rarer.
@@ -292,3 +293,56 @@ class ImportedRecord(Facts):
     def grad_accum_steps(self) -> int:
         """Batches of each device in one step; one where the file does not say."""
         return int(self.params.get("grad_accum_steps", 1))
+
+
+class Job(Record):
+    """What was asked for: the file `config.json` of a record folder.
+
+    Of `ceilings` the configuration's backend counts alone, of a `machine` its label.
+    """
+
+    kind: Literal["measurement", "profile", "ceilings", "machine"] = "measurement"
+    config: RunConfig
+    tool: ToolName | None = None  # of one worker of a profile
+    #: What its tool asks of that worker, or `mlproject watch` of a script.
+    task: dict[str, str] = Field(default_factory=dict)
+
+
+class Account(Facts):
+    """What a worker saw, however it ended: the file `worker.json`. Its job says of what."""
+
+    outcome: Outcome
+    reason: str | None
+    resolved: ResolvedConfig | None
+    environment: Environment | None
+    complexity: Complexity | None
+    measurement: Measurement | None
+    script: dict[str, str] = Field(default_factory=dict)  # as in `RunRecord`
+    # Of a profile:
+    work: WorkSet | None
+    iterations: Count | None  # steps inside the profiled window
+    window_s: float | None  # wall time of that window
+    ops: OpProfile | None
+    # Of roofs:
+    ceilings: tuple[Ceiling, ...] = ()
+    samples: tuple[CeilingSample, ...] = ()
+    cache_roofs: tuple[CacheRoof, ...] = ()
+    # Of a machine: of each device, what `auto` takes first.
+    environments: tuple[Environment, ...] = ()
+
+    @classmethod
+    def of_none(cls, outcome: Outcome, reason: str) -> Self:
+        """Return the account of a worker that wrote nothing."""
+        return cls.of(reason, outcome=outcome, reason=reason)
+
+
+class RankAccount(Facts):
+    """How one rank ended: the file `rank-N.json` of a record folder."""
+
+    kind: Literal["rank"] = "rank"
+    rank: Count
+    outcome: Outcome
+    reason: str | None
+    #: own: it failed by itself; killed: another process reports it; lost: the others went away.
+    cause: Literal["own", "killed", "lost"]
+    ended_unix_s: float

@@ -199,6 +199,8 @@ def _of_training(measurement: Measurement, run: RunRecord) -> Iterator[Found]:
     if syncs := measurement.hidden_syncs:
         yield "hidden-syncs", "note", f"the step makes the host wait {syncs} times an iteration"
     if run.script:
+        if (ranks := run.config.world_size) > 1:
+            yield "one-rank", "note", f"rank 0 of {ranks}: its rate is that of {ranks} alike"
         return  # its loss is its own
     if measurement.last_loss is None and measurement.first_loss is None:
         yield "loss-not-finite", "suspect", "the loss was not a finite number"

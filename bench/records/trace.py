@@ -5,12 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from bench.config import THROUGHPUT, Sample, rate_metric
 from bench.config.resolved import MathMode

@@ -3,5 +3,3 @@
 from bench.roofs.cache_roofs import measure_cache_roofs
 from bench.roofs.measure import measure_ceilings
 from bench.roofs.roof_probes import MINIMUM_REPETITIONS, sustained_rate
-
-__all__ = ["MINIMUM_REPETITIONS", "measure_cache_roofs", "measure_ceilings", "sustained_rate"]

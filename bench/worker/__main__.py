@@ -28,7 +28,7 @@ from bench.records.journal import JournalWriter
 
 _WORKERS = {
     "measurement": ("bench.worker.measurement", "MeasurementAttempt"),
-    "profile": ("bench.worker.profile", "ProfileAttempt"),
+    "profile": ("bench.worker.measurement", "ProfileAttempt"),
     "ceilings": ("bench.worker.attempt", "RoofsAttempt"),
     "machine": ("bench.worker.attempt", "MachineAttempt"),
     "ranks": ("bench.worker.ranks", "run_ranks"),

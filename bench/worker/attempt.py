@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -13,10 +14,10 @@ from typing_extensions import override
 from bench.errors import UnsupportedError, UserError
 from bench.machine.environment import read_environment
 from bench.machine.probes import reason_of
-from bench.records import Account, Backend, Environment, Outcome
+from bench.records import Account, Outcome
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
-from bench.training.devices import Device, open_device
+from bench.training.devices import open_device
 
 #: What PyTorch's allocators and libraries say when memory runs out without an error class for it.
 _MEMORY_PHRASES = (
@@ -50,14 +51,16 @@ class Attempt(ABC):
         self.folder = folder
         self.journal = journal
         self.job = folder.read_job()
+        #: The fields of the `Account` that were reached; `Unknown` where one failed.
+        self.found: dict[str, Any] = {}
 
     @abstractmethod
     def run(self) -> None:
         """Do the job; what it has reached stays readable if this is interrupted or fails."""
 
-    @abstractmethod
     def facts(self) -> Mapping[str, Any]:
-        """Return the fields of the `Account` that were reached; `Unknown` where one failed."""
+        """Return what was found up to now, by the fields of the `Account`."""
+        return self.found
 
     def attempt(self) -> None:
         """Run, and write the account."""
@@ -73,38 +76,20 @@ class Attempt(ABC):
         self.folder.write(self.folder.worker, account)
 
 
-_BACKENDS: tuple[Backend, ...] = ("cuda", "mps", "cpu")
-
-
 class MachineAttempt(Attempt):
     """Gives the environment of every device that can be opened."""
 
-    def __init__(self, folder: RecordFolder, journal: JournalWriter) -> None:
-        super().__init__(folder, journal)
-        self._found: list[Environment] = []
-
     @override
     def run(self) -> None:
-        for backend in _BACKENDS:
-            try:
-                device = open_device(backend)
-            except UnsupportedError:
-                continue
-            label = self.job.config.env
-            self._found.append(read_environment(device.info(), self.folder.path, label))
-
-    @override
-    def facts(self) -> dict[str, Any]:
-        return {"environments": tuple(self._found)}
+        here, label = self.folder.path, self.job.config.env
+        for backend in ("cuda", "mps", "cpu"):
+            with suppress(UnsupportedError):
+                one = read_environment(open_device(backend).info(), here, label)
+                self.found["environments"] = (*self.found.get("environments", ()), one)
 
 
 class RoofsAttempt(Attempt):
     """Measures the roofs of the job's backend."""
-
-    def __init__(self, folder: RecordFolder, journal: JournalWriter) -> None:
-        super().__init__(folder, journal)
-        self._device: Device | None = None
-        self._roofs: dict[str, tuple[Any, ...]] = {}
 
     @override
     def run(self) -> None:
@@ -113,18 +98,11 @@ class RoofsAttempt(Attempt):
         def progress(probe: str) -> None:
             self.journal.note("probe", probe=probe)
 
-        device = self._device = open_device(self.job.config.backend)
+        device = open_device(self.job.config.backend)
+        self.found["environment"] = read_environment(device.info(), self.folder.path, "auto")
         self.journal.note("device", backend=device.backend, uuid=device.info().uuid)
-        ceilings, samples = measure_ceilings(device, progress=progress)
-        self._roofs = {"ceilings": ceilings, "samples": samples}
-        self._roofs["cache_roofs"] = measure_cache_roofs(device, progress=progress)
-
-    @override
-    def facts(self) -> dict[str, Any]:
-        if self._device is None:
-            return {}
-        environment = read_environment(self._device.info(), self.folder.path, "auto")
-        return {"environment": environment, **self._roofs}
+        self.found["ceilings"], self.found["samples"] = measure_ceilings(device, progress=progress)
+        self.found["cache_roofs"] = measure_cache_roofs(device, progress=progress)
 
 
 def outcome_of(work: Callable[[], None]) -> tuple[Outcome, str | None]:
@@ -134,21 +112,32 @@ def outcome_of(work: Callable[[], None]) -> tuple[Outcome, str | None]:
     """
     try:
         work()
-    except KeyboardInterrupt:
-        return "interrupted", "interrupted from outside"
-    except SystemExit as error:
-        return "crashed", f"the code that was measured ended the process: sys.exit({error.code!r})"
-    except UnsupportedError as error:
-        return "unsupported", str(error)
-    except UserError as error:
-        return "refused", str(error)
-    except Exception as error:
-        if _NOT_DETERMINISTIC in str(error):
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        outcome, reason = outcome_by(error)
+        if outcome in ("oom", "crashed") and isinstance(error, Exception):
+            traceback.print_exc()
+        return outcome, reason
+    return "ok", None
+
+
+def outcome_by(error: BaseException | None) -> tuple[Outcome, str | None]:
+    """Return the outcome of what has ended by `error`, and the reason in one line."""
+    match error:
+        case None:
+            return "ok", None
+        case KeyboardInterrupt():
+            return "interrupted", "interrupted from outside"
+        case UnsupportedError():
+            return "unsupported", str(error)
+        case UserError():
+            return "refused", str(error)
+        case Exception() if _NOT_DETERMINISTIC in str(error):
             what = str(error).strip().partition("\n")[0].partition(", but")[0]
             return "unsupported", f"deterministic=true: {what}; use deterministic=false"
-        traceback.print_exc()
-        return ("oom" if _is_out_of_memory(error) else "crashed"), reason_of(error)
-    return "ok", None
+        case Exception():
+            return ("oom" if _is_out_of_memory(error) else "crashed"), reason_of(error)
+    code = error.code if isinstance(error, SystemExit) else type(error).__name__
+    return "crashed", f"the code that was measured ended the process: sys.exit({code!r})"
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -20,12 +20,11 @@ from bench.config.parsing import meeting_point
 from bench.machine.limits import describe_exit, oom_kills
 from bench.records import DistributedFigures, RankFigures
 from bench.records.folders import RecordFolder
-from bench.records.job import RankAccount
 from bench.records.journal import JournalWriter
+from bench.records.measurement import RankAccount
 from bench.training.team import DdpTeam
 from bench.worker.attempt import outcome_of
-from bench.worker.measurement import MeasurementAttempt
-from bench.worker.profile import ProfileAttempt
+from bench.worker.measurement import MeasurementAttempt, ProfileAttempt
 from bench.worker.step_setup import ReadyStep
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ step the hook lets it go on.
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Generator
 from dataclasses import asdict, replace
@@ -36,12 +36,14 @@ from bench.records.journal import JournalWriter
 from bench.training.devices import Device, open_device
 from bench.training.team import Team
 from bench.training.window import Window, compiled_graphs
-from bench.worker.attempt import outcome_of
+from bench.worker.attempt import outcome_by
 from bench.worker.script_model import Training
 
 #: Of the seconds that are left for the window: before the warm-up, which has a third of that, and
 #: before the window. The rest is for what follows it.
 _WINDOW_SHARE, _WITHOUT_WARMUP = 0.6, 0.8
+#: Of its seconds, how long after them the window waits for the end of a step.
+_LATER = 0.25
 #: A profiled step, the one before it, and reading its trace.
 _STEPS_OF_ONE, _MOST_PROFILED = 4, 3
 _NOT_OF_A_SCRIPT: dict[str, Any] = {
@@ -81,6 +83,7 @@ class ScriptMeter:
         self._account: Account | None = None
         self._found: dict[str, Any] = {"script": {}}  # by the fields of `Account`
         self._code = _script_code()  # as early as it is imported
+        self._lock = threading.Lock()  # held while a step's end is worked on
 
     def before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Note that an optimizer's step begins."""
@@ -105,8 +108,9 @@ class ScriptMeter:
         if self.has_ended:
             return
         card = self._device if self._device and self._device.backend == "cuda" else None
+        on_card = torch.cuda.device(card.torch_device) if card else contextlib.nullcontext()
         try:
-            with torch.cuda.device(card.torch_device) if card else contextlib.nullcontext():
+            with self._lock, on_card:
                 self._go_on()
         except StopIteration:
             self.close(None, goes_on=True)
@@ -123,6 +127,11 @@ class ScriptMeter:
         else:
             next(self._steps)
 
+    def _give_up(self) -> None:
+        """Write the window as it is: the script has gone on to something that has no steps."""
+        with self._lock:
+            self.close(None, why=f"no step ended after seconds={self._job.task['seconds']}")
+
     def close(
         self, error: BaseException | None, *, why: str = "the script ended", goes_on: bool = False
     ) -> Account:
@@ -135,7 +144,7 @@ class ScriptMeter:
         self.has_ended, self.is_timing = True, False
         if self._steps is not None:
             self._steps.close()
-        outcome, reason = _outcome_of(None if self._whole else error)
+        outcome, reason = outcome_by(None if self._whole else error)
         if not self._whole and self._cut(why) == 0 and outcome == "ok":
             outcome = "refused"
             reason = f"{why} after {self._done} steps, before one was measured: it needs more time"
@@ -184,8 +193,13 @@ class ScriptMeter:
         limits = replace(limits, max_seconds=min(limits.max_seconds or left_s, left_s))
         plan = Team().plan(limits, window.warmup_times_s)
         self._journal.note("window_started", **asdict(replace(limits, iters=plan.iterations)))
+        until_s = self._deadline_s + _LATER * float(self._job.task["seconds"])
+        alarm = threading.Timer(until_s - time.perf_counter(), self._give_up)
+        alarm.daemon = True
+        alarm.start()
         self.is_timing = True
         yield from window.measuring(plan)
+        alarm.cancel()
         self.is_timing, self._whole = False, True
         self._journal.note("window_ended")
         yield  # what follows may import modules
@@ -263,15 +277,6 @@ def _ranks() -> tuple[int, int]:
     world = distributed.get_world_size()
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     return local, max(world // local, 1)
-
-
-def _outcome_of(error: BaseException | None) -> tuple[Outcome, str | None]:
-    def again() -> None:
-        if error is not None:
-            raise error
-
-    with contextlib.redirect_stderr(io.StringIO()):  # the script prints its traceback itself
-        return outcome_of(again)
 
 
 def _script_code() -> ModelCode | Unknown:

@@ -20,6 +20,7 @@ from bench.config import RunConfig, Sample
 from bench.config.resolved import MathMode
 from bench.cost.count_step import LiveStepTracer
 from bench.cost.estimate import calls_of, counts_of
+from bench.cost.fake_step import sizes_bytes
 from bench.errors import UnsupportedError, UserError, one_line
 from bench.machine.limits import allocator_in_use
 from bench.machine.probes import value_or_none
@@ -196,10 +197,6 @@ class Training:
         cache_bytes = self.device.info().last_level_cache_bytes or DEFAULT_CACHE_BYTES
         state = [each for one in self._optimizers for each in tree_leaves(dict(one.state))]
         names = ("batch_size", "image_size", "sample", "tokens_per_sample", "math_mode")
-        weights, gradients, kept = (
-            sum(one.nbytes for one in some if isinstance(one, torch.Tensor))
-            for some in (self.parameters, (p for p in self.parameters if p.requires_grad), state)
-        )
         complexity = Complexity(
             arch=config.arch,
             precision=config.precision,
@@ -207,9 +204,9 @@ class Training:
             activations=None,
             cache_bytes=cache_bytes,
             memory=MemoryFootprint(
-                weights_bytes=weights,
-                gradients_bytes=gradients,
-                optimizer_bytes=kept,
+                weights_bytes=sizes_bytes(self.parameters),
+                gradients_bytes=sizes_bytes(one for one in self.parameters if one.requires_grad),
+                optimizer_bytes=sizes_bytes(one for one in state if isinstance(one, torch.Tensor)),
                 activations_bytes=step.saved_bytes or 0,
             ),
             method=f"a step of the script, as torch {torch.__version__} dispatched it",

@@ -335,7 +335,7 @@ class RayExecutor:
             folder.write(folder.config, Job(config=config))
             blank, unknown = Account.of_none("oom", why), Unknown(why)
             now = datetime.now(timezone.utc)
-            record = finish_run(folder, config, now, blank, unknown, unknown)
+            record = finish_run(folder, config, now, blank, unknown)
         except exceptions.RayError as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, OtherCodeError):

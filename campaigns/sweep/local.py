@@ -14,8 +14,7 @@ from typing import Literal
 
 from bench.config import RunConfig
 from bench.launcher.device_lock import device_names, exclusive
-from bench.launcher.from_python import find_ceilings
-from bench.launcher.measurement import launch_ceilings, launch_measurement
+from bench.launcher.measurement import find_ceilings, launch_ceilings, launch_measurement
 from bench.launcher.profile import TOOLS, launch_profile, obstacle_to
 from bench.launcher.watch import TimeLimit
 from bench.records import (

@@ -15,7 +15,7 @@ from bench.records import Finding
 from mlproject import cli
 from tracking.content import content_of
 from tracking.importing import read_results
-from tracking.reading.pages import RunColumns
+from tracking.reading.tracked_runs import RunColumns
 from tracking.upload.delivery import Added
 
 #: A variant that `make test` leaves out.

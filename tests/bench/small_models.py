@@ -2,9 +2,9 @@
 
 import torch
 
-from bench.training.resolve import resolve
 from bench.training.workloads import ImageInput, workload_of
 from bench.training.workloads.images import ImageClassification
+from bench.worker.step_setup import resolve
 
 #: What a step of images asks of its workload; the model and the batch are given to the step.
 CLASSIFIER = ImageClassification(ImageInput(32, 10), torch.nn.Identity)

@@ -15,7 +15,7 @@ import pytest
 from refusals import refusal
 
 import mlproject
-from bench.doctor.installation import package_checks
+from bench.doctor.checks import package_checks
 from bench.machine.repository import code_id, repository_facts
 from bootstrap import kit as kits
 from bootstrap.setup import Place, SetupError
@@ -128,7 +128,7 @@ def test_without_mlflow_records_stay_on_disk_and_nobody_is_promised_more(
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("commands.ceilings.launch_ceilings", stop)
+    monkeypatch.setattr("commands.run.launch_ceilings", stop)
     code = mlproject.main(["ceilings", "--backend", "cpu", "--records", str(tmp_path), *given])
     assert code == (2 if given else 130)  # refused before anything is measured
     refusal = "--track: this environment has no MLflow; leave it out"

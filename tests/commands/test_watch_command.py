@@ -184,4 +184,5 @@ def test_of_several_ranks_one_is_measured(watch):
     assert (ended.returncode, record.outcome) == (0, "ok")
     assert (record.config.devices, record.resolved.batch_size) == (2, 4)
     assert record.measurement.samples == 8 * len(record.measurement.iteration_times_s)
+    assert "one-rank" in {finding.code for finding in record.verdict.findings}
     assert record.script["model"].startswith("Linear ")

@@ -123,8 +123,8 @@ def test_the_python_of_the_readme_and_of_the_page_on_python(
     record = samples.run_record(verdict=Verdict(level="clean", findings=()))
     roofs = samples.ceilings_record()
     measured = filed(tmp_path / "records", record)[1]
-    monkeypatch.setattr("bench.launcher.from_python.measure", lambda config: measured)
-    monkeypatch.setattr("bench.launcher.from_python.measure_roofs", lambda if_missing: roofs)
+    monkeypatch.setattr("bench.launcher.measurement.measure", lambda config: measured)
+    monkeypatch.setattr("bench.launcher.measurement.measure_roofs", lambda if_missing: roofs)
     tracked = run_python("docs/python.md")["run_id"]
     assert (tmp_path / "figures" / "roofline.png").stat().st_size > 1000
     assert list(run_python("README.md")["table"]["run_id"]) == [tracked]

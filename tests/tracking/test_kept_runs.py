@@ -13,9 +13,8 @@ from mlflow.tracking import MlflowClient
 
 from tracking import schema
 from tracking.connection import Server
-from tracking.reading import pages, tracked_runs
-from tracking.reading.pages import RunColumns, TrackedRun
-from tracking.reading.tracked_runs import search_columns, search_runs
+from tracking.reading import tracked_runs
+from tracking.reading.tracked_runs import RunColumns, TrackedRun, search_columns, search_runs
 
 MEASURED = f"tags.`{schema.KIND}` = 'measurement'"
 KNOWN = 10
@@ -210,7 +209,7 @@ MIXED = [
 
 def test_columns_hold_every_value_of_every_run_joined_and_taken_apart(monkeypatch):
     for at_once in (1, 3, 1000):
-        monkeypatch.setattr(pages, "_AT_ONCE", at_once)
+        monkeypatch.setattr(tracked_runs, "_ROWS_AT_ONCE", at_once)
         parts = [RunColumns.of(MIXED[:1]), RunColumns.of([]), RunColumns.of(iter(MIXED[1:]))]
         found = RunColumns.joined(parts)
         assert list(found) == MIXED

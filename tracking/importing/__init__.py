@@ -6,18 +6,3 @@
 from tracking.importing.import_results import Imported, Reader, load_readers, read_results
 from tracking.importing.ledger import Result, gpu_in_name
 from tracking.importing.table import OtherFileError, Problem, SourceFile, count, number, part
-
-__all__ = [
-    "Imported",
-    "OtherFileError",
-    "Problem",
-    "Reader",
-    "Result",
-    "SourceFile",
-    "count",
-    "gpu_in_name",
-    "load_readers",
-    "number",
-    "part",
-    "read_results",
-]

@@ -23,8 +23,7 @@ from bench.records.journal import Clock
 from campaigns.sweep.plan import PastRun
 from tracking import schema
 from tracking.connection import Server, TrackingError
-from tracking.reading.pages import TrackedRun
-from tracking.reading.tracked_runs import search_runs
+from tracking.reading.tracked_runs import TrackedRun, search_runs
 from tracking.store import is_embedded, settings_uri
 from tracking.upload.upload import Placing, of_this_project, otherwise, project_run, upload
 

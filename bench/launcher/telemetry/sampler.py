@@ -50,6 +50,7 @@ class Source(ABC):
 
     name = "none"
     measures_device = False
+    _others = _NO_DEVICE  # why it does not know which other processes use the device
 
     @abstractmethod
     def read(self) -> Reading:
@@ -57,7 +58,7 @@ class Source(ABC):
 
     def foreign_processes(self) -> tuple[str, ...] | Unknown:
         """Return the processes on the device that are not ours."""
-        return _NO_DEVICE
+        return self._others
 
 
 class Devices(Source):

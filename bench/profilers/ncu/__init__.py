@@ -1,5 +1,3 @@
 """Nsight Compute: the hardware's counters of one step, kernel by kernel."""
 
 from bench.profilers.ncu.tool import NcuTool
-
-__all__ = ["NcuTool"]

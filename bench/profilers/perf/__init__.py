@@ -1,5 +1,3 @@
 """Linux's perf over the measured window: cycles, instructions, cache and branch misses, FLOP."""
 
 from bench.profilers.perf.tool import PerfTool, find_obstacle
-
-__all__ = ["PerfTool", "find_obstacle"]

@@ -12,15 +12,6 @@ from bench.profilers.traces.kineto import kineto_trace, read_counters, unpacked
 from bench.profilers.traces.nsys import MAGIC, nsys_trace
 from bench.profilers.traces.trace import DeviceSpan, HostSpan, Trace
 
-__all__ = [
-    "DeviceSpan",
-    "HostSpan",
-    "Trace",
-    "read_counters",
-    "read_trace",
-]
-
-
 _REPORTS = (".nsys-rep", ".qdrep")
 _WANTED = (
     "wanted is a whole trace of PyTorch's profiler (.json or .json.gz, see export_chrome_trace) "

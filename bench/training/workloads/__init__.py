@@ -104,18 +104,11 @@ def find_workload(
 def _found(arch: str, image_size: int | None, seq_len: int | None) -> Workload:
     # What a family of models needs is imported where one of them is asked for.
     source, name = split_arch(arch)
-    if source == "timm":
-        from bench.training.workloads.images import timm_workload
-
-        return timm_workload(name, image_size)
     if source == "hf":
         from bench.training.workloads.hf_models import hf_workload
 
         return hf_workload(name, image_size=image_size, seq_len=seq_len)
-    if source == "own":
-        from bench.training.workloads.own import own_workload
+    from bench.training.workloads.images import own_workload, timm_workload, torchvision_workload
 
-        return own_workload(name, image_size)
-    from bench.training.workloads.images import torchvision_workload
-
-    return torchvision_workload(name, image_size)
+    made: dict[str, Callable[..., Workload]] = {"timm": timm_workload, "own": own_workload}
+    return made.get(source, torchvision_workload)(name, image_size)

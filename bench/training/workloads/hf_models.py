@@ -191,17 +191,13 @@ def _leave_out_checks(model: Any) -> None:
     """
     from transformers import masking_utils
 
-    masking_utils.find_packed_sequence_indices = _nothing_packed
+    masking_utils.find_packed_sequence_indices = _nothing
     for module in model.modules():
         if hasattr(module, "warn_if_padding_and_no_attention_mask"):
-            module.warn_if_padding_and_no_attention_mask = _no_warning
+            module.warn_if_padding_and_no_attention_mask = _nothing
     if getattr(model, "loss_type", "") is None:
         model.loss_type = "ForCausalLM"  # the default, with a warning
 
 
-def _nothing_packed(position_ids: torch.Tensor) -> None:
-    return None
-
-
-def _no_warning(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> None:
+def _nothing(*_: object, **__: object) -> None:
     return None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.doctor.host import host_checks
+from bench.doctor.checks import host_checks
 from bench.machine import environment, surroundings
 from bench.machine.probes import UnknownFactError
 

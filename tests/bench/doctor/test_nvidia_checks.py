@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.doctor.host import nvidia_checks
+from bench.doctor.checks import nvidia_checks
 from bench.machine.probes import UnknownFactError
 from bench.profilers.ncu import NcuTool
 

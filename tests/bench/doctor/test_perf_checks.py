@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bench.doctor.host import perf_checks
+from bench.doctor.checks import perf_checks
 from bench.profilers.perf import find_obstacle
 
 pytestmark = [

@@ -3,8 +3,7 @@ import shutil
 
 from refusals import refusal
 
-from bench.images import check_image_folder
-from bench.images.folder import subset_image_folder
+from bench.images import check_image_folder, subset_image_folder
 
 
 def chosen(folder):

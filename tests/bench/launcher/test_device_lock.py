@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from bench.errors import UserError
-from bench.launcher import device_lock, from_python
+from bench.launcher import device_lock, measurement
 from bench.launcher.device_lock import device_names, exclusive
 from bench.launcher.measurement import launch_measurement
 from bench.machine.probes import UnknownFactError
@@ -152,10 +152,10 @@ def test_every_command_that_measures_takes_the_lock(mlproject_command, monkeypat
 
 
 def test_measuring_from_python_takes_the_lock(monkeypatch, tmp_path):
-    monkeypatch.setattr(from_python, "exclusive", held)
+    monkeypatch.setattr(measurement, "exclusive", held)
     for measure in (
-        lambda: from_python.measure(from_python.RunConfig(backend="cpu"), records=tmp_path),
-        lambda: from_python.measure_roofs("cpu", records=tmp_path),
+        lambda: measurement.measure(measurement.RunConfig(backend="cpu"), records=tmp_path),
+        lambda: measurement.measure_roofs("cpu", records=tmp_path),
     ):
         with pytest.raises(UserError, match="held"):
             measure()
@@ -166,7 +166,7 @@ def test_measuring_from_python_takes_the_lock(monkeypatch, tmp_path):
 def test_more_processes_than_cores_are_refused(monkeypatch, tmp_path, devices, cards, refused):
     monkeypatch.setattr(device_lock, "device_names", lambda backend: cards or ("cpu",))
     monkeypatch.setattr(device_lock, "usable_cores", lambda: 2)
-    config = from_python.RunConfig(backend="auto", devices=devices)
+    config = measurement.RunConfig(backend="auto", devices=devices)
     assert (device_lock.crowding(config) is not None) == refused
     if refused:
         record = launch_measurement(config, RecordFolder.create(tmp_path))

@@ -9,8 +9,8 @@ from worker_processes import output_of
 import bench
 from bench import RunConfig, UserError, measure, measure_roofs
 from bench.errors import Unknown, UnsupportedError
-from bench.launcher import from_python
-from bench.launcher.from_python import find_ceilings
+from bench.launcher import measurement
+from bench.launcher.measurement import find_ceilings
 from bench.machine.cpu import cpu_model, cpu_signature
 from bench.machine.probes import UnknownFactError, value_or_none
 from bench.records import Verdict
@@ -30,7 +30,7 @@ def test_a_record_is_returned_and_what_its_caller_must_act_on_raised(
     tmp_path, monkeypatch, outcome, error
 ):
     measured = samples.run_record().model_copy(update={"outcome": outcome, "reason": "said why"})
-    monkeypatch.setattr(from_python, "launch_measurement", lambda *asked: measured)
+    monkeypatch.setattr(measurement, "launch_measurement", lambda *asked: measured)
     if error is None:
         assert measure(RunConfig(), records=tmp_path) is measured
     else:
@@ -76,8 +76,8 @@ def machine(monkeypatch):
             return "1"
 
         monkeypatch.setattr("importlib.metadata.version", lambda name: torch)
-        monkeypatch.setattr(from_python, "device_uuid", uuid)
-        monkeypatch.setattr(from_python, "management_facts", lambda uuid: card)
+        monkeypatch.setattr(measurement, "device_uuid", uuid)
+        monkeypatch.setattr(measurement, "management_facts", lambda uuid: card)
 
     return of
 

@@ -16,7 +16,7 @@ from bench.errors import UserError
 from bench.launcher import profile as launch
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.profile import launch_profile, recover
-from bench.profilers.ops import TorchTool
+from bench.profilers.base import TorchTool
 from bench.records.folders import RecordFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]

@@ -17,7 +17,7 @@ from bench.roofs import cache_roofs
 from bench.roofs.cache_roofs import Level, measure_cache_roofs
 from bench.roofs.roof_probes import Probe
 from bench.training.devices import open_device
-from commands.ceilings import roof_facts
+from commands.run import roof_facts
 
 READER = "bench.roofs.gpu_reader"
 KIB = 2**10
@@ -30,7 +30,7 @@ def gpu(**facts):
 
 @pytest.fixture(autouse=True)
 def _roomy(monkeypatch):
-    monkeypatch.setattr("bench.roofs.probe_sampler.free_bytes", lambda device: 128 * 2**30)
+    monkeypatch.setattr("bench.roofs.measure.free_bytes", lambda device: 128 * 2**30)
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 """The meter of a script, in this process: what is a step, a sample, and what it leaves alone."""
 
+import threading
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +10,8 @@ from torch.nn import functional
 
 import mlproject
 from bench.config import TimeLimits
+from bench.cost.estimate import step_complexity
+from bench.records import StepSpec
 from bench.worker.script_model import Batches, Training
 
 
@@ -43,6 +48,49 @@ def short_window(monkeypatch):
 def ended(records):
     """Whether a measurement there has written all that it will."""
     return lambda: any('"ended"' in file.read_text() for file in records.glob("*/journal.jsonl"))
+
+
+@pytest.mark.slow
+def test_a_loop_that_stops_stepping_keeps_its_window(short_window, monkeypatch, tmp_path):
+    alarms, more = [], iter(range(3))
+
+    def timer(_, ring):
+        alarms.append(ring)
+        return SimpleNamespace(start=lambda: None, cancel=lambda: None)
+
+    monkeypatch.setattr("bench.worker.script.threading.Timer", timer)
+    with mlproject.watch(600, records=tmp_path) as seen:
+        trained(tokens_model(), 10**6, is_over=lambda: alarms and next(more, None) is None)
+        ringing = threading.Thread(target=alarms[0])
+        ringing.start()
+        ringing.join()
+    measured = seen.record.measurement
+    assert (seen.record.outcome, len(measured.iteration_times_s)) == ("ok", 3)
+    assert measured.ended_early == "no step ended after seconds=600 after 3 iterations"
+
+
+@pytest.mark.slow
+def test_the_loop_of_a_trainer_is_a_loop_like_any_other(short_window, tmp_path):
+    pytest.importorskip("accelerate", reason="transformers' Trainer needs it")
+    import transformers
+
+    sizes = {"n_layer": 1, "n_embd": 8, "n_head": 1, "vocab_size": 16, "n_positions": 4}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
+    how = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "max_steps": 40}
+    arguments = transformers.TrainingArguments(
+        str(tmp_path / "out"), **how, use_cpu=True, report_to=[], save_strategy="no"
+    )
+    data = [{"input_ids": [1, 2, 3, 4], "labels": [1, 2, 3, 4]}] * 240
+    trainer = transformers.Trainer(model, arguments, train_dataset=data)
+    with mlproject.watch(600, records=tmp_path) as seen:
+        trainer.train()
+    record = seen.record
+    assert (record.outcome, record.resolved.tokens_per_sample) == ("ok", 4)
+    assert record.resolved.batch_size == 6
+    (tmp_path / "config.json").write_text(model.config.to_json_string())
+    asked = step_complexity(StepSpec(f"hf:{tmp_path}/config.json", 6, "fp32", seq_len=4))
+    assert record.complexity.step_flops == asked.step_flops
+    assert record.ops.ops
 
 
 @pytest.mark.slow

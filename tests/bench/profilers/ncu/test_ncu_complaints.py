@@ -4,8 +4,8 @@ import psutil
 import pytest
 from scripted_ncu import PERMISSION
 
-from bench.profilers.ncu import complaints
-from bench.profilers.ncu.complaints import counter_permission, explain, permission_remedy
+from bench.profilers.ncu import tool
+from bench.profilers.ncu.tool import counter_permission, explain, permission_remedy
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Linux's files hold the permission")
 
@@ -71,7 +71,7 @@ def test_what_holds_the_counters_is_named(tree, monkeypatch, running, words):
     processes = [psutil.Process() for _ in running]
     for process, name in zip(processes, running, strict=True):
         process.info = {"name": name}
-    monkeypatch.setattr(complaints.psutil, "process_iter", lambda attributes: processes)
+    monkeypatch.setattr(tool.psutil, "process_iter", lambda attributes: processes)
     held = "==ERROR== Profiling failed because a driver resource was unavailable"
     explained = explain(f"{held}. Ensure that no other tool (like DCGM) is running.", tree({}))
     for word in words:

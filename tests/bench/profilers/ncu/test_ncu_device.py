@@ -15,7 +15,7 @@ from bench.machine.gpu_drivers import compute_capability, device_uuid
 from bench.machine.probes import UnknownFactError
 from bench.profilers.ncu import NcuTool
 from bench.records.profile_verdict import kernel_set
-from bench.worker.profile import profiled_range
+from bench.worker.measurement import profiled_range
 
 
 class Driver:
@@ -100,7 +100,7 @@ import json, sys
 import torch
 from bench.training.devices import open_device
 from bench.profilers.ops.torch_profiler import work_set
-from bench.worker.profile import profiled_range
+from bench.worker.measurement import profiled_range
 
 device = open_device("cuda")
 torch.manual_seed(0)

@@ -14,7 +14,8 @@ from traces import TraceWriter, gpu_step
 
 from bench.cost.estimate import op_work, step_complexity
 from bench.errors import UserError
-from bench.profilers.ops import TorchTool, torch_profiler
+from bench.profilers.base import TorchTool
+from bench.profilers.ops import torch_profiler
 from bench.profilers.ops.op_nest import Kind, SeenOp
 from bench.profilers.ops.torch_profiler import (
     Profiled,

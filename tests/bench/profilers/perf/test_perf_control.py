@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bench.errors import UserError
-from bench.profilers.perf.program import counting, make_gate, perf_stat
 from bench.profilers.perf.stat import read_rows
+from bench.profilers.perf.tool import counting, make_gate, perf_stat
 
 PROJECT = Path(__file__).resolve().parents[4]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no FIFOs on Windows")
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no FIFOs on Win
 WORKER = """
 import json, sys, threading, time
 sys.path.insert(0, sys.argv[1])
-from bench.profilers.perf.program import counting
+from bench.profilers.perf.tool import counting
 
 def work(seconds):
     end = time.thread_time() + seconds

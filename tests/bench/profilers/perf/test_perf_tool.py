@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no FIFOs on Win
 WORKER = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from bench.profilers.perf.program import counting
+from bench.profilers.perf.tool import counting
 with counting(json.loads(sys.argv[2])):
     sum(range(10**6))
 """

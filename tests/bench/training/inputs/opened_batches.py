@@ -6,8 +6,8 @@ from bench.config import RunConfig
 from bench.training.devices import open_device
 from bench.training.inputs import Shard, open_batches
 from bench.training.precision import Fp32
-from bench.training.resolve import resolve
 from bench.training.workloads import workload_of
+from bench.worker.step_setup import resolve
 
 SMALL = {"backend": "cpu", "batch_size": 4, "image_size": 32, "threads": 1, "workers": 0}
 

@@ -37,7 +37,7 @@ def test_a_loader_is_measured_without_a_model_and_its_rate_has_a_name_of_its_own
     journal = JournalWriter(folder.journal)
     MeasurementAttempt(folder, journal, before_warm_up=int).attempt()
     unwatched = Unknown("nobody watched")
-    record = finish_run(folder, config, samples.NOW, folder.read_worker(), unwatched, unwatched)
+    record = finish_run(folder, config, samples.NOW, folder.read_worker(), unwatched)
     assert record.outcome == "ok", record.reason
     assert record.measurement.samples == 24
     assert record.complexity is None

@@ -72,7 +72,7 @@ def test_a_folder_must_fill_a_batch_of_every_device(opened, generated):
 def test_processes_of_one_machine_share_its_cores(monkeypatch):
     monkeypatch.setattr("torch.get_num_threads", lambda: 12)
     cores = [32]
-    monkeypatch.setattr("bench.training.resolve.usable_cores", lambda: cores[0])
+    monkeypatch.setattr("bench.worker.step_setup.usable_cores", lambda: cores[0])
     device = open_device("cpu")
 
     def found_on(**changes):

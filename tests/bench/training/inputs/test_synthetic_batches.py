@@ -4,8 +4,8 @@ from bench.config import RunConfig
 from bench.training.devices import open_device
 from bench.training.inputs import open_batches
 from bench.training.precision import open_precision
-from bench.training.resolve import resolve
-from bench.training.workloads.own import OwnStep
+from bench.training.workloads.images import OwnStep
+from bench.worker.step_setup import resolve
 
 
 class Nested:

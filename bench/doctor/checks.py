@@ -1,0 +1,328 @@
+"""The checks: the host and what counts inside a step, the packages, and a step on each device.
+
+Each group is safe from the failure of another.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from bench.doctor import Check, Status, check
+from bench.errors import Problem
+from bench.machine import environment, surroundings
+from bench.machine.cpu import PackageEnergy
+from bench.machine.gpu_drivers import compute_capability
+from bench.machine.probes import (
+    ROOT,
+    UnknownFactError,
+    open_nvml,
+    reason_of,
+    text_of,
+    value_or_none,
+)
+from bench.machine.repository import TREE, kit_facts
+from bench.profilers.ncu.tool import (
+    RefusalError,
+    counter_permission,
+    find_ncu,
+    permission_remedy,
+    require_chip,
+)
+from bench.profilers.perf import find_obstacle
+
+if TYPE_CHECKING:
+    import torch
+
+_GB = 1e9
+#: A record is under 1 MB, a profile under 100 MB, a generated data set under 1 GB.
+_ENOUGH_DISK_BYTES = 2e9
+#: Eight loaders that keep two batches of 128 images of 224 x 224 x 3 floats ready.
+_ENOUGH_SHARED_BYTES = 8 * 2 * 128 * 224 * 224 * 3 * 4
+
+
+def host_checks(records: Path, root: Path = ROOT) -> Iterator[Check]:
+    """Look at the host as far as it bears on a measurement."""
+    yield _disk(records)
+    if platform.system() == "Linux":
+        if (root / "dev/shm").is_dir():
+            yield check("shared memory", _shared_memory(root / "dev/shm"))
+        yield check("cpu energy", _energy(root))
+    virtual = value_or_none(lambda: surroundings.virtualization(root))
+    yield check("surroundings", _surroundings(virtual, root))
+    try:
+        source = environment.power_source(virtual)
+    except UnknownFactError as error:
+        source = f"unknown: {error}"
+    on_battery = Problem("on battery: clocks are held down", "plug it in")
+    yield check("power", on_battery if source == "battery" else source)
+
+
+def _disk(records: Path) -> Check:
+    place = records.resolve()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            free_bytes = shutil.disk_usage(place).free
+    except OSError as error:
+        what = f"cannot write in {place}: {error.strerror}"
+        return check("records", Problem(what, "use --records FOLDER"), "missing")
+    detail = f"{free_bytes / _GB:.1f} GB free in {place}"
+    if free_bytes < _ENOUGH_DISK_BYTES:
+        return check("records", Problem(detail, "free some space, or use --records FOLDER"))
+    return check("records", detail)
+
+
+def _shared_memory(place: Path) -> str | Problem:
+    size_bytes = shutil.disk_usage(place).total
+    detail = f"{place} holds {size_bytes / _GB:.2f} GB"
+    if size_bytes >= _ENOUGH_SHARED_BYTES:
+        return detail
+    return Problem(
+        f"{detail}: image loaders can run out of it",
+        "start the container with --shm-size=8g or --ipc=host; or use workers=0",
+    )
+
+
+def _energy(root: Path) -> str | Problem:
+    try:
+        PackageEnergy(root)
+    except UnknownFactError as error:
+        if "Permission denied" in str(error):
+            remedy = "sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj"
+            return Problem("only root may read the counter", remedy)
+        return f"{error}: CPU runs have no energy"
+    return "RAPL can be read"
+
+
+def _surroundings(virtual: str | None, root: Path) -> str | Problem:
+    around = value_or_none(lambda: surroundings.container(root)) or "unknown"
+    detail = f"container {around}, hypervisor {virtual or 'unknown'}"
+    if virtual == "wsl1":
+        remedy = "in Windows: wsl --set-version <distribution> 2"
+        return Problem(f"{detail}: WSL 1 has no GPU", remedy)
+    if virtual == "wsl2":
+        return Problem(
+            f"{detail}: the driver spills GPU memory into the host's silently, and speed falls",
+            "in NVIDIA Control Panel: CUDA - Sysmem Fallback Policy > Prefer No Sysmem Fallback",
+        )
+    return detail
+
+
+def nvidia_checks(
+    root: Path = ROOT,
+    nvml_opener: Callable[[], Any] = open_nvml,
+    capability: Callable[[], tuple[int, int]] = compute_capability,
+) -> Iterator[Check]:
+    """Look at driver, NVML, ncu and its permission; one line where there is no NVIDIA device."""
+    try:
+        nvml = nvml_opener()
+        handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+        names = ", ".join(map(nvml.nvmlDeviceGetName, handles))
+        yield check("nvml", f"driver {nvml.nvmlSystemGetDriverVersion()}: {names}")
+    except Exception as error:
+        vendors = (root / "sys/bus/pci/devices").glob("*/vendor")
+        if all(text_of(vendor) != "0x10de" for vendor in vendors):
+            yield check("nvidia", "no NVIDIA device here: NVML and ncu are not needed")
+            return
+        faults = (remedy for sign, remedy in _NVML_REMEDIES.items() if sign in str(error))
+        yield check("nvml", Problem(f"{error}: no GPU telemetry", next(faults)))
+    yield check("ncu", _ncu(root, capability))
+    is_allowed, detail = counter_permission(root)
+    yield check("gpu counters", detail if is_allowed else Problem(detail, permission_remedy(root)))
+
+
+#: The remedy by a part of what NVML, or its package, says.
+_NVML_REMEDIES = {
+    "mismatch": "reboot: the driver was updated under the running kernel",
+    "not installed": "uv pip install nvidia-ml-py",
+    "": "install NVIDIA's driver, then see that nvidia-smi works",
+}
+
+
+def _ncu(root: Path, capability: Callable[[], tuple[int, int]]) -> str | Problem:
+    try:
+        ncu = find_ncu(root)
+        if (device := value_or_none(capability)) is not None:
+            require_chip(ncu, device)
+    except RefusalError as refusal:
+        return refusal.problem
+    return f"{ncu} at {ncu.path}"
+
+
+def perf_checks(root: Path = ROOT) -> Iterator[Check]:
+    """Try what a profile would do with perf; where that fails, say why. Other systems have none."""
+    if platform.system() == "Linux":
+        yield check("perf", find_obstacle(root) or "counts")
+
+
+Group = Callable[[], Iterable[Check]]
+
+
+def machine_groups(records: Path) -> dict[str, Group]:
+    """Return the checks of this machine; those of `devices` import torch when they are run."""
+    return {
+        "packages": package_checks,
+        "devices": device_checks,
+        "nvidia": nvidia_checks,
+        "perf": perf_checks,
+        "host": lambda: host_checks(records),
+    }
+
+
+def run_checks(groups: Mapping[str, Group]) -> list[Check]:
+    """Return the checks of all groups in order; a group that fails gives one that says so."""
+    checks: list[Check] = []
+    for name, group in groups.items():
+        try:
+            checks += list(group())
+        except Exception as error:
+            remedy = "install the project's packages: uv pip install -r requirements.txt"
+            failure = Problem(f"the check itself failed: {reason_of(error)}", remedy)
+            checks.append(check(name, failure, "missing"))
+    return checks
+
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_INSTALL = "install them: uv pip install -r requirements.txt (or run make setup)"
+_REINSTALL = "install the default build: uv pip install --reinstall torch torchvision"
+
+
+def package_checks(tree: Path = TREE) -> Iterator[Check]:
+    """Compare Python and every direct dependency with `requires-python` and `dependencies`."""
+    floor, lines = _asked_for(tree)
+    version = platform.python_version()
+    found: str | Problem = f"{version} ({sys.executable})"
+    if not SpecifierSet(floor).contains(version, prereleases=True):
+        remedy = "make the environment with a newer one: make setup PYTHON=python3.12"
+        found = Problem(f"{version} does not meet {floor}", remedy)
+    yield check("python", found, "missing")
+    left_out = (kit_facts(tree) or {}).get("left_out", ())
+    requirements = [
+        one
+        for one in map(Requirement, lines)
+        if one.name not in left_out and (not one.marker or one.marker.evaluate({"extra": ""}))
+    ]
+    faults = "; ".join(filter(None, map(_fault, requirements)))
+    fine = f"all {len(requirements)} meet the project's requirements"
+    yield check("packages", Problem(faults, _INSTALL) if faults else fine, "missing")
+
+
+def _asked_for(tree: Path) -> tuple[str, list[str]]:
+    """From pyproject.toml, which an editable install's metadata may lag behind, or metadata."""
+    if (tree / "pyproject.toml").is_file():
+        project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        return project["requires-python"], project["dependencies"]
+    installed = importlib.metadata.distribution("mlproject")
+    return installed.metadata["Requires-Python"], installed.requires or []
+
+
+def _fault(requirement: Requirement) -> str | None:
+    try:
+        version = importlib.metadata.version(requirement.name)
+    except importlib.metadata.PackageNotFoundError:
+        return f"{requirement.name} is not installed"
+    if requirement.specifier.contains(version, prereleases=True):
+        return None
+    return f"{requirement.name} {version} does not meet {requirement.specifier}"
+
+
+def device_checks() -> Iterator[Check]:
+    """Import torch and torchvision and run a step on every device they offer."""
+    try:
+        import torch
+        import torchvision
+    except Exception as error:
+        yield check("torch", Problem(reason_of(error), _REINSTALL), "missing")
+        return
+    versions = f"torch {torch.__version__}, torchvision {torchvision.__version__}"
+    yield _tried("cpu", torch.device("cpu"), versions, "missing")
+    yield check("cpu bf16", _amp())
+    yield from _cuda_checks()
+    if platform.system() == "Darwin":
+        if torch.backends.mps.is_available():
+            yield _tried("mps", torch.device("mps"), "the Apple GPU")
+        else:
+            remedy = "use Apple silicon with macOS 14 or newer and a Python built for arm64"
+            yield check("mps", Problem("torch cannot use the Apple GPU", remedy))
+
+
+def _tried(name: str, device: torch.device, detail: str, failure: Status = "warning") -> Check:
+    import torch
+
+    try:
+        images = torch.ones(1, 3, 8, 8, device=device)
+        weights = torch.ones(4, 3, 3, 3, device=device, requires_grad=True)
+        loss = torch.nn.functional.conv2d(images, weights).sum()
+        (gradient,) = torch.autograd.grad(loss, weights)
+        if float(gradient.sum()) != 4 * 3 * 9 * 36:  # each weight meets 6 x 6 ones
+            raise ArithmeticError("a convolution gave a wrong result")
+    except Exception as error:
+        return check(name, Problem(f"{detail}: {reason_of(error)}", _REINSTALL), failure)
+    return check(name, detail)
+
+
+def _amp() -> str:
+    from bench.training.devices import open_device
+
+    for mode in ("bf16", "fp16"):
+        if open_device("cpu").native_math(mode):
+            return f"the processor multiplies {mode} itself: precision=amp is {mode}"
+    return (
+        "the processor has no bf16 or fp16 arithmetic: precision=amp is measured in fp32 "
+        "(amp-bf16 emulates bf16, slowly)"
+    )
+
+
+def _cuda_checks() -> Iterator[Check]:
+    import torch
+
+    from bench.training.devices import missing_kernels
+
+    if not torch.cuda.is_available():
+        yield check("cuda", _why_no_cuda(torch.version.cuda))
+        return
+    toolkit = f"CUDA {torch.version.cuda}"
+    if torch.version.hip is not None:
+        toolkit = f"HIP {torch.version.hip} (never tried on such a device)"
+    for index in range(torch.cuda.device_count()):
+        if problem := missing_kernels(index):
+            yield check(f"cuda:{index}", problem)
+        else:
+            detail = f"{torch.cuda.get_device_name(index)}, {toolkit}"
+            yield _tried(f"cuda:{index}", torch.device("cuda", index), detail)
+
+
+def _why_no_cuda(built_for: str | None) -> str | Problem:
+    """No NVIDIA device is fine; one that torch cannot use is not."""
+    nvml = value_or_none(open_nvml)
+    devices = nvml.nvmlDeviceGetCount() if nvml else 0
+    if not nvml or not devices:
+        return "no NVIDIA device with a driver here"
+    if built_for is None:
+        return Problem("this build of torch has no CUDA", _REINSTALL)
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        value = os.environ["CUDA_VISIBLE_DEVICES"]
+        what = f"torch sees none of {devices} devices with CUDA_VISIBLE_DEVICES={value!r}"
+        return Problem(what, "unset CUDA_VISIBLE_DEVICES")
+    major, rest = divmod(int(nvml.nvmlSystemGetCudaDriverVersion()), 1000)  # 12040 is 12.4
+    return Problem(
+        f"torch is built for CUDA {built_for} and the driver speaks CUDA {major}.{rest // 10} "
+        "at most",
+        f"update the NVIDIA driver, or install a torch build for CUDA {major}",
+    )
