@@ -252,7 +252,7 @@ class ScriptWatch(WorkerWatch):
         self._keeps_going = bool(job.task["keep_going"])
         self._first_step_by_s = math.inf if self._keeps_going else float(job.task["deadline_s"])
         self._ends_at_s = self._first_step_by_s + _LATER * float(job.task["seconds"]) + _LAST_S
-        self._ended_by_us = self._signalled = False
+        self._ended_by_us = self._signalled = self._is_ending = False
         self._tell = on_event
         super().__init__(job, folder, self._look_at_clock)
         self._last = "its start"
@@ -307,8 +307,11 @@ class ScriptWatch(WorkerWatch):
             self._end()
 
     def _end(self) -> None:
-        self._ended_by_us = not self._signalled
-        raise KeyboardInterrupt  # as `TimeLimit` ends a worker
+        """End the script, once: what does not listen may still end a step while it is ended."""
+        if not self._is_ending:
+            self._is_ending = True
+            self._ended_by_us = not self._signalled
+            raise KeyboardInterrupt  # as `TimeLimit` ends a worker
 
     @override
     def _finish(self) -> None:

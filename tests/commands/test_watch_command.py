@@ -163,6 +163,27 @@ def test_a_script_that_does_not_step_in_time_is_ended(watch):
     assert "--step-of" in record.reason
 
 
+STEPS_WHEN_TOLD_TO_END = """
+import signal
+import torch
+
+signal.signal(signal.SIGTERM, lambda *_: None)
+signal.pause()
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(3):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_steps_while_it_is_ended_leaves_a_record(watch):
+    ended, record = watch(STEPS_WHEN_TOLD_TO_END, options=("--seconds", "1"))
+    assert (ended.returncode, record.outcome) == (2, "refused")
+    assert "before one was measured" in record.reason
+
+
 RANKS = """
 import torch
 from torch import distributed
