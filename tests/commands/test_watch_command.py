@@ -165,10 +165,11 @@ def test_a_script_that_does_not_step_in_time_is_ended(watch):
 
 STEPS_WHEN_TOLD_TO_END = """
 import signal
-import torch
 
 signal.signal(signal.SIGTERM, lambda *_: None)
 signal.pause()
+import torch
+
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters())
 for step in range(3):
@@ -179,7 +180,7 @@ for step in range(3):
 
 @pytest.mark.slow
 def test_a_script_that_steps_while_it_is_ended_leaves_a_record(watch):
-    ended, record = watch(STEPS_WHEN_TOLD_TO_END, options=("--seconds", "1"))
+    ended, record = watch(STEPS_WHEN_TOLD_TO_END, options=("--seconds", "3"))
     assert (ended.returncode, record.outcome) == (2, "refused")
     assert "before one was measured" in record.reason
 
