@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from analysis.shares import (
 from bench.config import RunConfig
 from bench.cost import cached_ops
 from bench.records import StepSpec
+from bench.records.complexity import ListedOp
 
 #: Where a share starts, and how far from there it may be drawn: the deviation of its logarithm.
 PRIOR: dict[str, tuple[float, float]] = {
@@ -147,25 +149,26 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def _op_row(row: Mapping[str, str], name: str) -> tuple[Any, ...]:
-    """A timing's kernel, as `Kernels.of` takes it."""
-    zeros = (0.0,) * 5
+def _op_of(row: Mapping[str, str], name: str) -> ListedOp:
+    """The op that was timed, in fp32 with the names of torch."""
     if name == "conv":
         keys = ("B", "Input_Channel", "Output_Channel", "Kernel_Szie", "Input_Size")
         images, channels, filters, side, pixels = (int(row[key]) for key in keys)
-        area, rows, tiles = side**2, images * pixels**2, images * -(-pixels // 4) * -(-pixels // 4)
-        moved = 4.0 * (rows * (channels + filters) + channels * filters * area)
-        winograd = (36, tiles, filters, channels, 2 * 4.0 * 36 * tiles * (channels + filters))
-        sizes = (1, rows, filters, channels * area)
-        return "convolution", sizes, 2.0 * np.prod(sizes), moved, winograd, 1, 0
-    if name in ("bmm", "linear"):
-        sizes = batch, rows, columns, summed = tuple(int(row[key]) for key in "BMNK")
-        moved = 4.0 * batch * (rows * columns + rows * summed + summed * columns)
-        kind = "product" if name == "linear" else "batched product"
-        return kind, sizes, 2.0 * np.prod(sizes, dtype=float), moved, zeros, 1, 0
-    kind = {"softmax": "softmax", "ln": "layer norm"}.get(name, "elementwise")
-    moved = 4.0 * int(row["B"]) * int(row["H"]) * (3 if name == "mul" else 2)
-    return kind, zeros[:4], 0.0, moved, zeros, 1, 0
+        shapes = [(images, channels, pixels, pixels), (filters, channels, side, side)]
+        elements = [*map(prod, shapes), images * filters * pixels**2]
+        macs = elements[-1] * channels * side**2
+    elif name in ("bmm", "linear"):
+        batch, rows, columns, summed = (int(row[key]) for key in "BMNK")
+        shapes = [(batch, rows, summed), (batch, summed, columns)]
+        elements = [*map(prod, shapes), batch * rows * columns]
+        macs = elements[-1] * summed
+        shapes = [one[1:] for one in shapes] if name == "linear" else shapes
+    else:
+        shapes = [(int(row["B"]), int(row["H"]))]
+        elements, macs = [prod(shapes[0])] * (3 if name == "mul" else 2), 0
+    op = {"conv": "convolution", "linear": "mm", "ln": "layer_norm"}.get(name, name)
+    return ListedOp(op=op, label=op, phase="forward", shapes=tuple(shapes), flops=2 * macs, calls=1,
+                    elementwise_flops=0, eager_bytes=4 * sum(elements), fused_bytes=0)  # fmt: skip
 
 
 def read_op_times(folder: Path, most: int) -> Iterator[Timed]:
@@ -178,7 +181,7 @@ def read_op_times(folder: Path, most: int) -> Iterator[Timed]:
         for device, rows in of_device.items():
             of = "op" if name in ("bmm", "linear", "conv") else "pass"
             for row in random.Random(0).sample(rows, min(most, len(rows))):
-                kernels = Kernels.of([_op_row(row, name)])
+                kernels = kernels_of([_op_of(row, name)])
                 yield Timed(of, device, name, float(row["Latency"]) / 1e3, kernels)
 
 
@@ -303,35 +306,26 @@ class Fit:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Steps on chips that were left out: errors as logarithms, parts of the time by class."""
+    """A step on a chip that was left out: errors as logarithms, parts of its time by class."""
 
-    steps: Sequence[Timed]
-    errors: Any
-    roof_errors: Any
+    step: Timed
+    error: float
+    roof_error: float
     parts: Any
 
-    @classmethod
-    def of(cls, steps: Sequence[Timed], known: Shares, table: Mapping[str, Peaks]) -> HeldOut:
-        """Return how far shares that were fitted without their chip miss `steps`."""
-        fit = Fit(steps, table)
-        each, kinds, kernels = fit.each_s(known, fit.none), fit.kernels.kind, fit.kernels
-        flops, rates = (np.array([getattr(one, name) for one in fit.peaks])[fit.device[fit.owner]]
-                        for name in ("fp32_tflop_per_s", "bytes_per_s"))  # fmt: skip
-        roof_s = fit.sums(np.maximum(kernels.flops / (1e12 * flops), kernels.bytes / rates))
-        classes = (kinds < 2, (kinds >= 2) & (kinds < len(PRODUCTS)), kinds == _DEPTHWISE,
-                   (kinds >= len(PRODUCTS)) & (kinds != _DEPTHWISE))  # fmt: skip
-        parts = np.array([fit.sums(each * chosen) for chosen in classes]) / fit.sums(each)
-        predicted_s = fit.predicted_s(known, fit.none)
-        return cls(steps, *(np.log(one / fit.times_s) for one in (predicted_s, roof_s)), parts.T)
 
-    def __getitem__(self, chosen: Any) -> HeldOut:
-        steps = [self.steps[number] for number in np.arange(len(self.steps))[chosen]]
-        return HeldOut(steps, *(one[chosen] for one in (self.errors, self.roof_errors, self.parts)))
-
-    @property
-    def chips(self) -> Any:
-        """The chip of each step."""
-        return np.array([one.chip for one in self.steps])
+def held_out(steps: Sequence[Timed], known: Shares, table: Mapping[str, Peaks]) -> list[HeldOut]:
+    """Return how far shares that were fitted without their chip miss `steps`."""
+    fit = Fit(steps, table)
+    each, kernels, kinds = fit.each_s(known, fit.none), fit.kernels, fit.kernels.kind
+    flops, rates = (np.array([getattr(one, name) for one in fit.peaks])[fit.device[fit.owner]]
+                    for name in ("fp32_tflop_per_s", "bytes_per_s"))  # fmt: skip
+    roof_s = fit.sums(np.maximum(kernels.flops / (1e12 * flops), kernels.bytes / rates))
+    errors = (np.log(one / fit.times_s) for one in (fit.predicted_s(known, fit.none), roof_s))
+    classes = (kinds < 2, (kinds >= 2) & (kinds < len(PRODUCTS)), kinds == _DEPTHWISE,
+               (kinds >= len(PRODUCTS)) & (kinds != _DEPTHWISE))  # fmt: skip
+    parts = np.array([fit.sums(each * chosen) for chosen in classes]) / fit.sums(each)
+    return list(map(HeldOut, steps, *errors, parts.T))
 
 
 #: Where the deviations of an error start: of a chip, of each class of ops on it, of a model.
@@ -339,32 +333,34 @@ _DEVIATIONS = {"device": 0.07, "product": 0.05, "convolution": 0.15, "depthwise"
                "pass": 0.1, "model": 0.05}  # fmt: skip
 
 
-def learn_deviations(found: HeldOut) -> dict[str, float]:
+def learn_deviations(found: Sequence[HeldOut]) -> dict[str, float]:
     """Return the deviations of the parts of an error, by maximum likelihood.
 
     A chip's error is in all of its steps, that of a class of ops on it by their part of the time. A
     model's error is on all chips, and each step has as much of its own.
     """
-    models = np.array([one.model for one in found.steps])
-    same_chip, same_model = (one[:, None] == one for one in (found.chips, models))
-    classes = [np.outer(part, part) * same_chip for part in found.parts.T]
-    terms = np.array([same_chip, *classes, same_model + np.eye(len(models))], dtype=float)
-    first = np.log([*_DEVIATIONS.values()])
+    chips, models = (np.array([getattr(one.step, name) for one in found])
+                     for name in ("chip", "model"))  # fmt: skip
+    same_chip, same_model = (one[:, None] == one for one in (chips, models))
+    classes = [
+        np.outer(part, part) * same_chip for part in np.array([one.parts for one in found]).T
+    ]
+    terms = np.array([same_chip, *classes, same_model + np.eye(len(found))], dtype=float)
+    errors, first = np.array([one.error for one in found]), np.log([*_DEVIATIONS.values()])
 
     def cost(logs: Any) -> float:
-        covariance = np.tensordot(np.exp(2 * logs), terms, 1)
-        solved = linalg.cho_solve(factor := linalg.cho_factor(covariance), found.errors)
-        likely = np.log(np.diag(factor[0])).sum() + found.errors @ solved / 2
+        factor = linalg.cho_factor(np.tensordot(np.exp(2 * logs), terms, 1))
+        likely = np.log(np.diag(factor[0])).sum() + errors @ linalg.cho_solve(factor, errors) / 2
         return float(likely + ((logs - first) ** 2).sum() / 8)
 
     best = optimize.minimize(cost, first, method="Nelder-Mead", options={"maxfev": 3000}).x
     return dict(zip(_DEVIATIONS, np.exp(best).tolist(), strict=True))
 
 
-def deviations_of(known: Mapping[str, float], parts: Any) -> Any:
-    """Return the deviation of steps of other models on another chip."""
+def deviation_of(one: HeldOut, known: Mapping[str, float]) -> float:
+    """Return the deviation of a step of another model on another chip."""
     device, *classes, model = (known[name] ** 2 for name in _DEVIATIONS)
-    return np.sqrt(device + parts**2 @ np.array(classes) + 2 * model)
+    return float(np.sqrt(device + one.parts**2 @ np.array(classes) + 2 * model))
 
 
 def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, float]:
@@ -420,15 +416,16 @@ def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, 
             "host": 0.4, UNPROVEN: 0.7}  # fmt: skip
 
 
-def print_table(found: HeldOut, is_inside: Any) -> None:
+def print_table(found: Sequence[HeldOut], scores: Mapping[int, float], limit: float) -> None:
     """Print a row for each device and kind of step."""
     print("| device left out | steps | mean error | bias | bare roofline | in 90 % |")
-    rows = np.array([one.row for one in found.steps])
-    for row in sorted(set(rows)):
-        errors, roofs = found.errors[rows == row], found.roof_errors[rows == row]
-        figures = (np.abs(np.expm1(errors)).mean(), np.expm1(errors.mean()),
-                   np.abs(np.expm1(roofs)).mean(), is_inside[rows == row].mean())  # fmt: skip
-        print(f"| {row} | {len(errors)} |", *(f"{100 * one:.1f} % |" for one in figures))
+    for row in sorted({one.step.row for one in found}):
+        chosen = [one for one in found if one.step.row == row]
+        errors = np.array([(one.error, one.roof_error) for one in chosen])
+        error, roof_error = np.abs(np.expm1(errors)).mean(0)
+        inside = np.mean([scores[id(one)] <= limit for one in chosen])
+        figures = (error, np.expm1(errors[:, 0].mean()), roof_error, inside)
+        print(f"| {row} | {len(chosen)} |", *(f"{100 * one:.1f} % |" for one in figures))
 
 
 def main() -> None:
@@ -443,40 +440,36 @@ def main() -> None:
     ops = [*read_op_times(asked.folder, 250)]
     fitted = [one for one in (*ops, *steps) if one.chip not in _UNLIKE]
     known, _ = Fit(fitted, table).fit({name: PRIOR[name][0] for name in _NAMES}, 25)
-    each: list[HeldOut] = []
-    with_roofs: list[float] = []  # mean errors of chips whose own op times are known, and not
-    with_none: list[float] = []
+    found: list[HeldOut] = []
+    means: list[tuple[float, float]] = []  # errors where a chip's own op times are known, and not
     for chip in sorted({one.chip for one in steps}):
         others = [one for one in fitted if one.chip != chip]
         without = Fit(others, table).fit(known, 12)[0] if chip not in _UNLIKE else known
         left_out = [one for one in steps if one.chip == chip]
-        each.append(HeldOut.of(left_out, without, table))
+        found += held_out(left_out, without, table)
         of_chip = [one for one in ops if one.chip == chip]
         mine = [one for one in left_out if one.device in {op.device for op in of_chip}]
         if mine:
             first, second = Fit([*others, *of_chip], table), Fit(mine, table)
             roofs, effects = first.fit(without, 6)
             moved = effects[:, [first.devices.index(one) for one in second.devices]]
-            for means, shared, own in (
-                (with_roofs, roofs, moved),
-                (with_none, without, second.none),
-            ):
-                errors = np.log(second.predicted_s(shared, own) / second.times_s)
-                means.append(float(errors.mean()))
-    found = HeldOut([step for one in each for step in one.steps],
-                    *(np.concatenate([getattr(one, name) for one in each])
-                      for name in ("errors", "roof_errors", "parts")))  # fmt: skip
-    is_proven = ~np.isin(found.chips, _UNLIKE)
-    proven, scores = found[is_proven], np.zeros(len(found.steps))
-    for chip in set(found.chips):  # by what the other chips say of it
-        others, mine = learn_deviations(proven[proven.chips != chip]), found.chips == chip
-        scores[mine] = np.abs(found.errors[mine]) / deviations_of(others, found.parts[mine])
-    quantiles = {f"{n}": float(np.quantile(scores[is_proven], n / 100)) for n in (50, 90)}
-    print_table(found, scores <= quantiles["90"])
+            said_s = second.predicted_s(roofs, moved), second.predicted_s(without, second.none)
+            means.append(tuple(np.log(one / second.times_s).mean() for one in said_s))
+    proven = [one for one in found if one.step.chip not in _UNLIKE]
+    scores = {}
+    for chip in {one.step.chip for one in found}:  # by what the other chips say of it
+        learned = learn_deviations([one for one in proven if one.step.chip != chip])
+        scores |= {id(one): abs(one.error) / deviation_of(one, learned)
+                   for one in found if one.step.chip == chip}  # fmt: skip
+    of_proven = [scores[id(one)] for one in proven]
+    quantiles = {f"{n}": float(np.quantile(of_proven, n / 100)) for n in (50, 90)}
+    print_table(found, scores, quantiles["90"])
     deviations = learn_deviations(proven)
-    whole = np.mean(deviations_of(deviations, proven.parts) ** 2)
-    deviations["measured"] = min(float(np.linalg.norm(with_roofs) / np.linalg.norm(with_none)), 1.0)
-    deviations["amd"] = float(np.sqrt(np.mean(found.errors[found.chips == "MI100"] ** 2)))
+    whole = np.mean([deviation_of(one, deviations) ** 2 for one in proven])
+    with_roofs, with_none = np.square(means).mean(0)
+    of_amd = [one.error for one in found if one.step.chip == "MI100"]
+    deviations["measured"] = min(float(np.sqrt(with_roofs / with_none)), 1.0)
+    deviations["amd"] = float(np.sqrt(np.mean(np.square(of_amd))))
     deviations |= from_runs(known, table)
     kept = {name: value for name, value in known.items() if not name.startswith("tf")}
     numbers = {"source": _SOURCE, "shares": kept, "errors": deviations, "quantiles": quantiles,

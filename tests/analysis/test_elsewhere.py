@@ -11,7 +11,14 @@ from observed import invoke, records_on_disk
 
 import commands.predict
 from analysis.comparison.prices import gather_prices
-from analysis.elsewhere import OwnRuns, find_target, own_runs, predict_on
+from analysis.elsewhere import (
+    Loader,
+    OwnRuns,
+    fastest_loader,
+    find_target,
+    own_runs,
+    predict_on,
+)
 from analysis.roofs.roof import Peaks
 from analysis.runs.place import place_runs
 from analysis.server.pull import RecordSet
@@ -198,6 +205,41 @@ def test_runs_on_another_gpu_count_by_what_is_carried():
     assert predict(own=of_processor).facts() == predict().facts()
     other = replace(own, mode="bf16")
     assert predict(own=[other]).facts() == predict().facts()
+
+
+def test_amd_devices_are_said_to_use_shares_of_nvidia():
+    """Their capability is the name of an architecture."""
+    measured = find_target("NVIDIA L4", "fp32")
+    amd = replace(measured, is_amd=True)
+    found = predict_on(amd, config(), counting(PRODUCT))
+    assert found.deviation > predict(ops=(PRODUCT,)).deviation
+    assert any("no published op time is of an AMD device" in one for one in found.rests_on)
+    device = make.gpu(name="AMD Instinct MI210", compute_capability="gfx90a")
+    roofs = make.ceilings_record(environment=make.environment(device=device))
+    target = find_target(device.name, "fp32", RecordSet.of([roofs]))
+    assert (target.is_amd, target.is_measured, target.is_newer) == (True, True, False)
+
+
+def test_a_step_is_no_faster_than_the_loader_that_was_seen():
+    alone = predict()
+    slow, fast = (Loader(times * alone.samples_per_s, "image", "own") for times in (0.5, 2))
+    held = predict(loader=slow)
+    assert held.samples_per_s == pytest.approx(slow.samples_per_s)
+    assert held.interval(90)[1] == held.samples_per_s
+    assert sum(part.time_s for part in held.account.parts) == pytest.approx(
+        held.account.step_time_s
+    )
+    assert held.account.seconds_of("input") == pytest.approx(alone.account.step_time_s)
+    assert any("the step waits for it" in sentence for sentence in held.rests_on)
+    for other in (fast, slow._replace(sample="sequence")):
+        assert predict(loader=other).facts() == alone.facts()
+
+
+def test_what_a_loader_gives_is_seen_where_it_runs_alone_or_a_step_waits():
+    """Ten images in a step of 9 s, which it does not wait for; in one of 2 s, half of it."""
+    waited = make.run_record("waits", 10, measurement=make.measurement(step_s=2.0, wait_s=1.0))
+    assert fastest_loader([own_record()]) is None
+    assert fastest_loader([own_record(), waited]) == Loader(5.0, "image", "waits")
 
 
 # The command
