@@ -419,11 +419,6 @@ class _Guess:
         self.step_s: float = together_s if target.is_gpu else device_s + host_s
 
     @property
-    def _convolutions_s(self) -> float:
-        kinds = [PRODUCTS.index(kind) for kind in _CONVOLUTIONS]
-        return float(self.times_s[np.isin(self._kinds, kinds)].sum())
-
-    @property
     def deviation(self) -> float:
         """The deviation of the logarithm of the step's time."""
         errors, target = dict(self._known["errors"]), self._target
@@ -439,16 +434,18 @@ class _Guess:
         known = np.where(self._corrected, 1 - left, 0.0)
         each = (1 - known) * self.times_s / self.step_s
         variance = sum((errors[name] * each[of_op == name].sum()) ** 2 for name in set(of_op))
-        chip = errors["device"] * (each.sum() if self._is_same else 1.0)
-        variance = (variance + chip**2) * (errors["measured"] ** 2 if target.is_measured else 1.0)
+        chip = math.hypot(errors["device"], errors["amd"] if target.is_amd else 0.0)
+        variance += (chip * (each.sum() if self._is_same else 1.0)) ** 2
+        variance *= errors["measured"] ** 2 if target.is_measured else 1.0
         variance += 2 * errors["model"] ** 2  # of the model, and of the step alone
-        variance += errors["amd"] ** 2 if target.is_amd else 0.0
         waiting = max(self.step_s - self.times_s.sum(), 0.0) / self.step_s
         return float(math.sqrt(variance + (errors["host"] * waiting) ** 2))
 
     def rests_on(self) -> Iterator[str]:
         """Yield what the prediction rests on, and what it lacks."""
         target, device_s = self._target, self.times_s.sum()
+        of_convolutions = np.isin(self._kinds, [KINDS.index(kind) for kind in _CONVOLUTIONS])
+        convolutions_s = self.times_s[of_convolutions].sum()
         yield target.rests_on
         if target.is_gpu:
             yield f"published times ({self._known['source']})"
@@ -457,7 +454,7 @@ class _Guess:
                 f"few runs in {target.mode}: no published op time is of tensor cores, so their "
                 "share is that of runs on three devices, and the interval is wider"
             )
-        elif target.is_gpu and target.is_newer and self._convolutions_s > _SLIGHT * device_s:
+        elif target.is_gpu and target.is_newer and convolutions_s > _SLIGHT * device_s:
             yield (
                 "two runs on an H200 for convolutions in fp32: published ones are of devices until "
                 "2018, so the interval is wider"

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -67,9 +67,6 @@ class Kernels:
         kinds, numbers = [KINDS.index(kind) for kind in columns[0]], columns[1:6]
         sizes, flops, moved, winograd, calls = (np.array(one, dtype=float) for one in numbers)
         return cls(np.array(kinds), sizes, flops, moved, winograd, calls, np.array(columns[6]))
-
-    def __getitem__(self, chosen: Any) -> Kernels:
-        return Kernels(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 @dataclass(frozen=True)
