@@ -204,7 +204,10 @@ class OwnRuns:
 
 
 def own_runs(runs: Sequence[Run], count: Count) -> list[OwnRuns]:
-    """Return what the profiled steps of `runs` say, for each device; the most runs first."""
+    """Return what the profiled steps of `runs` say, for each device; the most runs first.
+
+    Those whose ops cannot be listed, a script's or of a model that is not here, say nothing.
+    """
     groups: dict[tuple[str, MathMode], list[tuple[RunRecord, Roof]]] = defaultdict(list)
     for run in runs:
         record = run.record
@@ -212,7 +215,7 @@ def own_runs(runs: Sequence[Run], count: Count) -> list[OwnRuns]:
             key = record.environment.device.name, record.resolved.math_mode
             groups[key].append((record, run.point.roof))
     found = [_of_device(*key, group, count) for key, group in groups.items()]
-    return sorted(found, key=lambda one: -one.count)
+    return sorted((one for one in found if one.count), key=lambda one: -one.count)
 
 
 def _of_device(
@@ -220,16 +223,22 @@ def _of_device(
 ) -> OwnRuns:
     took: defaultdict[tuple[str, str], float] = defaultdict(float)
     said: defaultdict[tuple[str, str], float] = defaultdict(float)
-    rest_s, calls, is_gpu = 0.0, 0, False
+    rest_s, calls, is_gpu, counted = 0.0, 0, False, 0
     for record, roof in runs:
         profile, resolved, environment = record.ops, record.resolved, record.environment
         if not (profile and resolved and environment):
             continue
         target = _measured(environment, mode, roof, record.record_id)
         is_gpu = target.is_gpu
-        ops = count(StepSpec.of(record.config, resolved)).ops
+        try:
+            ops = count(StepSpec.of(record.config, resolved)).ops
+        except UserError:
+            continue
+        counted += 1
+        # The profile of a CUDA graph, or of a compiled model, has other names for some ops.
+        seen = {key for measured in profile.ops for key in _keys(measured)}
         for op, time_s in zip(ops, _op_times_s(ops, target)[0], strict=True):
-            for key in _keys(_timed(op)):
+            for key in seen.intersection(_keys(_timed(op))):
                 said[key] += time_s
         # Profiling stretches a step on a processor, and not the kernels of a device.
         on_host, timed = profile.device_busy_share is None, record.measurement
@@ -244,7 +253,7 @@ def _of_device(
     ratios = {key: math.log(one / said[key]) * one / (one + _SLIGHT * whole_s)
               for key, one in took.items() if one and said.get(key)}  # fmt: skip
     host_call_s = rest_s / calls if calls else None
-    return OwnRuns(name, mode, is_gpu, len(runs), ratios, host_call_s)
+    return OwnRuns(name, mode, is_gpu, counted, ratios, host_call_s)
 
 
 class Loader(NamedTuple):

@@ -156,7 +156,7 @@ TIMED = (
 def own_record(**changes):
     profile = samples.op_profile(*TIMED, step_time_s=6.0, **{"device_busy_share": None,
                                  "launch_gap_s": None, "copies": None})  # fmt: skip
-    return make.run_record("own", 10, step_s=9.0, ops=profile, **changes)
+    return make.run_record(**{"record_id": "own", "step_s": 9.0, "ops": profile, **changes})
 
 
 def known():
@@ -176,6 +176,25 @@ def test_a_run_predicts_its_own_step():
     found = predict_on(target, config(), counting(PRODUCT, NORM), own)
     assert found.account.step_time_s == pytest.approx(9.0, rel=0.05)
     assert any("1 of your runs in fp32" in sentence for sentence in found.rests_on)
+
+
+def test_runs_whose_ops_cannot_be_listed_say_nothing():
+    def refuse(spec):
+        raise UserError("a script")
+
+    found = known()
+    assert own_runs(place_runs(found.measurements, found.ceilings), refuse) == []
+
+
+def test_a_profile_with_other_names_of_ops_takes_nothing_from_the_shares():
+    renamed = samples.op_profile(samples.op_time("fused_kernel", None, 6.0), step_time_s=6.0)
+    compiled = own_record(ops=renamed, record_id="compiled")
+    _, (alone,) = on_own_machine()
+    runs = place_runs([own_record(), compiled], [make.ceilings_record()])
+    (both,) = own_runs(runs, counting(PRODUCT, NORM))
+    key = ("linear", "forward")
+    assert both.count == 2
+    assert both.ratios[key] == pytest.approx(alone.ratios[key], rel=0.05)
 
 
 def test_another_precision_of_the_same_machine_is_less_sure():
