@@ -7,8 +7,8 @@ For a script or a notebook:
 - answers: `plot_roofline`, `step_account`, `compare`, `predict`, `find_all`;
 - in steps of one's own: `place`, `group_runs`, `draw_roofline` and the rest.
 
-What is drawn and compared is imported when it is first used, since Matplotlib and SciPy take a
-second; more pictures are in `analysis.figures`, the report in `analysis.report`.
+Each is imported when it is first used, since Matplotlib and SciPy take a second; more pictures are
+in `analysis.figures`, the report in `analysis.report`.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from analysis.runs.groups import group_runs
-from analysis.runs.place import place, place_runs
-from analysis.runs.run import recorded
-from analysis.server.pull import (
-    RecordSet,
-    pull_iterations,
-    pull_points,
-    pull_record,
-    pull_records,
-    pull_runs,
-)
-
 if TYPE_CHECKING:
     from analysis.comparison import compare, compare_pairs, compared_metric, pair_runs
     from analysis.figures import draw_roofline, plot_roofline, save_figure, single_axes
     from analysis.findings import find_all
     from analysis.prediction import predict
     from analysis.runs.frame import step_account
+    from analysis.runs.groups import group_runs
+    from analysis.runs.place import place, place_runs
+    from analysis.runs.run import recorded
+    from analysis.server.pull import (
+        RecordSet,
+        pull_iterations,
+        pull_points,
+        pull_record,
+        pull_records,
+        pull_runs,
+    )
 
 __all__ = [
     "RecordSet",
@@ -64,7 +63,13 @@ _LATER = {
     "analysis.findings": ("find_all",),
     "analysis.prediction": ("predict",),
     "analysis.runs.frame": ("step_account",),
-}
+    "analysis.runs.groups": ("group_runs",),
+    "analysis.runs.place": ("place", "place_runs"),
+    "analysis.runs.run": ("recorded",),
+    "analysis.server.pull": (
+        "RecordSet", "pull_iterations", "pull_points", "pull_record", "pull_records", "pull_runs",
+    ),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -248,10 +248,13 @@ def account_of(
 
 
 def account_of_times(
-    ops: Iterable[OpTime], roof: Roof, step_s: float, *, on_host: bool
+    ops: Iterable[OpTime], roof: Roof, step_s: float, *, on_host: bool, loader_s: float = 0.0
 ) -> StepAccount:
-    """Return the account of a step of which each op's time is known, as a prediction has them."""
-    parts = list(parts_of_ops(ops, roof))
+    """Return the account of a step of which each op's time is known, as a prediction has them.
+
+    In `loader_s` of the step it waits for the loader.
+    """
+    parts = [*parts_of_ops(ops, roof), Part("waiting for the loader", "input", loader_s)]
     rest_s = step_s - sum(part.time_s for part in parts)
     parts.append(Part(HOST, "host", rest_s) if on_host else Part("device idle", "idle", rest_s))
     return completed(step_s, parts, None)

@@ -1,14 +1,14 @@
 """Samples/s on a machine that nothing was measured on, from shares of its roofs.
 
-The time of each op is that of `analysis.shares`. The host's time, in proportion to the calls, is
+The time of each op is that of `analysis.shares`. The host's time, of a step and of each call, is
 beside it: t = (device^3 + host^3)^(1/3) on a GPU, their sum on a processor.
 
 Runs of one's own correct the shares of their kinds of ops: by what the profiled ops of a run took
 over what the shares say of them on that machine. There the correction counts whole, on another
 machine by the part that published steps carried from chip to chip.
 
-The interval is learned from devices that were left out of the fit: a deviation of the roofs, which
-all ops share, and one for each class of ops, by its part of the time.
+The interval is learned from devices that were left out of the fit: a deviation of the device, which
+all ops share, one for each class of ops on it, by its part of the time, and one of the model.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from __future__ import annotations
 import difflib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from analysis.account import StepAccount, account_of_times, class_of
 from analysis.roofs.ceilings import ceiling_by_name, driver_name, rows_of
 from analysis.roofs.roof import Peaks, Roof, datasheet_peaks
-from analysis.runs.run import Run
 from analysis.shares import (
     KINDS,
     PRODUCTS,
@@ -39,12 +38,15 @@ from analysis.shares import (
 )
 from analysis.words import interval, percent, three_digits
 from bench.config import RunConfig, rate_column, rate_unit
+from bench.config.resolved import Sample
 from bench.errors import Unknown, UserError
 from bench.records import CeilingsRecord, Environment, MathMode, OpTime, RunRecord, StepSpec
 from bench.records.complexity import WORK, ListedOp, ListedStep
+from bench.records.metrics import data_wait_share
 
 if TYPE_CHECKING:
     from analysis.comparison.prices import Cost, Prices
+    from analysis.runs.run import Run
     from analysis.server.pull import RecordSet
 
 #: Ops without a basis may carry so much of a predicted step.
@@ -54,6 +56,8 @@ _USABLE_SHARE = 0.95
 #: A kind of ops with this part of a run's time says half of what it says of its share: the time of
 #: few and small ops is not that of large ones.
 _SLIGHT = 0.02
+#: A step that waits for its loader for more of its time runs at the loader's rate.
+_WAITED = 0.1
 _CONVOLUTIONS = PRODUCTS[2:]
 _MODES: Mapping[str, tuple[MathMode, ...]] = {
     "fp32": ("fp32",), "tf32": ("tf32",), "amp": ("bf16", "fp16"), "amp-bf16": ("bf16",),
@@ -68,7 +72,7 @@ Count = Callable[[StepSpec], ListedStep]
 class Target:
     """A device to predict for, and what its roofs rest on.
 
-    `is_newer` than the devices whose convolutions in fp32 were timed.
+    `is_newer` than the devices whose convolutions in fp32 were timed, `is_amd` where none was.
     """
 
     name: str
@@ -80,6 +84,7 @@ class Target:
     is_measured: bool
     is_newer: bool
     rests_on: str
+    is_amd: bool = False
 
 
 def find_target(
@@ -130,9 +135,11 @@ def _measured(met: Environment, mode: MathMode, roof: Roof, record_id: str) -> T
     is_gpu, processors = device.backend == "cuda", device.cores or met.cpu_cores_usable
     chip = Chip(peak, roof.peak_bytes_per_s, peak, processors, fp32=is_gpu and mode == "fp32")
     memory = met.memory_bytes if device.backend == "cpu" else device.memory_bytes
-    is_newer = float(device.compute_capability or 0) >= 8
+    capability = device.compute_capability or "0"
+    is_amd = capability.startswith("gfx")  # an architecture of AMD's, not a number
+    is_newer = not is_amd and float(capability) >= 8
     rests_on = f"its measured roofs ({record_id})"
-    return Target(device.name, mode, is_gpu, roof, chip, memory, True, is_newer, rests_on)
+    return Target(device.name, mode, is_gpu, roof, chip, memory, True, is_newer, rests_on, is_amd)
 
 
 def _by_datasheet(name: str, mode: MathMode, row: Peaks, met: Environment | None) -> Target:
@@ -141,7 +148,7 @@ def _by_datasheet(name: str, mode: MathMode, row: Peaks, met: Environment | None
             f"on={name!r}: published op times are of NVIDIA's devices alone, and its row has no "
             "number of processors; measure its roofs with mlproject ceilings, and give --records"
         )
-    compute, memory = datasheet_reach(row, shares()["shares"])
+    compute, memory = datasheet_reach(row, shares()["shares"], mode)
     peak, rate = row.flops_per_s[mode], row.bytes_per_s
     chip = Chip(compute * peak, memory * rate, peak, row.processors, fp32=mode == "fp32")
     size = met.device.memory_bytes if met else int(1e9 * row.memory_gb) if row.memory_gb else None
@@ -197,7 +204,10 @@ class OwnRuns:
 
 
 def own_runs(runs: Sequence[Run], count: Count) -> list[OwnRuns]:
-    """Return what the profiled steps of `runs` say, for each device; the most runs first."""
+    """Return what the profiled steps of `runs` say, for each device; the most runs first.
+
+    Those whose ops cannot be listed, a script's or of a model that is not here, say nothing.
+    """
     groups: dict[tuple[str, MathMode], list[tuple[RunRecord, Roof]]] = defaultdict(list)
     for run in runs:
         record = run.record
@@ -205,7 +215,7 @@ def own_runs(runs: Sequence[Run], count: Count) -> list[OwnRuns]:
             key = record.environment.device.name, record.resolved.math_mode
             groups[key].append((record, run.point.roof))
     found = [_of_device(*key, group, count) for key, group in groups.items()]
-    return sorted(found, key=lambda one: -one.count)
+    return sorted((one for one in found if one.count), key=lambda one: -one.count)
 
 
 def _of_device(
@@ -213,16 +223,22 @@ def _of_device(
 ) -> OwnRuns:
     took: defaultdict[tuple[str, str], float] = defaultdict(float)
     said: defaultdict[tuple[str, str], float] = defaultdict(float)
-    rest_s, calls, is_gpu = 0.0, 0, False
+    rest_s, calls, is_gpu, counted = 0.0, 0, False, 0
     for record, roof in runs:
         profile, resolved, environment = record.ops, record.resolved, record.environment
         if not (profile and resolved and environment):
             continue
         target = _measured(environment, mode, roof, record.record_id)
         is_gpu = target.is_gpu
-        ops = count(StepSpec.of(record.config, resolved)).ops
+        try:
+            ops = count(StepSpec.of(record.config, resolved)).ops
+        except UserError:
+            continue
+        counted += 1
+        # The profile of a CUDA graph, or of a compiled model, has other names for some ops.
+        seen = {key for measured in profile.ops for key in _keys(measured)}
         for op, time_s in zip(ops, _op_times_s(ops, target)[0], strict=True):
-            for key in _keys(_timed(op)):
+            for key in seen.intersection(_keys(_timed(op))):
                 said[key] += time_s
         # Profiling stretches a step on a processor, and not the kernels of a device.
         on_host, timed = profile.device_busy_share is None, record.measurement
@@ -237,15 +253,35 @@ def _of_device(
     ratios = {key: math.log(one / said[key]) * one / (one + _SLIGHT * whole_s)
               for key, one in took.items() if one and said.get(key)}  # fmt: skip
     host_call_s = rest_s / calls if calls else None
-    return OwnRuns(name, mode, is_gpu, len(runs), ratios, host_call_s)
+    return OwnRuns(name, mode, is_gpu, counted, ratios, host_call_s)
+
+
+class Loader(NamedTuple):
+    """The most samples a second that a loader was seen to give, and the run that saw it."""
+
+    samples_per_s: float
+    sample: Sample
+    run: str
+
+
+def fastest_loader(records: Iterable[RunRecord]) -> Loader | None:
+    """Return the fastest of those that ran alone or that a step waited for; None without one."""
+    found = [
+        Loader(measured.samples_per_iteration / measured.step_s, resolved.sample, record.record_id)
+        for record in records
+        if (measured := record.measurement) and (resolved := record.resolved)
+        if record.config.data_only or (data_wait_share(measured, record.ops) or 0) > _WAITED
+    ]
+    return max(found, default=None)
 
 
 @dataclass(frozen=True)
 class Elsewhere:
     """A predicted step on a device, with how sure it is.
 
-    `deviation` is of the logarithm of the time. `unproven` is the part of the time that no timing
-    supports. `rests_on` are sentences. `cost` is None where no price was given.
+    `deviation` is of the logarithm of the time, in `loader_s` of which it waits for the loader.
+    `unproven` is the part of the time that no timing supports. `rests_on` are sentences. `cost` is
+    None where no price was given.
     """
 
     target: Target
@@ -255,6 +291,7 @@ class Elsewhere:
     deviation: float
     unproven: float
     rests_on: tuple[str, ...]
+    loader_s: float = 0.0
     cost: Cost | Unknown | None = None
 
     @property
@@ -263,9 +300,11 @@ class Elsewhere:
         return int(self.config.batch_size) / self.account.step_time_s
 
     def interval(self, level: int) -> tuple[float, float]:
-        """Return the interval of samples/s, of 50 or 90 %."""
+        """Return the interval of samples/s, of 50 or 90 %; a loader's rate ends it."""
         factor = math.exp(shares()["quantiles"][f"{level}"] * self.deviation)
-        return self.samples_per_s / factor, self.samples_per_s * factor
+        alone = int(self.config.batch_size) / (self.account.step_time_s - self.loader_s)
+        most = self.samples_per_s if self.loader_s else math.inf
+        return min(alone / factor, most), min(alone * factor, most)
 
     def facts(self) -> dict[str, Any]:
         """Return the prediction for JSON."""
@@ -309,8 +348,9 @@ def predict_on(
     count: Count,
     own: Sequence[OwnRuns] = (),
     prices: Prices | None = None,
+    loader: Loader | None = None,
 ) -> Elsewhere:
-    """Predict a configuration's step on `target`.
+    """Predict a configuration's step on `target`, no faster than `loader` if it has such samples.
 
     Raises `UserError` where memory does not hold it, and where ops without a basis carry over 20 %
     of its time.
@@ -330,9 +370,18 @@ def predict_on(
             f"step, most of it {most}; give --records with a profiled run of a model that has "
             "them, on any device of known roofs"
         )
-    account = account_of_times(timed, target.roof, step_s, on_host=not target.is_gpu)
-    rests_on = tuple(guess.rests_on())
-    made = Elsewhere(target, config, step, account, guess.deviation, unproven, rests_on)
+    rests_on, loader_s = [*guess.rests_on()], 0.0
+    if loader and loader.sample == step.sample:
+        loader_s = max(int(config.batch_size) / loader.samples_per_s - step_s, 0.0)
+    if loader and loader_s:
+        rate = f"{three_digits(loader.samples_per_s)} {rate_unit(loader.sample)}"
+        rests_on.append(f"a loader that gives {rate} ({loader.run}), and the step waits for it")
+    account = account_of_times(
+        timed, target.roof, step_s + loader_s, on_host=not target.is_gpu, loader_s=loader_s
+    )
+    made = Elsewhere(
+        target, config, step, account, guess.deviation, unproven, tuple(rests_on), loader_s
+    )
     cost = prices.cost_at([target.name], made.samples_per_s) if prices else None
     return replace(made, cost=cost)
 
@@ -369,17 +418,14 @@ class _Guess:
         self.times_s = times_s * np.exp([self._part * (one or 0.0) for one in found])
         is_unproven = (self._kinds == KINDS.index(UNPROVEN)) | (not target.is_gpu)
         self.unproven = is_unproven & ~self._corrected
-        host_call_s = self._own.host_call_s if self._own and self._is_same else None
-        if host_call_s is None:
-            host_call_s = self._known["shares"]["host_call_s"] if target.is_gpu else 0.0
-        device_s, host_s = float(self.times_s.sum()), sum(op.calls for op in ops) * host_call_s
+        own_call_s = self._own.host_call_s if self._own and self._is_same else None
+        fixed_s, call_s = (self._known["shares"][f"host_{of}_s"] for of in ("step", "call"))
+        if own_call_s is not None or not target.is_gpu:
+            fixed_s, call_s = 0.0, own_call_s or 0.0
+        device_s = float(self.times_s.sum())
+        host_s = fixed_s + call_s * sum(op.calls for op in ops)
         together_s = (device_s**3 + host_s**3) ** (1 / 3)
         self.step_s: float = together_s if target.is_gpu else device_s + host_s
-
-    @property
-    def _convolutions_s(self) -> float:
-        kinds = [PRODUCTS.index(kind) for kind in _CONVOLUTIONS]
-        return float(self.times_s[np.isin(self._kinds, kinds)].sum())
 
     @property
     def deviation(self) -> float:
@@ -393,17 +439,22 @@ class _Guess:
         names = ["product"] * 2 + ["convolution"] * len(_CONVOLUTIONS)
         names += [kind if kind in errors else "pass" for kind in KINDS[len(PRODUCTS) :]]
         of_op = np.where(self.unproven, UNPROVEN, np.array(names)[self._kinds])
-        left = errors["same_device"] if self._is_same else math.sqrt(1 - self._part**2)
-        left = 1.0 if other_mode else left
-        each = np.where(self._corrected, left, 1.0) * self.times_s / self.step_s
+        left = 1.0 if other_mode else math.sqrt(1 - self._part**2)
+        known = np.where(self._corrected, 1 - left, 0.0)
+        each = (1 - known) * self.times_s / self.step_s
         variance = sum((errors[name] * each[of_op == name].sum()) ** 2 for name in set(of_op))
-        variance += errors["measured" if target.is_measured else "device"] ** 2
+        chip = math.hypot(errors["device"], errors["amd"] if target.is_amd else 0.0)
+        variance += (chip * (each.sum() if self._is_same else 1.0)) ** 2
+        variance *= errors["measured"] ** 2 if target.is_measured else 1.0
+        variance += 2 * errors["model"] ** 2  # of the model, and of the step alone
         waiting = max(self.step_s - self.times_s.sum(), 0.0) / self.step_s
         return float(math.sqrt(variance + (errors["host"] * waiting) ** 2))
 
     def rests_on(self) -> Iterator[str]:
         """Yield what the prediction rests on, and what it lacks."""
         target, device_s = self._target, self.times_s.sum()
+        of_convolutions = np.isin(self._kinds, [KINDS.index(kind) for kind in _CONVOLUTIONS])
+        convolutions_s = self.times_s[of_convolutions].sum()
         yield target.rests_on
         if target.is_gpu:
             yield f"published times ({self._known['source']})"
@@ -412,10 +463,15 @@ class _Guess:
                 f"few runs in {target.mode}: no published op time is of tensor cores, so their "
                 "share is that of runs on three devices, and the interval is wider"
             )
-        elif target.is_gpu and target.is_newer and self._convolutions_s > _SLIGHT * device_s:
+        elif target.is_gpu and target.is_newer and convolutions_s > _SLIGHT * device_s:
             yield (
                 "two runs on an H200 for convolutions in fp32: published ones are of devices until "
                 "2018, so the interval is wider"
+            )
+        if target.is_amd:
+            yield (
+                "NVIDIA's shares: no published op time is of an AMD device, and steps on an "
+                f"MI100 were missed by {percent(self._known['errors']['amd'])}"
             )
         if self._own:
             part = percent(float(self.times_s[self._corrected].sum() / device_s))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -68,9 +68,6 @@ class Kernels:
         sizes, flops, moved, winograd, calls = (np.array(one, dtype=float) for one in numbers)
         return cls(np.array(kinds), sizes, flops, moved, winograd, calls, np.array(columns[6]))
 
-    def __getitem__(self, chosen: Any) -> Kernels:
-        return Kernels(*(getattr(self, field.name)[chosen] for field in fields(self)))
-
 
 @dataclass(frozen=True)
 class Chip:
@@ -94,19 +91,20 @@ def shares() -> Mapping[str, Any]:
     return found
 
 
-def datasheet_reach(peaks: Peaks, known: Shares) -> tuple[float, float]:
+def datasheet_reach(peaks: Peaks, known: Shares, mode: str = "fp32") -> tuple[float, float]:
     """Return the parts of a datasheet's FLOP/s and B/s that the largest ops reach.
 
-    Two facts lower the first. Where a scheduler has an fp32 lane for every thread of a warp (32),
-    each other instruction takes the slot of a multiply-add; with 16 lanes every second slot is
-    free. And a board that a slot feeds alone does not hold its boost clock.
+    Three facts lower them. Where a scheduler has an fp32 lane for every thread of a warp (32), each
+    other instruction takes the slot of a multiply-add; with 16 lanes every second slot is free. A
+    board that a slot feeds alone does not hold its boost clock. And GDDR memory without lanes of
+    its own for error correction sends the check bits where data would go.
     """
-    compute = known["compute"]
-    if (peaks.fp32_lanes_per_scheduler or 0) >= _MANY_LANES:
+    compute, memory = known["compute"], known["memory"]
+    if mode == "fp32" and (peaks.fp32_lanes_per_scheduler or 0) >= _MANY_LANES:
         compute *= known["many_lanes"]
     if (peaks.board_w or 0) <= _SLOT_W:
         compute *= known["slot_powered"]
-    return compute, known["memory"]
+    return compute, memory * (known["inline_ecc"] if peaks.inline_ecc else 1.0)
 
 
 def kernel_times_s(kernels: Kernels, chip: Chip, known: Shares) -> Numbers:

@@ -17,12 +17,14 @@ import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import optimize
+from scipy import linalg, optimize
 
 from analysis.roofs.roof import Peaks, datasheet_peaks, normalised
 from analysis.shares import (
@@ -36,23 +38,27 @@ from analysis.shares import (
     kernel_times_s,
     kernels_of,
 )
+from bench.config import RunConfig
 from bench.cost import cached_ops
 from bench.records import StepSpec
+from bench.records.complexity import ListedOp
 
 #: Where a share starts, and how far from there it may be drawn: the deviation of its logarithm.
 PRIOR: dict[str, tuple[float, float]] = {
     "compute": (0.92, 0.3), "many_lanes": (0.92, 0.1), "slot_powered": (0.6, 0.3),
-    "memory": (0.85, 0.3), "fill_length": (40, 0.7), "tile_64": (0.93, 0.3),
-    "tile_32": (0.85, 0.3), "product_bytes": (0.85, 0.3), "batched product": (1, 0.3),
+    "memory": (0.9, 0.3), "inline_ecc": (0.9, 0.1), "fill_length": (40, 0.7),
+    "tile_64": (0.93, 0.3), "tile_32": (0.85, 0.3), "product_bytes": (0.85, 0.3),
+    "batched product": (1, 0.3),
     "convolution": (0.9, 0.3), "input gradient": (0.9, 0.3), "weight gradient": (0.8, 0.3),
     "winograd": (0.8, 0.3), "winograd_bytes": (0.5, 0.5), "softmax": (0.72, 0.3),
     "layer norm": (0.6, 0.3), "batch norm": (0.7, 0.3), "sum": (0.7, 0.3),
     "depthwise": (0.4, 0.5), "kernel_s": (3e-6, 0.5),
     # TensorFlow's own
-    "tf_call_s": (3e-5, 1), "tf_step_s": (2e-3, 1), "tf depthwise": (0.1, 1),
+    "tf_call_s": (3e-5, 1), "tf_step_s": (2e-3, 1), "tf depthwise": (0.01, 1),
     "tf batch norm": (0.5, 0.5),
 }  # fmt: skip
 _NAMES = [*PRIOR]
+_BATCH_NORM, _DEPTHWISE = KINDS.index("batch norm"), KINDS.index("depthwise")
 #: How far devices differ: compute and memory, op times from those within a model, launches.
 _EFFECTS = (0.10, 0.08, 0.15, 0.5)
 #: The scatter of logarithms that each source is taken to have, and how many of it count.
@@ -61,11 +67,16 @@ _WEIGHTS = {"op": (0.2, 12.0), "pass": (0.1, 8.0), "transformer": (0.05, 3.5), "
 _SOURCE = (
     "NeuSight's op times (ASPLOS 2025), PROFET's CNN steps (CCGrid 2023), published runs, an H200"
 )
-_DIES = [
-    Peaks(devices=f"Tesla {name} (one of two dies)", fp32_tflop_per_s=tflop, memory_gb_per_s=gb_s,
-          source="NVIDIA's board specification", processors=processors,
-          fp32_lanes_per_scheduler=32, board_w=150)
-    for name, tflop, gb_s, processors in (("M60", 4.825, 160, 16), ("K80", 4.37, 240, 13))
+#: Devices that are in no fit: a K80 has no Winograd, and an AMD device other kernels.
+_UNLIKE = ("K80", "MI100")
+_UNLISTED = [
+    Peaks(devices=name, fp32_tflop_per_s=tflop, memory_gb_per_s=gb_s, source="its data sheet",
+          processors=units, fp32_lanes_per_scheduler=lanes, board_w=board_w, inline_ecc=has_ecc)
+    for name, tflop, gb_s, units, lanes, board_w, has_ecc in (
+        ("Tesla M60 (one of two dies)", 4.825, 160, 16, 32, 150, True),
+        ("Tesla K80 (one of two dies)", 4.37, 240, 13, 32, 150, True),
+        ("AMD Instinct MI100", 46.1, 1228.8, 120, 16, 300, False),
+    )
 ]  # fmt: skip
 _GPT: dict[str, Any] = {"model_type": "gpt2", "n_positions": 2048}
 _BIG: dict[str, Any] = {"num_hidden_layers": 24, "max_position_embeddings": 2048}
@@ -99,8 +110,10 @@ _RUNS = {
     ("NVIDIA H200", "fp32"): "resnet50 64 941, vgg16 64 659",
     ("NVIDIA H200", "amp"): "resnet50 256 4728, vgg16 64 3243",
 }  # fmt: skip
-#: Its measured roofs in fp32 and bf16, and a step of it that waits for the host.
-_H200_FLOPS, _H200_BYTES, _HOST_BOUND = {"fp32": 53.4e12, "amp": 706e12}, 4356e9, "resnet18 8 794"
+#: Its measured roofs in fp32 and bf16.
+_H200_FLOPS, _H200_BYTES = {"fp32": 53.4e12, "amp": 706e12}, 4356e9
+#: Two steps of it that wait for the host, and their images/s.
+_HOST_BOUND = ("resnet18", "8", "fp32", 794.0), ("convnext_tiny", "64", "amp", 2296.0)
 
 
 @dataclass(frozen=True)
@@ -120,10 +133,15 @@ class Timed:
         return found[1] if found else self.device
 
     @property
-    def row(self) -> tuple[str, str]:
+    def row(self) -> str:
         """The row of the table that it is counted in."""
         word = next((one for one in ("train", "inf", "MobileNet") if one in self.name), "")
-        return self.device, f"{self.of} {word}"
+        return f"{self.device} | {self.of} {word}"
+
+    @property
+    def model(self) -> str:
+        """The model, of whatever size and batch."""
+        return f"{self.of} {re.sub(' [0-9 ]+$', '', self.name)}"
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
@@ -131,25 +149,26 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def _op_row(row: Mapping[str, str], name: str) -> tuple[Any, ...]:
-    """A timing's kernel, as `Kernels.of` takes it."""
-    zeros = (0.0,) * 5
+def _op_of(row: Mapping[str, str], name: str) -> ListedOp:
+    """The op that was timed, in fp32 with the names of torch."""
     if name == "conv":
         keys = ("B", "Input_Channel", "Output_Channel", "Kernel_Szie", "Input_Size")
         images, channels, filters, side, pixels = (int(row[key]) for key in keys)
-        area, rows, tiles = side**2, images * pixels**2, images * -(-pixels // 4) * -(-pixels // 4)
-        moved = 4.0 * (rows * (channels + filters) + channels * filters * area)
-        winograd = (36, tiles, filters, channels, 2 * 4.0 * 36 * tiles * (channels + filters))
-        sizes = (1, rows, filters, channels * area)
-        return "convolution", sizes, 2.0 * np.prod(sizes), moved, winograd, 1, 0
-    if name in ("bmm", "linear"):
-        sizes = batch, rows, columns, summed = tuple(int(row[key]) for key in "BMNK")
-        moved = 4.0 * batch * (rows * columns + rows * summed + summed * columns)
-        kind = "product" if name == "linear" else "batched product"
-        return kind, sizes, 2.0 * np.prod(sizes, dtype=float), moved, zeros, 1, 0
-    kind = {"softmax": "softmax", "ln": "layer norm"}.get(name, "elementwise")
-    moved = 4.0 * int(row["B"]) * int(row["H"]) * (3 if name == "mul" else 2)
-    return kind, zeros[:4], 0.0, moved, zeros, 1, 0
+        shapes = [(images, channels, pixels, pixels), (filters, channels, side, side)]
+        elements = [*map(prod, shapes), images * filters * pixels**2]
+        macs = elements[-1] * channels * side**2
+    elif name in ("bmm", "linear"):
+        batch, rows, columns, summed = (int(row[key]) for key in "BMNK")
+        shapes = [(batch, rows, summed), (batch, summed, columns)]
+        elements = [*map(prod, shapes), batch * rows * columns]
+        macs = elements[-1] * summed
+        shapes = [one[1:] for one in shapes] if name == "linear" else shapes
+    else:
+        shapes = [(int(row["B"]), int(row["H"]))]
+        elements, macs = [prod(shapes[0])] * (3 if name == "mul" else 2), 0
+    op = {"conv": "convolution", "linear": "mm", "ln": "layer_norm"}.get(name, name)
+    return ListedOp(op=op, label=op, phase="forward", shapes=tuple(shapes), flops=2 * macs, calls=1,
+                    elementwise_flops=0, eager_bytes=4 * sum(elements), fused_bytes=0)  # fmt: skip
 
 
 def read_op_times(folder: Path, most: int) -> Iterator[Timed]:
@@ -162,10 +181,11 @@ def read_op_times(folder: Path, most: int) -> Iterator[Timed]:
         for device, rows in of_device.items():
             of = "op" if name in ("bmm", "linear", "conv") else "pass"
             for row in random.Random(0).sample(rows, min(most, len(rows))):
-                kernels = Kernels.of([_op_row(row, name)])
+                kernels = kernels_of([_op_of(row, name)])
                 yield Timed(of, device, name, float(row["Latency"]) / 1e3, kernels)
 
 
+@cache
 def _step(spec: StepSpec, left_out: str = "nothing") -> Kernels:
     """The kernels of a step but for those whose phase and op match."""
     ops = cached_ops(spec).ops
@@ -199,22 +219,30 @@ def read_steps(folder: Path) -> Iterator[Timed]:
             yield Timed("cnn", row["device"], case, time_s, _step(spec))
 
 
+def _of_run(arch: str, batch_size: str, precision: str) -> Kernels:
+    """The kernels of a step of PyTorch's, with the model's own size of samples."""
+    config = RunConfig(arch=arch, batch_size=int(batch_size), precision=precision)
+    return _step(replace(StepSpec.of(config), backend="cuda"))
+
+
 def read_runs(device: str, precision: str) -> Iterator[Timed]:
     """Yield steps of PyTorch."""
     for text in _RUNS[device, precision].split(", "):
         arch, batch, rate = text.split()
-        kernels = _step(StepSpec(arch, int(batch), precision, backend="cuda"))
-        yield Timed("torch", device, arch, int(batch) / float(rate), kernels)
+        yield Timed(
+            "torch", device, arch, int(batch) / float(rate), _of_run(arch, batch, precision)
+        )
 
 
 class Fit:
     """A least squares fit of logarithms; devices differ by effects that are drawn to zero."""
 
     def __init__(self, timed: Sequence[Timed], table: Mapping[str, Peaks]) -> None:
-        self.timed, self.devices = timed, sorted({one.device for one in timed})
+        self.devices = sorted({one.device for one in timed})
         self.peaks = [table[normalised(name)] for name in self.devices]
-        columns = (field.name for field in fields(Kernels))
-        of_timed = [[getattr(one.kernels, name) for one in timed] for name in columns]
+        of_timed = [
+            [getattr(one.kernels, field.name) for one in timed] for field in fields(Kernels)
+        ]
         self.kernels = Kernels(*map(np.concatenate, of_timed))
         self.owner = np.repeat(np.arange(len(timed)), [len(each) for each in of_timed[0]])
         self.device = np.array([self.devices.index(one.device) for one in timed])
@@ -222,8 +250,12 @@ class Fit:
         self.of = np.array([one.of for one in timed])
         self.none = np.zeros((4, len(self.devices)))
 
+    def sums(self, of_kernels: Any) -> Any:
+        """Return the sum over all calls of each entry's kernels."""
+        return np.bincount(self.owner, of_kernels * self.kernels.calls, len(self.times_s))
+
     def each_s(self, known: Shares, effects: Any) -> Any:
-        """Return the seconds of all calls of each kernel."""
+        """Return the seconds of one call of each kernel."""
         compute, memory, heat, _ = np.exp(effects)
         reach = np.array([datasheet_reach(one, known) for one in self.peaks])
         flops = np.array([one.flops_per_s["fp32"] for one in self.peaks])
@@ -232,16 +264,15 @@ class Fit:
         of, at = self.of[self.owner], self.device[self.owner]
         reached = (flops * reach[:, 0] * compute)[at] * np.where(of == "op", heat[at], 1)
         each = kernel_times_s(self.kernels, Chip(reached, rates[at], flops[at], units[at]), known)
-        for kind in ("depthwise", "batch norm"):
-            of_tf = (of == "cnn") & (self.kernels.kind == KINDS.index(kind))
-            each[of_tf] *= known[kind] / known[f"tf {kind}"]
-        return each * self.kernels.calls
+        kind = np.where(of == "cnn", self.kernels.kind, -1)
+        each[kind == _BATCH_NORM] *= known["batch norm"] / known["tf batch norm"]
+        # TensorFlow's own kernels are bound by their instructions, not by their bytes.
+        instructions_s = self.kernels.flops / (flops * compute)[at] / known["tf depthwise"]
+        return np.where(kind == _DEPTHWISE, instructions_s, each)
 
     def predicted_s(self, known: Shares, effects: Any) -> Any:
         """Return the time of each entry; effects are of compute, memory, heat and launches."""
-        count = len(self.timed)
-        total = np.bincount(self.owner, self.each_s(known, effects), count)
-        host = np.bincount(self.owner, self.kernels.calls, count) * known["tf_call_s"]
+        total, host = self.sums(self.each_s(known, effects)), self.sums(known["tf_call_s"])
         in_tf = (total**3 + host**3) ** (1 / 3) + known["tf_step_s"]
         launch = 3e-5 * np.exp(effects[3])[self.device] * np.isin(self.of, ("op", "pass"))
         return np.where(self.of == "cnn", in_tf, total + launch)
@@ -256,8 +287,8 @@ class Fit:
         soft = np.maximum(scatter, 0.1)
 
         def known_of(values: Any) -> dict[str, float]:
-            pairs = zip(_NAMES, np.exp(values[:size]), strict=True)
-            return {name: float(value) for name, value in pairs} | {UNPROVEN: 0.5}
+            pairs = zip(_NAMES, np.exp(values[:size]).tolist(), strict=True)
+            return dict(pairs) | {UNPROVEN: 0.5}
 
         def residuals(values: Any) -> Any:
             known, effects = known_of(values), values[size:].reshape(4, -1)
@@ -273,12 +304,9 @@ class Fit:
         return known_of(found), found[size:].reshape(4, -1)
 
 
-_CLASSES = ("product", "convolution", "depthwise", "pass")
-
-
 @dataclass(frozen=True)
 class HeldOut:
-    """A step on a device that was left out: errors as logarithms, parts of its time by class."""
+    """A step on a chip that was left out: errors as logarithms, parts of its time by class."""
 
     step: Timed
     error: float
@@ -287,61 +315,52 @@ class HeldOut:
 
 
 def held_out(steps: Sequence[Timed], known: Shares, table: Mapping[str, Peaks]) -> list[HeldOut]:
-    """Return how far shares that were fitted without their devices miss `steps`."""
+    """Return how far shares that were fitted without their chip miss `steps`."""
     fit = Fit(steps, table)
-    count, each, kinds = len(steps), fit.each_s(known, fit.none), fit.kernels.kind
-    errors = np.log(fit.predicted_s(known, fit.none) / fit.times_s)
-    flops, rates = np.array([(one.flops_per_s["fp32"], one.bytes_per_s) for one in fit.peaks]).T
-    at = fit.device[fit.owner]
-    roof = np.maximum(fit.kernels.flops / flops[at], fit.kernels.bytes / rates[at])
-    roof_s = np.bincount(fit.owner, roof * fit.kernels.calls, count)
-    alone = kinds == KINDS.index("depthwise")
-    chosen = (kinds < 2, (kinds >= 2) & (kinds < len(PRODUCTS)), alone,
-              (kinds >= len(PRODUCTS)) & ~alone)  # fmt: skip
-    parts = np.array([np.bincount(fit.owner, each * one, count) for one in chosen]).T
-    parts = parts / parts.sum(1)[:, None]
-    return list(map(HeldOut, steps, errors, np.log(roof_s / fit.times_s), parts))
+    each, kernels, kinds = fit.each_s(known, fit.none), fit.kernels, fit.kernels.kind
+    flops, rates = (np.array([getattr(one, name) for one in fit.peaks])[fit.device[fit.owner]]
+                    for name in ("fp32_tflop_per_s", "bytes_per_s"))  # fmt: skip
+    roof_s = fit.sums(np.maximum(kernels.flops / (1e12 * flops), kernels.bytes / rates))
+    errors = (np.log(one / fit.times_s) for one in (fit.predicted_s(known, fit.none), roof_s))
+    classes = (kinds < 2, (kinds >= 2) & (kinds < len(PRODUCTS)), kinds == _DEPTHWISE,
+               (kinds >= len(PRODUCTS)) & (kinds != _DEPTHWISE))  # fmt: skip
+    parts = np.array([fit.sums(each * chosen) for chosen in classes]) / fit.sums(each)
+    return list(map(HeldOut, steps, *errors, parts.T))
 
 
-def learn_errors(found: Sequence[HeldOut]) -> tuple[dict[str, float], Any]:
-    """Return the deviations of the parts of an error, and each step's error over its deviation.
+#: Where the deviations of an error start: of a chip, of each class of ops on it, of a model.
+_DEVIATIONS = {"device": 0.07, "product": 0.05, "convolution": 0.15, "depthwise": 0.3,
+               "pass": 0.1, "model": 0.05}  # fmt: skip
 
-    By maximum likelihood; steps of one device count together as much as those of another.
+
+def learn_deviations(found: Sequence[HeldOut]) -> dict[str, float]:
+    """Return the deviations of the parts of an error, by maximum likelihood.
+
+    A chip's error is in all of its steps, that of a class of ops on it by their part of the time. A
+    model's error is on all chips, and each step has as much of its own.
     """
-    devices = [one.step.device for one in found]
-    weights = np.array([1 / devices.count(one) for one in devices])
-    errors, parts = np.array([one.error for one in found]), np.array([one.parts for one in found])
-    first = np.log([0.07, 0.05, 0.15, 0.3, 0.1])
-
-    def deviation(logs: Any) -> Any:
-        device, *classes = np.exp(2 * np.asarray(logs))
-        return np.sqrt(device + parts**2 @ np.array(classes))
+    chips, models = (np.array([getattr(one.step, name) for one in found])
+                     for name in ("chip", "model"))  # fmt: skip
+    same_chip, same_model = (one[:, None] == one for one in (chips, models))
+    classes = [
+        np.outer(part, part) * same_chip for part in np.array([one.parts for one in found]).T
+    ]
+    terms = np.array([same_chip, *classes, same_model + np.eye(len(found))], dtype=float)
+    errors, first = np.array([one.error for one in found]), np.log([*_DEVIATIONS.values()])
 
     def cost(logs: Any) -> float:
-        one = deviation(logs)
-        likely = weights * (np.log(one) + (errors / one) ** 2 / 2)
-        return float(likely.sum() + ((np.asarray(logs) - first) ** 2).sum() / 8)
+        factor = linalg.cho_factor(np.tensordot(np.exp(2 * logs), terms, 1))
+        likely = np.log(np.diag(factor[0])).sum() + errors @ linalg.cho_solve(factor, errors) / 2
+        return float(likely + ((logs - first) ** 2).sum() / 8)
 
-    best = optimize.minimize(cost, first, method="Nelder-Mead").x
-    pairs = zip(("device", *_CLASSES), np.exp(best), strict=True)
-    return {name: float(value) for name, value in pairs}, errors / deviation(best)
+    best = optimize.minimize(cost, first, method="Nelder-Mead", options={"maxfev": 3000}).x
+    return dict(zip(_DEVIATIONS, np.exp(best).tolist(), strict=True))
 
 
-def carried(found: Sequence[HeldOut]) -> float:
-    """Return how much of an error on one chip, less the chip's mean, the same step has on another.
-
-    It is a slope through 0.
-    """
-    of_chip, of_case = defaultdict(list), defaultdict(dict)
-    for one in found:
-        of_chip[one.step.of, one.step.chip].append(one.error)
-    for one in found:
-        mean = np.mean(of_chip[one.step.of, one.step.chip])
-        of_case[one.step.of, one.step.name][one.step.chip] = one.error - mean
-    each = [(a, b) for case in of_case.values() for c, a in case.items()
-            for d, b in case.items() if c != d]  # fmt: skip
-    first, second = np.array(each).T
-    return float(np.clip((first @ second) / (first @ first), 0, 1))
+def deviation_of(one: HeldOut, known: Mapping[str, float]) -> float:
+    """Return the deviation of a step of another model on another chip."""
+    device, *classes, model = (known[name] ** 2 for name in _DEVIATIONS)
+    return float(np.sqrt(device + one.parts**2 @ np.array(classes) + 2 * model))
 
 
 def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, float]:
@@ -349,13 +368,22 @@ def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, 
 
     Tensor cores, convolutions in fp32 on newer devices, and the time of a call on the host.
     """
+    calls, took_s = [], []
+    for *run, rate in _HOST_BOUND:
+        kernels = _of_run(*run)
+        calls.append(kernels.calls[np.unique(kernels.op, return_index=True)[1]].sum())
+        took_s.append(int(run[1]) / rate)
+    call_s, fixed_s = np.polyfit(calls, took_s, 1).tolist()
+    known |= {"host_call_s": call_s, "host_step_s": fixed_s}
     rows, newer = [], []
-    for device, precision in _RUNS:
-        if device == "Tesla T4":
-            continue
+    for device, precision in [key for key in _RUNS if key[0] != "Tesla T4"]:
         one = table[normalised(device)]
         mode = {"amp": "bf16"}.get(precision, precision)
-        reach, peak, rate = datasheet_reach(one, known), one.flops_per_s[mode], one.bytes_per_s
+        reach, peak, rate = (
+            datasheet_reach(one, known, mode),
+            one.flops_per_s[mode],
+            one.bytes_per_s,
+        )
         chip = Chip(peak * reach[0], rate * reach[1], peak, one.processors, fp32=mode == "fp32")
         if device == "NVIDIA H200":
             peak = _H200_FLOPS[precision]
@@ -367,9 +395,10 @@ def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, 
             if mode == "fp32":
                 newer.append(np.log(product / (run.time_s - rest)))
             else:
-                rows.append((device, product, rest, run.time_s))
+                rows.append((f"{device} {run.name}", product, rest, run.time_s))
     names, product_s, rest_s, measured_s = (np.array(column) for column in zip(*rows, strict=True))
-    weights = np.array([1 / (names == name).sum() for name in names])  # devices count alike
+    devices = np.array([name.rpartition(" ")[0] for name in names])
+    weights = np.array([1 / (devices == name).sum() for name in devices])  # they count alike
 
     def errors(log: float) -> Any:
         return np.log((product_s / np.exp(log) + rest_s) / measured_s)
@@ -377,35 +406,26 @@ def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, 
     best = optimize.minimize_scalar(
         lambda log: (weights * errors(log) ** 2).sum(), bounds=(-2, 1), method="bounded"
     ).x
-    error, products_s = errors(best), product_s / np.exp(best)
-    part = products_s / (products_s + rest_s)
+    error, part = errors(best), product_s / (product_s + rest_s * np.exp(best))
     for name, each in zip(names, np.expm1(error), strict=True):
-        print(f"tensor cores: {name}: {100 * each:+.0f} %")
-    arch, batch, rate = _HOST_BOUND.split()
-    calls = _step(StepSpec(arch, int(batch), "fp32", backend="cuda")).calls.sum()
-    known |= {"tensor": float(np.exp(best)), "newer_convolution": float(np.exp(np.mean(newer))),
-              "host_call_s": int(batch) / float(rate) / float(calls)}  # fmt: skip
+        print(f"tensor cores: {name} {100 * each:+.0f} %")
+    known |= {"tensor": float(np.exp(best)), "newer_convolution": float(np.exp(np.mean(newer)))}
     tensor = np.sqrt((weights * error**2).sum() / (weights * part**2).sum())
     # A mean of two, and a third device: half more. The last two no data shows: chosen wide.
     return {"tensor": float(tensor), "newer_convolution": float(1.5 * np.std(newer, ddof=1)),
             "host": 0.4, UNPROVEN: 0.7}  # fmt: skip
 
 
-def print_table(found: Sequence[HeldOut], scores: Sequence[float], limit: float) -> None:
+def print_table(found: Sequence[HeldOut], scores: Mapping[int, float], limit: float) -> None:
     """Print a row for each device and kind of step."""
-    print(
-        "| device left out | steps | mean error | bias | bare roofline | in 90 % |\n" + "|---" * 6
-    )
+    print("| device left out | steps | mean error | bias | bare roofline | in 90 % |")
     for row in sorted({one.step.row for one in found}):
-        chosen = [number for number, one in enumerate(found) if one.step.row == row]
-        errors = np.array([found[number].error for number in chosen])
-        roofs = np.array([found[number].roof_error for number in chosen])
-        inside = np.mean([abs(scores[number]) <= limit for number in chosen])
-        figures = (np.abs(np.expm1(errors)).mean(), np.expm1(errors.mean()),
-                   np.abs(np.expm1(roofs)).mean(), inside)  # fmt: skip
-        print(
-            f"| {row[0]} | {len(chosen)} {row[1]} |", *(f"{100 * one:.1f} % |" for one in figures)
-        )
+        chosen = [one for one in found if one.step.row == row]
+        errors = np.array([(one.error, one.roof_error) for one in chosen])
+        error, roof_error = np.abs(np.expm1(errors)).mean(0)
+        inside = np.mean([scores[id(one)] <= limit for one in chosen])
+        figures = (error, np.expm1(errors[:, 0].mean()), roof_error, inside)
+        print(f"| {row} | {len(chosen)} |", *(f"{100 * one:.1f} % |" for one in figures))
 
 
 def main() -> None:
@@ -414,21 +434,17 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, help="file for the fitted numbers, as JSON")
     asked = parser.parse_args()
-    table = {name: row for row in (*datasheet_peaks(), *_DIES) if row.processors
+    table = {name: row for row in (*datasheet_peaks(), *_UNLISTED) if row.processors
              for name in row.names}  # fmt: skip
-    read = [*read_steps(asked.folder), *read_runs("Tesla T4", "fp32")]
-    steps = [one for one in read if normalised(one.device) in table]
+    steps = [*read_steps(asked.folder), *read_runs("Tesla T4", "fp32")]
     ops = [*read_op_times(asked.folder, 250)]
-    unknown = {one.device for one in read if normalised(one.device) not in table}
-    print("not in the table of datasheets:", *sorted(unknown))
-    chips = {one.chip for one in ops} | {"M60"}
-    fitted = [one for one in (*ops, *steps) if one.chip in chips]
+    fitted = [one for one in (*ops, *steps) if one.chip not in _UNLIKE]
     known, _ = Fit(fitted, table).fit({name: PRIOR[name][0] for name in _NAMES}, 25)
     found: list[HeldOut] = []
-    with_roofs: list[float] = []  # the mean errors of chips whose own op times are known
+    means: list[tuple[float, float]] = []  # errors where a chip's own op times are known, and not
     for chip in sorted({one.chip for one in steps}):
         others = [one for one in fitted if one.chip != chip]
-        without = Fit(others, table).fit(known, 12)[0] if chip in chips else known
+        without = Fit(others, table).fit(known, 12)[0] if chip not in _UNLIKE else known
         left_out = [one for one in steps if one.chip == chip]
         found += held_out(left_out, without, table)
         of_chip = [one for one in ops if one.chip == chip]
@@ -437,24 +453,27 @@ def main() -> None:
             first, second = Fit([*others, *of_chip], table), Fit(mine, table)
             roofs, effects = first.fit(without, 6)
             moved = effects[:, [first.devices.index(one) for one in second.devices]]
-            errors = np.log(second.predicted_s(roofs, moved) / second.times_s)
-            with_roofs.append(float(errors.mean()))
-    unlike = [one for one in found if one.step.chip == "K80"]  # it has no Winograd
-    proven = [one for one in found if one.step.chip != "K80"]
-    errors, scores = learn_errors(proven)
-    means = {chip: np.mean([one.error for one in proven if one.step.chip == chip])
-             for chip in {one.step.chip for one in proven}}  # fmt: skip
-    own = np.std([one.error - means[one.step.chip] for one in proven])
-    errors["measured"] = float(np.sqrt(np.mean(np.square(with_roofs))))
-    errors["same_device"] = float(own / np.sqrt(np.mean([one.error**2 for one in proven])))
-    quantiles = {f"{n}": float(np.quantile(np.abs(scores), n / 100)) for n in (50, 90)}
-    print_table([*proven, *unlike], [*scores, *[np.inf] * len(unlike)], quantiles["90"])
-    usual = [one for one in steps if one.chip in chips and "MobileNet" not in one.name]
-    share = carried(held_out(usual, known, table))
-    errors |= from_runs(known, table)
+            said_s = second.predicted_s(roofs, moved), second.predicted_s(without, second.none)
+            means.append(tuple(np.log(one / second.times_s).mean() for one in said_s))
+    proven = [one for one in found if one.step.chip not in _UNLIKE]
+    scores = {}
+    for chip in {one.step.chip for one in found}:  # by what the other chips say of it
+        learned = learn_deviations([one for one in proven if one.step.chip != chip])
+        scores |= {id(one): abs(one.error) / deviation_of(one, learned)
+                   for one in found if one.step.chip == chip}  # fmt: skip
+    of_proven = [scores[id(one)] for one in proven]
+    quantiles = {f"{n}": float(np.quantile(of_proven, n / 100)) for n in (50, 90)}
+    print_table(found, scores, quantiles["90"])
+    deviations = learn_deviations(proven)
+    whole = np.mean([deviation_of(one, deviations) ** 2 for one in proven])
+    with_roofs, with_none = np.square(means).mean(0)
+    of_amd = [one.error for one in found if one.step.chip == "MI100"]
+    deviations["measured"] = min(float(np.sqrt(with_roofs / with_none)), 1.0)
+    deviations["amd"] = float(np.sqrt(np.mean(np.square(of_amd))))
+    deviations |= from_runs(known, table)
     kept = {name: value for name, value in known.items() if not name.startswith("tf")}
-    numbers = {"source": _SOURCE, "shares": kept, "errors": errors, "quantiles": quantiles,
-               "carried": share}  # fmt: skip
+    numbers = {"source": _SOURCE, "shares": kept, "errors": deviations, "quantiles": quantiles,
+               "carried": deviations["model"] ** 2 / whole}  # fmt: skip
     rounded = json.loads(json.dumps(numbers), parse_float=lambda text: float(f"{float(text):.4g}"))
     print(text := json.dumps(rounded, indent=1))
     if asked.out:

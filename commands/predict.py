@@ -63,7 +63,7 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
         sizes = {"image_size": self.image_size or "auto", "seq_len": self.seq_len or "auto"}
         named = {"arch": self.arch, "precision": self.precision or "fp32", **sizes}
         configs = [parse_config({**named, "batch_size": size}) for size in self.batch_size]
-        from analysis.elsewhere import find_target, own_runs, predict_on
+        from analysis.elsewhere import fastest_loader, find_target, own_runs, predict_on
         from bench.cost import cached_ops
 
         asked = {"folders", "campaign", "filter_string", "experiments"} & self.given
@@ -73,8 +73,9 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
             prices.check_names(self.on)
         targets = [find_target(one, configs[0].precision, known, peaks) for one in self.on]
         own = own_runs(known.runs(peaks), cached_ops) if known else []
+        loader = fastest_loader(known.measurements) if known else None
         asked_for = [(target, config) for target in targets for config in configs]
-        found = [predict_on(*one, cached_ops, own, prices) for one in asked_for]
+        found = [predict_on(*one, cached_ops, own, prices, loader) for one in asked_for]
         lines = [line for one in found for line in one.lines()]
         return Result(lines, [one.facts() for one in found])
 

@@ -106,6 +106,9 @@ class Peaks(BaseModel):
     fp32_lanes_per_scheduler: _Known = None
     board_w: _Known = None
     memory_gb: _Known = None
+    inline_ecc: Annotated[bool, BeforeValidator(lambda text: text or False)] = Field(
+        False, description="neither yes nor empty"
+    )
 
     @cached_property
     def names(self) -> frozenset[str]:

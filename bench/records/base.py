@@ -43,7 +43,8 @@ def ratio(part: float | None, whole: float | None) -> float | None:
 class Record(BaseModel):
     """Frozen, no unknown fields, and no infinity or NaN in its floats."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Validators are built when a record is first read or made: most commands need few of them.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 #: The default of a fact that earlier versions did not record.

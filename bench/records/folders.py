@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import psutil
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from bench.config.run_config import RECORDED
 from bench.errors import UserError
@@ -54,7 +54,9 @@ MeasuredRecord = RunRecord | CeilingsRecord | ProfileRecord
 WholeRecord = MeasuredRecord | TraceRecord
 #: What a record folder, and a tracked run, may hold.
 AnyRecord = Annotated[WholeRecord | ImportedRecord, Field(discriminator="kind")]
-ANY_RECORD: TypeAdapter[WholeRecord | ImportedRecord] = TypeAdapter(AnyRecord)
+ANY_RECORD: TypeAdapter[WholeRecord | ImportedRecord] = TypeAdapter(
+    AnyRecord, config=ConfigDict(defer_build=True)
+)
 #: Of a JSON text: a backslash of its own, and the control characters that a terminal would obey.
 _ESCAPES = re.compile(
     rb"\\(?:\\|[nrt]|[bf]|u00(?:[01][0-9a-f]|7f|[89][0-9a-f]))|\xc2[\x80-\x9f]", re.IGNORECASE

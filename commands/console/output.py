@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
-from rich.console import Console
 
 from bench.errors import UserError
 from commands.console.options import Command, option
@@ -95,7 +95,7 @@ class Formatted(Command):
 
     def show(self, result: Result) -> int:
         """Print the result and return its exit code."""
-        width = Console().width if sys.stdout.isatty() else WIDTH
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
         click.echo(result.text(self.form, width), nl=False)
         return result.exit_code
 

@@ -11,7 +11,14 @@ from observed import invoke, records_on_disk
 
 import commands.predict
 from analysis.comparison.prices import gather_prices
-from analysis.elsewhere import OwnRuns, find_target, own_runs, predict_on
+from analysis.elsewhere import (
+    Loader,
+    OwnRuns,
+    fastest_loader,
+    find_target,
+    own_runs,
+    predict_on,
+)
 from analysis.roofs.roof import Peaks
 from analysis.runs.place import place_runs
 from analysis.server.pull import RecordSet
@@ -66,11 +73,10 @@ def test_the_account_adds_up_and_the_intervals_lie_within_each_other():
 
 
 def test_a_step_of_many_small_ops_waits_for_the_host():
-    small = op("relu", ((1,),), 0, 1e-9, calls=1000)
+    small, known = op("relu", ((1,),), 0, 1e-9, calls=1000), shares()["shares"]
     found = predict(ops=(small,))
-    assert found.account.step_time_s == pytest.approx(
-        1000 * shares()["shares"]["host_call_s"], rel=0.01
-    )
+    host_s = known["host_step_s"] + 1000 * known["host_call_s"]
+    assert found.account.step_time_s == pytest.approx(host_s, rel=0.01)
     assert any(part.kind == "idle" for part in found.account.parts)
 
 
@@ -150,7 +156,7 @@ TIMED = (
 def own_record(**changes):
     profile = samples.op_profile(*TIMED, step_time_s=6.0, **{"device_busy_share": None,
                                  "launch_gap_s": None, "copies": None})  # fmt: skip
-    return make.run_record("own", 10, step_s=9.0, ops=profile, **changes)
+    return make.run_record(**{"record_id": "own", "step_s": 9.0, "ops": profile, **changes})
 
 
 def known():
@@ -170,6 +176,25 @@ def test_a_run_predicts_its_own_step():
     found = predict_on(target, config(), counting(PRODUCT, NORM), own)
     assert found.account.step_time_s == pytest.approx(9.0, rel=0.05)
     assert any("1 of your runs in fp32" in sentence for sentence in found.rests_on)
+
+
+def test_runs_whose_ops_cannot_be_listed_say_nothing():
+    def refuse(spec):
+        raise UserError("a script")
+
+    found = known()
+    assert own_runs(place_runs(found.measurements, found.ceilings), refuse) == []
+
+
+def test_a_profile_with_other_names_of_ops_takes_nothing_from_the_shares():
+    renamed = samples.op_profile(samples.op_time("fused_kernel", None, 6.0), step_time_s=6.0)
+    compiled = own_record(ops=renamed, record_id="compiled")
+    _, (alone,) = on_own_machine()
+    runs = place_runs([own_record(), compiled], [make.ceilings_record()])
+    (both,) = own_runs(runs, counting(PRODUCT, NORM))
+    key = ("linear", "forward")
+    assert both.count == 2
+    assert both.ratios[key] == pytest.approx(alone.ratios[key], rel=0.05)
 
 
 def test_another_precision_of_the_same_machine_is_less_sure():
@@ -199,6 +224,41 @@ def test_runs_on_another_gpu_count_by_what_is_carried():
     assert predict(own=of_processor).facts() == predict().facts()
     other = replace(own, mode="bf16")
     assert predict(own=[other]).facts() == predict().facts()
+
+
+def test_amd_devices_are_said_to_use_shares_of_nvidia():
+    """Their capability is the name of an architecture."""
+    measured = find_target("NVIDIA L4", "fp32")
+    amd = replace(measured, is_amd=True)
+    found = predict_on(amd, config(), counting(PRODUCT))
+    assert found.deviation > predict(ops=(PRODUCT,)).deviation
+    assert any("no published op time is of an AMD device" in one for one in found.rests_on)
+    device = make.gpu(name="AMD Instinct MI210", compute_capability="gfx90a")
+    roofs = make.ceilings_record(environment=make.environment(device=device))
+    target = find_target(device.name, "fp32", RecordSet.of([roofs]))
+    assert (target.is_amd, target.is_measured, target.is_newer) == (True, True, False)
+
+
+def test_a_step_is_no_faster_than_the_loader_that_was_seen():
+    alone = predict()
+    slow, fast = (Loader(times * alone.samples_per_s, "image", "own") for times in (0.5, 2))
+    held = predict(loader=slow)
+    assert held.samples_per_s == pytest.approx(slow.samples_per_s)
+    assert held.interval(90)[1] == held.samples_per_s
+    assert sum(part.time_s for part in held.account.parts) == pytest.approx(
+        held.account.step_time_s
+    )
+    assert held.account.seconds_of("input") == pytest.approx(alone.account.step_time_s)
+    assert any("the step waits for it" in sentence for sentence in held.rests_on)
+    for other in (fast, slow._replace(sample="sequence")):
+        assert predict(loader=other).facts() == alone.facts()
+
+
+def test_what_a_loader_gives_is_seen_where_it_runs_alone_or_a_step_waits():
+    """Ten images in a step of 9 s, which it does not wait for; in one of 2 s, half of it."""
+    waited = make.run_record("waits", 10, measurement=make.measurement(step_s=2.0, wait_s=1.0))
+    assert fastest_loader([own_record()]) is None
+    assert fastest_loader([own_record(), waited]) == Loader(5.0, "image", "waits")
 
 
 # The command

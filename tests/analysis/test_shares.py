@@ -123,10 +123,11 @@ def test_the_kind_of_an_op(given, kind):
 
 def test_what_a_datasheet_promises_and_large_ops_reach():
     rows = {name: row for row in datasheet_peaks() for name in row.names}
-    known = {"compute": 0.9, "many_lanes": 0.8, "slot_powered": 0.5, "memory": 0.85}
+    known = {"compute": 0.9, "many_lanes": 0.8, "slot_powered": 0.5, "memory": 1, "inline_ecc": 0.9}
     reach = {name: datasheet_reach(rows[name], known) for name in ("a30", "h200", "l4", "tesla t4")}
     assert [found[0] for found in reach.values()] == pytest.approx([0.9, 0.72, 0.36, 0.45])
-    assert {found[1] for found in reach.values()} == {0.85}
+    assert [found[1] for found in reach.values()] == [1, 1, 0.9, 0.9]  # HBM, and GDDR with ECC
+    assert datasheet_reach(rows["h200"], known, "bf16")[0] == 0.9  # tensor cores have no lanes
 
 
 def test_the_fitted_numbers_are_whole_and_have_a_source():

@@ -99,7 +99,7 @@ def own_peaks(folder, *rows, header=HEADER):
         (["A,,,1,,,,null,s"], "line 2: memory_gb_per_s='null' is no memory bandwidth"),
         (["A,x,,1,,,,2,s"], "line 2: power_limit_w='x' is no positive number"),
         (["A,,,1,,,,2,s", "nvidia a,,,1,,,,2,s"], "line 3: 'a' is in line 2 too"),
-        (["A,,,1,,,,2,s,,,,, t"], "line 2: 'a value too many': the columns are devices,"),
+        (["A,,,1,,,,2,s,,,,,, t"], "line 2: 'a value too many': the columns are devices,"),
         (["A,,,1"], "line 2: memory_gb_per_s='' is no memory bandwidth"),
         ([], f"line 1: no row follows: the columns are {HEADER}"),
     ],
