@@ -35,7 +35,7 @@ from bench.errors import Unknown
 from bench.records import Measurement, OpTime, ProfileRecord, RunRecord, TracedOp
 from bench.records.base import ratio
 from bench.records.metrics import data_wait_share
-from bench.records.profile import COMMUNICATION
+from bench.records.profile import COMMUNICATION, HOST_COPY
 
 Kind = Literal[
     "roof", "traffic", "ops", "cache", "unknown work", "communication", "idle", "host", "input",
@@ -270,7 +270,9 @@ def parts_of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterato
         name, took_s = class_of(op), op.exclusive_s
         if op.label == COMMUNICATION:
             communicated_s += took_s
-        elif isinstance(op, TracedOp) and op.kernels and all(map(_HOST_COPY.search, op.kernels)):
+        elif op.label == HOST_COPY or (
+            isinstance(op, TracedOp) and op.kernels and all(map(_HOST_COPY.search, op.kernels))
+        ):
             copied_s += took_s
         elif op.flops is None or roof is None:
             unknown_s[name] += took_s

@@ -43,6 +43,8 @@ class WorkSet(Record):
 
 #: The label of ops whose kernels exchange data with other ranks.
 COMMUNICATION = "communication"
+#: Of one that copies between the host and the device, under whatever name: `to`, a cast.
+HOST_COPY = "copy between host and device"
 
 
 class OpTime(Facts):

@@ -19,6 +19,7 @@ from analysis.server.pull import addition_of
 from analysis.traces.placed import place_traces
 from bench.errors import UserError
 from bench.records import IdleTime
+from bench.records.profile import HOST_COPY
 
 GIGA = 10**9
 BUSY = {"device_busy_share": 0.62, "launch_gap_s": 0.1}
@@ -102,6 +103,13 @@ def test_waiting_for_data_is_no_work_of_the_host_and_never_more_than_there_was()
     all_of_it = times(account(*OPS, wait_s=0.5))
     assert all_of_it["waiting for the loader"] == pytest.approx(0.28)
     assert sum(all_of_it.values()) == pytest.approx(1.0)
+
+
+def test_a_copy_that_an_op_makes_between_host_and_device_is_no_part_of_the_op():
+    copied = samples.op_time(HOST_COPY, "forward", 0.1)
+    found = account(*OPS, copied)
+    assert times(found)["copies from and to the host that nothing hides"] == pytest.approx(0.1)
+    assert sum(part.time_s for part in found.parts) == pytest.approx(1.0, abs=1e-15)
 
 
 def test_of_a_gpu_the_rest_is_idle_and_communication_is_a_part():

@@ -16,7 +16,7 @@ from bench.profilers.ops.op_nest import Kind, SeenOp
 from bench.profilers.traces import DeviceSpan
 from bench.records import OpTime, Phase
 from bench.records.complexity import WORK, CallWork, OpWork, is_attention, plain_label
-from bench.records.profile import COMMUNICATION
+from bench.records.profile import COMMUNICATION, HOST_COPY
 
 #: The same mathematics under a backend's own name; the first of their shapes are alike.
 _SAME = {
@@ -184,11 +184,14 @@ def _summed(shares: Iterable[Share]) -> dict[_Name, dict[str, float]]:
 
 
 def _name(share: Share) -> _Name:
+    copies_only = share.runs and all(run.copies_to_or_from_host for run in share.runs)
     if isinstance(call := share.call, CallWork):
-        return call.label, call.op, call.phase, None
+        return HOST_COPY if copies_only else call.label, call.op, call.phase, None
     seen = share.seen
     if seen.runs and all(run.communicates for run in seen.runs):
         return COMMUNICATION, seen.name, seen.phase, "communication: also waits for other ranks"
+    if copies_only:
+        return HOST_COPY, seen.name, seen.phase, _WHY_NO_WORK[seen.kind]
     label = {Kind.OP: plain_label(seen.name), Kind.REGION: "compiled graph"}
     return label.get(seen.kind, seen.name), seen.name, seen.phase, _WHY_NO_WORK[seen.kind]
 

@@ -34,6 +34,8 @@ _COMMUNICATION = re.compile(
 )
 
 
+#: As CUPTI names copies.
+_HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
 _communicates = cache(_COMMUNICATION.search)
 
 
@@ -76,6 +78,11 @@ class DeviceSpan(msgspec.Struct, gc=False):
     def communicates(self) -> bool:
         """Whether it exchanges data with other ranks, or waits for them."""
         return self.kind == "kernel" and _communicates(self.name) is not None
+
+    @property
+    def copies_to_or_from_host(self) -> bool:
+        """Whether it moves data between the host and the device."""
+        return self.kind == "copy" and _HOST_COPY.search(self.name) is not None
 
     @property
     def short_name(self) -> str:

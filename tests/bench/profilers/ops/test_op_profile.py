@@ -26,7 +26,7 @@ from bench.profilers.ops.torch_profiler import (
 )
 from bench.profilers.traces import read_trace
 from bench.records import Account, OpProfile, StepSpec
-from bench.records.profile import COMMUNICATION
+from bench.records.profile import COMMUNICATION, HOST_COPY
 from bench.training.devices import open_device
 from bench.training.precision import open_precision
 from bench.training.step import TrainingStep, make_optimizer
@@ -222,10 +222,10 @@ def test_on_a_gpu_an_op_is_the_time_of_its_kernels(monkeypatch):
     others = {(op.label, op.op, op.phase): op for op in profile.ops if op.flops is None}
     # No op launched the loader's copy; half of it hides behind the convolution.
     assert {key: (op.time_s, op.exclusive_s) for key, op in others.items()} == {
-        ("to", "to", "forward"): pytest.approx((50e-6, 50e-6)),
-        ("Memcpy HtoD", "Memcpy HtoD", None): pytest.approx((40e-6, 20e-6)),
+        (HOST_COPY, "to", "forward"): pytest.approx((50e-6, 50e-6)),
+        (HOST_COPY, "Memcpy HtoD", None): pytest.approx((40e-6, 20e-6)),
     }
-    assert "launched by no op" in others["Memcpy HtoD", "Memcpy HtoD", None].missing["flops"]
+    assert "launched by no op" in others[HOST_COPY, "Memcpy HtoD", None].missing["flops"]
     # Busy is the union of what ran; gaps lie between.
     assert profile.exclusive_s == pytest.approx(960e-6)
     assert profile.device_busy_share == pytest.approx(960 / 1200)
@@ -249,6 +249,16 @@ def test_communication_is_a_class_of_its_own_and_no_work_of_the_device(monkeypat
     assert profile.device_busy_share * 1200e-6 == pytest.approx(390e-6)
     assert profile.exposed_communication_s == pytest.approx(150e-6)
     assert profile.computing_s == pytest.approx(240e-6)
+
+
+def test_a_copy_from_the_host_is_none_on_the_device_whatever_op_makes_it(monkeypatch):
+    trace = TraceWriter()
+    for way, start in (("HtoD", 0), ("DtoD", 300)):
+        op = trace.host("aten::_to_copy", start, 10, [[8, 8]])
+        trace.copy(way, start + 100, 90, 256, op)
+    trace.device("void relu(float*)", 600, 30, trace.host("aten::relu", 500, 10, [[8, 8]]))
+    found = {op.label: op.time_s for op in profile_on_card(monkeypatch, trace.trace).ops}
+    assert found == pytest.approx({HOST_COPY: 90e-6, "cast": 90e-6, "relu": 30e-6})
 
 
 def test_a_replayed_graph_is_its_kernels_without_phases(monkeypatch):
