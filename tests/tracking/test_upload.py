@@ -14,7 +14,7 @@ import pandas
 import pytest
 import samples
 from faulty_proxy import WAYS
-from stored_runs import assert_equals_record, assert_one_run, filed, project_run
+from stored_runs import PROJECT, assert_equals_record, assert_one_run, filed, project_run
 
 from analysis import pull_records, pull_runs
 from analysis.comparison import read_side
@@ -270,7 +270,10 @@ def test_a_run_says_who_measured_it(tracking, tmp_path, monkeypatch, set_to, log
         made = project_run(tracking)  # MLflow's own tag is of the system's user
         other, other_record = filed(tmp_path, samples.run_record())
         other.project_run.write_text(made)
-        assert tracking.get_run(upload(other, other_record)).data.tags[schema.USER] == user
+        monkeypatch.setenv("HOME", str(PROJECT.parent))
+        tags = tracking.get_run(upload(other, other_record)).data.tags
+        assert (tags[schema.USER], tags["mlflow.source.name"]) == (user, f"~/{PROJECT.name}")
+        assert upload(other, other_record) == made
 
 
 def test_a_record_of_another_folder_is_refused_and_makes_nothing(tracking, tmp_path, monkeypatch):
