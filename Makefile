@@ -16,8 +16,7 @@ TRACKED = $(ACTIVATED) MLFLOW_TRACKING_URI=$(URI)
 
 IMAGES := data/generated
 CAMPAIGN := make-run
-# MLflow's own lines of a run are of 1,500 characters; its warnings and errors stay
-PROJECT = $(TRACKED) MLFLOW_LOGGING_LEVEL=$${MLFLOW_LOGGING_LEVEL:-WARNING} mlflow run .
+PROJECT = $(TRACKED) mlflow run .
 SMALL := -P arch=resnet18 -P batch_size=4 -P data=$(IMAGES) -P workers=2 \
 	-P max_seconds=5 -P campaign=$(CAMPAIGN)
 
