@@ -38,7 +38,7 @@ class Doctor(WithRecords, Shown, Answering):
             return self._measured()
         if self.given & {"backend", "minutes"}:
             raise UserError("backend, minutes: give --measure with them")
-        from bench.doctor.suite import machine_groups, run_checks
+        from bench.doctor import machine_groups, run_checks
 
         with Console(stderr=True).status("looking at Python, torch, devices, tools and the server"):
             checks = run_checks({**machine_groups(self.records), "tracking": _tracking_checks})

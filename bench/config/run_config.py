@@ -17,12 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from bench.config.model_names import (
-    check_architecture,
-    missing_package,
-    split_arch,
-    without_home,
-)
+from bench.config.model_names import check_architecture, missing_package, split_arch, without_home
 from bench.config.resolved import Legacy, legacy_defaults
 
 Backend = Literal["auto", "cpu", "cuda", "mps"]

@@ -1,11 +1,13 @@
 """What works on this machine, what does not, and the remedy.
 
-Importing this imports no torch; the checks themselves are in `bench.doctor.suite`.
+Importing this imports no torch; the checks themselves are in this package's modules.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from bench.errors import Problem
@@ -31,3 +33,35 @@ def check(name: str, found: str | Problem, status: Status = "warning") -> Check:
     if isinstance(found, Problem):
         return Check(name, status, found.what, found.remedy)
     return Check(name, "ok", found)
+
+
+Group = Callable[[], Iterable[Check]]
+
+
+def machine_groups(records: Path) -> dict[str, Group]:
+    """Return the checks of this machine; those of `devices` import torch when they are run."""
+    from bench.doctor.host import host_checks, nvidia_checks, perf_checks
+    from bench.doctor.installation import device_checks, package_checks
+
+    return {
+        "packages": package_checks,
+        "devices": device_checks,
+        "nvidia": nvidia_checks,
+        "perf": perf_checks,
+        "host": lambda: host_checks(records),
+    }
+
+
+def run_checks(groups: Mapping[str, Group]) -> list[Check]:
+    """Return the checks of all groups in order; a group that fails gives one that says so."""
+    from bench.machine.probes import reason_of
+
+    checks: list[Check] = []
+    for name, group in groups.items():
+        try:
+            checks += list(group())
+        except Exception as error:
+            remedy = "install the project's packages: uv pip install -r requirements.txt"
+            failure = Problem(f"the check itself failed: {reason_of(error)}", remedy)
+            checks.append(check(name, failure, "missing"))
+    return checks

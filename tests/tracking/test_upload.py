@@ -125,6 +125,7 @@ def test_a_few_metrics_have_a_plain_name_and_the_rest_a_section(tracking, tmp_pa
     sections = {name.split("/")[0] for name in data.metrics.keys() - plain}
     assert sections == {"time", "cost", "host", "system"}
     assert not plain & data.params.keys()
+    assert next(iter(data.metrics)) == "throughput_images_per_s"
     of_section = [name for name in data.metrics if not name.startswith("system/")]
     plainly = schema.plain_metrics(data.metrics)
     assert {schema.logged_name(name) for name in plainly} >= set(of_section)
@@ -365,7 +366,7 @@ def test_a_folder_of_images_is_a_dataset_and_made_up_data_are_none(tracking, tmp
     assert inputs("synthetic") == inputs(tmp_path / "gone") == []
 
 
-def test_the_pages_of_an_experiment_open_on_runs_unless_somebody_chose_others(
+def test_an_experiment_is_marked_as_model_training_unless_somebody_chose_another(
     tracking, tmp_path, monkeypatch
 ):
     key, kind = schema.EXPERIMENT_KIND

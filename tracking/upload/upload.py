@@ -203,6 +203,8 @@ def _fill(
         Metric(schema.logged_name(p.key), p.value, int(p.unix_s * 1000), p.step)
         for p in content.metrics
     ]
+    # MLflow's comparison of runs opens on the first
+    metrics.sort(key=lambda each: ("/" in each.key, not each.key.startswith("throughput_")))
     last = {each.key: each for each in metrics}
     for there in run.data.to_proto().metrics:
         ours = last.get(there.key)

@@ -3,8 +3,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from bench.doctor import Check, check
-from bench.doctor.suite import run_checks
+from bench.doctor import Check, check, run_checks
 from commands.doctor import Doctor
 
 NO_NCU = Check("ncu", "warning", "not found", "install it")
@@ -26,7 +25,7 @@ def test_a_group_that_fails_does_not_take_the_others_along():
 def machine(monkeypatch):
     """Return the list of checks that this machine will give; none come from a server."""
     checks = []
-    monkeypatch.setattr("bench.doctor.suite.machine_groups", lambda _: {"host": lambda: checks})
+    monkeypatch.setattr("bench.doctor.machine_groups", lambda _: {"host": lambda: checks})
     monkeypatch.setattr("commands.doctor._tracking_checks", lambda: [check("server", "answers")])
     return checks
 
