@@ -16,8 +16,7 @@ TRACKED = $(ACTIVATED) MLFLOW_TRACKING_URI=$(URI)
 
 IMAGES := data/generated
 CAMPAIGN := make-run
-# MLflow's own lines of a run are of 1,500 characters; its warnings and errors stay
-PROJECT = $(TRACKED) MLFLOW_LOGGING_LEVEL=$${MLFLOW_LOGGING_LEVEL:-WARNING} mlflow run .
+PROJECT = $(TRACKED) mlflow run .
 SMALL := -P arch=resnet18 -P batch_size=4 -P data=$(IMAGES) -P workers=2 \
 	-P max_seconds=5 -P campaign=$(CAMPAIGN)
 
@@ -54,7 +53,8 @@ run: setup ## set up, measure resnet18 in fp32 and amp on real JPEGs, write a re
 ui: setup ## open the tracked runs in MLflow's web pages
 	@case $(URI) in \
 	http*) echo "The runs are on the server that MLFLOW_TRACKING_URI names" ;; \
-	*) echo "MLflow: http://127.0.0.1:$(UI_PORT) (choose \"Model training\"; Ctrl-C ends it)"; \
+	*) echo "MLflow: http://127.0.0.1:$(UI_PORT)/#/experiments/0/runs?workflowType=machine_learning"; \
+	   echo "(your own experiments: choose \"Model training\" there; Ctrl-C ends it)"; \
 	   $(TRACKED) MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server \
 	     --backend-store-uri $(URI) --port $(UI_PORT) --workers 1 ;; \
 	esac

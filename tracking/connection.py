@@ -240,7 +240,7 @@ class Server:
         return given or (self.experiment_named(name) if name else "0")
 
     def mark(self, experiment_id: str, *, anew: bool = False) -> None:
-        """Have MLflow's pages of the experiment open on runs, unless somebody chose others.
+        """Mark an experiment for MLflow's pages as model training, unless somebody chose another.
 
         `anew` also writes what is there already: whether these credentials may write is then known.
         """

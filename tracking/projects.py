@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import sysconfig
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,16 @@ def link_environment(project: Path, environment: Path) -> Path:
     return link
 
 
+def quieten(packages: Path) -> None:
+    """Leave MLflow's INFO lines out of what an environment with these packages prints.
+
+    `mlflow run` reads that level when it starts, from a variable alone; one that is set stays.
+    """
+    line = 'import os; os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")\n'
+    with suppress(OSError):  # an environment of somebody else's: more lines, and nothing worse
+        (packages / "mlproject_quiet.pth").write_text(line, "utf-8")
+
+
 def main() -> int:
     """Link this Python's environment and print the link; on Windows MLflow has no such folder.
 
@@ -57,6 +69,7 @@ def main() -> int:
     from tracking.store import is_unmade, settings_uri
 
     try:
+        quieten(Path(sysconfig.get_path("purelib")))
         link = Path(sys.prefix)
         if os.name != "nt":
             link = link_environment(Path(__file__).resolve().parent.parent, link)

@@ -101,7 +101,7 @@ GIT_COMMIT = "mlflow.source.git.commit"
 #: Who measured or uploaded it; MLflow's pages call it "Created by".
 USER = "mlflow.user"
 
-#: On an experiment: MLflow's pages of it open on runs, not on those for language models.
+#: On an experiment: its runs are of model training, not of language models.
 EXPERIMENT_KIND = ("mlflow.experimentKind", "custom_model_development")
 
 RECORD_ARTIFACT = "record.json"

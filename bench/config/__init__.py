@@ -1,6 +1,13 @@
 """One configuration: what a person asks to be measured, and what it became on its device."""
 
-from bench.config.model_names import arch_label, missing_package, package_of, split_arch, user_path
+from bench.config.model_names import (
+    arch_label,
+    missing_package,
+    package_of,
+    split_arch,
+    user_path,
+    without_home,
+)
 from bench.config.parsing import (
     allowed_values,
     check_field,

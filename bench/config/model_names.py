@@ -40,6 +40,16 @@ def user_path(text: str | Path) -> Path:
         return Path(text)
 
 
+def without_home(text: str) -> str:
+    """Return the text with `~` for this user's home, which `user_path` reads; also of JSON."""
+    home = user_path("~")
+    if not home.name or home.name not in text:
+        return text
+    path = re.escape(str(home)).replace(r"\\", r"\\{1,2}")  # Windows' separator, doubled in JSON
+    before = r"(?:(?<![\w.~-])|(?<=\\[nrt]))"  # no longer path; JSON's ends of lines are letters
+    return re.sub(rf"{before}{path}(?!\.?[\w-])", "~", text)
+
+
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
     """Return the hint that follows a wrong name: its nearest of `known`, or `otherwise`."""
     near = difflib.get_close_matches(name.lower(), list(known), n=3, cutoff=0.5)

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from bench.config.model_names import check_architecture, missing_package, split_arch
+from bench.config.model_names import check_architecture, missing_package, split_arch, without_home
 from bench.config.resolved import Legacy, legacy_defaults
 
 Backend = Literal["auto", "cpu", "cuda", "mps"]
@@ -61,7 +61,7 @@ def _plain_label(label: str) -> str:
 def _named_data(data: str) -> str:
     if not data.strip() or "\0" in data:
         raise ValueError("give synthetic, fakedata or the path of an ImageFolder")
-    return data
+    return without_home(data)
 
 
 #: The context of reading what was recorded: its model's package or file need not be here.

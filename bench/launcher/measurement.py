@@ -244,9 +244,7 @@ def finish_roofs(
 
 
 def _closed(folder: RecordFolder, record: R) -> R:
-    whole = record.replaced(verdict=judge(record))
-    folder.close(whole)
-    return whole
+    return folder.close(record.replaced(verdict=judge(record)))
 
 
 def failure_cause(

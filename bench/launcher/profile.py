@@ -239,8 +239,7 @@ def _profile(
 
 
 def _closed(folder: RecordFolder, record: ProfileRecord, timed: RunRecord | None) -> ProfileRecord:
-    whole = record.replaced(verdict=judge_profile(record, timed))
-    folder.close(whole)
+    whole = folder.close(record.replaced(verdict=judge_profile(record, timed)))
     write_exports(folder, whole)
     return whole
 

@@ -27,6 +27,7 @@ from typing import Annotated, TypeVar
 import psutil
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from bench.config import without_home
 from bench.config.run_config import RECORDED
 from bench.errors import UserError
 from bench.records import (
@@ -41,6 +42,7 @@ from bench.records import (
 )
 
 T = TypeVar("T")
+R = TypeVar("R", bound=BaseModel)
 
 DEFAULT_RECORDS = Path("records")
 
@@ -154,14 +156,25 @@ class RecordFolder:
         return [is_running(int(pid), started_s) for pid, started_s in owners.items()]
 
     def write(self, path: Path, content: BaseModel) -> None:
-        """Write a record or a configuration whole or not at all."""
-        write_atomically(path, content.model_dump_json(indent=1))
+        """Write a record or a configuration whole or not at all, and without the user's home."""
+        write_atomically(path, without_home(content.model_dump_json(indent=1)))
 
-    def close(self, record: AnyRecord) -> None:
-        """Write the whole record, and note that no process works on the folder any more."""
+    def close(self, record: R) -> R:
+        """Write the whole record, and return it as written: nothing names the user's home.
+
+        No process works on the folder any more.
+        """
         self.release_reserve()
-        self.write(self.record, record)
+        text = record.model_dump_json(indent=1)
+        short = without_home(text)
+        write_atomically(self.record, short)
+        for path in (self.console, self.journal):
+            with contextlib.suppress(FileNotFoundError):
+                said = path.read_text(encoding="utf-8", errors="surrogateescape")
+                if (told := without_home(said)) != said:
+                    write_atomically(path, told.encode(errors="surrogateescape"))
         self.leave()
+        return record if short == text else type(record).model_validate_json(short)
 
     def leave(self) -> None:
         """Note that no process works on the folder any more."""

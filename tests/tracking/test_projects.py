@@ -1,14 +1,17 @@
 """The environment of `mlflow run`: the folder in which MLflow looks for it is a link."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from refusals import refusal
 
-from tracking.projects import link_environment, project_environment
+from tracking.projects import link_environment, project_environment, quieten
 
 PROJECT = Path(__file__).resolve().parents[2]
+VARIABLE = "MLFLOW_LOGGING_LEVEL"
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there MLflow finds no such folder")
 
@@ -60,3 +63,13 @@ def test_a_root_that_cannot_be_written_names_the_variable(project, monkeypatch, 
     (tmp_path / "file").touch()
     monkeypatch.setenv("MLFLOW_ENV_ROOT", str(tmp_path / "file"))
     assert "MLFLOW_ENV_ROOT" in refusal(link_environment, project, project / ".venv")
+
+
+@pytest.mark.parametrize("level", [None, "INFO"])
+def test_an_environment_of_the_set_up_has_no_chatter_unless_it_is_asked_for(tmp_path, level):
+    quieten(tmp_path)
+    quieten(tmp_path / "not there")
+    code = "import os, site, sys; site.addsitedir(sys.argv[1]); print(os.environ[sys.argv[2]])"
+    environ = {"PATH": os.environ["PATH"]} | ({VARIABLE: level} if level else {})
+    words = [sys.executable, "-S", "-c", code, str(tmp_path), VARIABLE]
+    assert subprocess.check_output(words, env=environ, text=True).strip() == (level or "WARNING")

@@ -14,7 +14,7 @@ import pandas
 import pytest
 import samples
 from faulty_proxy import WAYS
-from stored_runs import assert_equals_record, assert_one_run, filed, project_run
+from stored_runs import PROJECT, assert_equals_record, assert_one_run, filed, project_run
 
 from analysis import pull_records, pull_runs
 from analysis.comparison import read_side
@@ -125,6 +125,7 @@ def test_a_few_metrics_have_a_plain_name_and_the_rest_a_section(tracking, tmp_pa
     sections = {name.split("/")[0] for name in data.metrics.keys() - plain}
     assert sections == {"time", "cost", "host", "system"}
     assert not plain & data.params.keys()
+    assert next(iter(data.metrics)) == "throughput_images_per_s"
     of_section = [name for name in data.metrics if not name.startswith("system/")]
     plainly = schema.plain_metrics(data.metrics)
     assert {schema.logged_name(name) for name in plainly} >= set(of_section)
@@ -270,7 +271,10 @@ def test_a_run_says_who_measured_it(tracking, tmp_path, monkeypatch, set_to, log
         made = project_run(tracking)  # MLflow's own tag is of the system's user
         other, other_record = filed(tmp_path, samples.run_record())
         other.project_run.write_text(made)
-        assert tracking.get_run(upload(other, other_record)).data.tags[schema.USER] == user
+        monkeypatch.setenv("HOME", str(PROJECT.parent))
+        tags = tracking.get_run(upload(other, other_record)).data.tags
+        assert (tags[schema.USER], tags["mlflow.source.name"]) == (user, f"~/{PROJECT.name}")
+        assert upload(other, other_record) == made
 
 
 def test_a_record_of_another_folder_is_refused_and_makes_nothing(tracking, tmp_path, monkeypatch):
@@ -362,7 +366,7 @@ def test_a_folder_of_images_is_a_dataset_and_made_up_data_are_none(tracking, tmp
     assert inputs("synthetic") == inputs(tmp_path / "gone") == []
 
 
-def test_the_pages_of_an_experiment_open_on_runs_unless_somebody_chose_others(
+def test_an_experiment_is_marked_as_model_training_unless_somebody_chose_another(
     tracking, tmp_path, monkeypatch
 ):
     key, kind = schema.EXPERIMENT_KIND

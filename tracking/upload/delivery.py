@@ -65,7 +65,9 @@ class Delivery:
         Raises `UserError` where a server refuses to be written to: hours would be measured first.
         """
         if not is_embedded(settings_uri()):
-            self._ask_to_write()
+            with self._noting(or_refusing=True):
+                server = Server(answer_s=None)
+                server.mark(server.experiment_id(), anew=True)
         run_id = os.environ.pop("MLFLOW_RUN_ID", None)
         if run_id is None:
             return
@@ -78,17 +80,6 @@ class Delivery:
                 os.environ.pop("MLFLOW_EXPERIMENT_NAME", None)
                 server.log(run_id, params=params, tags=tags | server.user_tag)
                 self.project_run = run_id
-
-    def _ask_to_write(self) -> None:
-        try:
-            server = Server(answer_s=None)
-            server.mark(server.experiment_id(), anew=True)
-        except TrackingError as error:
-            if error.denied:
-                raise UserError(
-                    f"{error}; nothing was measured; --no-track measures without the server"
-                ) from None
-            # one that is away may be back by the first record
 
     def runs_elsewhere(self) -> list[PastRun]:
         """Return the whole measurements of the campaign that the server knows, of every machine.
@@ -150,11 +141,14 @@ class Delivery:
                 self._left.pop(0)
 
     @contextmanager
-    def _noting(self) -> Iterator[None]:
+    def _noting(self, *, or_refusing: bool = False) -> Iterator[None]:
         """Keep a server's failure as the reason, and leave it alone for a while."""
         try:
             yield
         except TrackingError as error:
+            if or_refusing and error.denied:
+                words = "nothing was measured; --no-track measures without the server"
+                raise UserError(f"{error}; {words}") from None
             self._why = str(error)
             self._not_before_s = self.clock() + _TRY_AGAIN_S
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from filelock import FileLock, Timeout
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Run
 
-from bench.config import user_path
+from bench.config import user_path, without_home
 from bench.errors import UserError
 from bench.images import images_by_class
 from bench.records import ProfileRecord
@@ -45,6 +45,7 @@ Placing: TypeAlias = Callable[[RecordFolder, AnyRecord], schema.Addition | None]
 ARTIFACT_FOLDERS = ("ncu", "perf")
 #: What a reader of MLflow's pages may change in a run: its name and its description.
 _OF_READERS = (schema.RUN_NAME, schema.NOTE)
+_SOURCE = "mlflow.source.name"
 _PROJECT = Path(__file__).resolve().parents[2]
 
 
@@ -83,7 +84,7 @@ def upload(
         run = project_run(server, made_for, record.record_id) or server.run_of(record.record_id)
         found = run is not None
         if run is None or not is_whole(run):
-            content = replace(content, tags=server.user_tag | content.tags)
+            content = replace(content, tags=_made_here(server, run) | content.tags)
         where = run.info.experiment_id if run else experiment or server.experiment_id()
         server.mark(where)
         if run is None:
@@ -91,7 +92,7 @@ def upload(
                 server.client.create_run,
                 where,
                 start_time=int(record.created.timestamp() * 1000),
-                tags={**content.tags, "mlflow.source.name": "mlproject"},
+                tags=content.tags,
                 run_name=content.tags[schema.RUN_NAME],
             )
             # an answer may have been lost, or another machine be at a copy of the folder
@@ -115,6 +116,12 @@ def log_record(
     """
     folder = RecordFolder(Path(records) / record.record_id)
     return upload(folder, record, Server(tracking_uri, answer_s=None))
+
+
+def _made_here(server: Server, run: Run | None) -> dict[str, str]:
+    """The tags of who makes a run, and from where: `mlflow run` writes the project's path."""
+    source = run.data.tags.get(_SOURCE, "") if run else "mlproject"
+    return server.user_tag | {_SOURCE: without_home(source)}
 
 
 def differences(
@@ -196,6 +203,8 @@ def _fill(
         Metric(schema.logged_name(p.key), p.value, int(p.unix_s * 1000), p.step)
         for p in content.metrics
     ]
+    # MLflow's comparison of runs opens on the first
+    metrics.sort(key=lambda each: ("/" in each.key, not each.key.startswith("throughput_")))
     last = {each.key: each for each in metrics}
     for there in run.data.to_proto().metrics:
         ours = last.get(there.key)
@@ -262,7 +271,7 @@ def of_this_project(run: Run) -> bool:
 
     if run.data.tags.get("mlflow.source.type") != "PROJECT":
         return False
-    source = CREDENTIALS.sub("", run.data.tags.get("mlflow.source.name", ""))
+    source = CREDENTIALS.sub("", run.data.tags.get(_SOURCE, ""))
     base, _, below = source.partition("#")
     above = (one for one in (_PROJECT, *_PROJECT.parents) if (one / ".git").exists())
     repository = next(above, None)

@@ -1,10 +1,12 @@
 """Names of models: checked against what the packages say, without importing them."""
 
+import json
+
 import pytest
 from refusals import refusal
 from worker_processes import output_of
 
-from bench.config import arch_label, parse_config, recorded_config
+from bench.config import arch_label, parse_config, recorded_config, user_path, without_home
 from bench.config.model_names import HfModel, find_hf_model, package_of, timm_architectures
 
 
@@ -148,3 +150,25 @@ def test_names_are_checked_without_importing_the_packages_which_need_not_be_here
 )
 def test_a_name_made_from_an_arch_has_no_path_in_it(arch, label):
     assert arch_label(arch) == label
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("HOME", "~"),
+        ("cannot open HOME/a b.pt: no", "cannot open ~/a b.pt: no"),
+        ("'HOME', HOME.", "'~', ~."),
+        ("file://HOME/x\nHOME/y", "file://~/x\n~/y"),
+        ("HOMEbel/x HOME-2/x HOME.bak/x /dataHOME/x", None),
+    ],
+)
+def test_a_home_becomes_a_tilde_and_its_likes_stay(monkeypatch, tmp_path, text, short):
+    monkeypatch.setenv("HOME", home := str(tmp_path / "anna"))
+    text = text.replace("HOME", home)
+    short = text if short is None else short
+    assert without_home(text) == short
+    assert json.loads(without_home(json.dumps(text))) == short
+    assert parse_config({"data": f"{home}/pics"}).data == "~/pics"
+    assert user_path("~/pics") == tmp_path / "anna" / "pics"
+    monkeypatch.setenv("HOME", "/")
+    assert without_home("/data/x") == "/data/x"

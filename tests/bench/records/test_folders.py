@@ -95,6 +95,22 @@ def test_a_record_that_is_none_is_refused_by_name(tmp_path, change):
         folder.read_record()
 
 
+def test_a_closed_folder_does_not_name_the_users_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "anna"))
+    folder = RecordFolder.create(tmp_path / "records")
+    why = f"no file {tmp_path}/anna/weights.pt"
+    record = samples.failed_record("crashed", why).replaced(script={"arguments": why})
+    folder.console.write_bytes(f"Traceback {tmp_path}/anna/x.py \udc80".encode(errors="replace"))
+    folder.journal.write_text(json.dumps({"reason": why}))
+    closed = folder.close(record)
+    assert closed.reason == closed.script["arguments"] == "no file ~/weights.pt"
+    assert folder.read_record() == closed
+    assert not [path for path in folder.path.iterdir() if b"anna" in path.read_bytes()]
+    assert folder.console.read_bytes().startswith(b"Traceback ~/x.py")
+    other = samples.run_record()
+    assert RecordFolder.create(tmp_path / "records").close(other) is other
+
+
 def test_a_folder_is_in_use_while_its_owner_lives(tmp_path):
     folder = RecordFolder.create(tmp_path)
     assert not folder.in_use()
