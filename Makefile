@@ -18,7 +18,7 @@ IMAGES := data/generated
 CAMPAIGN := make-run
 PROJECT = $(TRACKED) mlflow run .
 SMALL := -P arch=resnet18 -P batch_size=4 -P data=$(IMAGES) -P workers=2 \
-	-P max_seconds=5 -P campaign=$(CAMPAIGN)
+	-P max_seconds=4 -P campaign=$(CAMPAIGN)
 
 COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.10 \
 	--no-annotate --custom-compile-command "make lock" $(UPGRADE)
@@ -36,7 +36,7 @@ help: ## this list
 
 run: setup ## set up, measure resnet18 in fp32 and amp on real JPEGs, write a report
 	@echo "1 of 5: images to train on"
-	@$(TRACKED) mlproject dataset generate --out $(IMAGES) --classes 10 --images-per-class 40
+	@$(TRACKED) mlproject dataset generate --out $(IMAGES) --classes 10 --images-per-class 20
 	@echo "2 of 5: this machine's roofs, once"
 	@$(TRACKED) mlproject ceilings --if-missing
 	@echo "3 of 5: resnet18 in fp32"
