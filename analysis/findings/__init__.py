@@ -38,8 +38,6 @@ from analysis.runs.groups import Configurations
 from analysis.runs.run import Run
 from tracking.importing.work import CLAIMED
 
-__all__ = ["KINDS", "Finding", "Rule", "find_all"]
-
 #: So many sentences of a finding are told; the rest are counted.
 _MOST_SENTENCES = 6
 
