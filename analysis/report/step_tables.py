@@ -15,7 +15,7 @@ from analysis.table import Table
 from analysis.traces.placed import PlacedTrace, TraceComparison, compare_two
 from analysis.words import bytes_rate, counted, flops_rate, percent, three_digits
 from bench.errors import Unknown
-from bench.records import Counters, CpuCounters, OpProfile, TracedStep
+from bench.records import Counters, OpProfile
 from bench.records.base import ratio
 
 #: Rows of ops and kernels for people; the CSV holds them all.
@@ -67,7 +67,7 @@ _TRACE_OPS = (
 
 def profile_tables(profiles: Sequence[PlacedProfile]) -> dict[str, Table]:
     """Return the tables of all profiles by their names."""
-    found = {
+    rows = {
         "profiles": [_profile_row(one) for one in profiles],
         "copies": [
             {
@@ -82,12 +82,18 @@ def profile_tables(profiles: Sequence[PlacedProfile]) -> dict[str, Table]:
             for one in (profile.record.ops and profile.record.ops.copies) or ()
         ],
         "cpu-counters": [
-            _counters_row(one, counters)
+            {
+                **one.metrics,
+                **{name: getattr(found, name) for name in _COUNTED.split()},
+                "profile": one.number,
+                "executed_gflop_per_step": ratio(_scaled(found.flops, 1e-9), found.iterations),
+                "least_running_share": min(found.running_share.values(), default=None),
+            }
             for one in profiles
-            if (counters := one.record.cpu_counters) is not None
+            if (found := one.record.cpu_counters) is not None
         ],
     }
-    return tables(_TABLES, found)
+    return tables(_TABLES, rows)
 
 
 def _profile_row(profile: PlacedProfile) -> Row:
@@ -112,16 +118,6 @@ def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _counters_row(profile: PlacedProfile, one: CpuCounters) -> Row:
-    return {
-        **profile.metrics,
-        **{name: getattr(one, name) for name in _COUNTED.split()},
-        "profile": profile.number,
-        "executed_gflop_per_step": ratio(_scaled(one.flops, 1e-9), one.iterations),
-        "least_running_share": min(one.running_share.values(), default=None),
-    }
-
-
 def tables_of(one: PlacedProfile | PlacedTrace, name: str) -> list[Table]:
     """Return the ops of each and a profile's kernels, longest first; `name` is of their files."""
     if isinstance(one, PlacedTrace):
@@ -140,7 +136,17 @@ def tables_of(one: PlacedProfile | PlacedTrace, name: str) -> list[Table]:
 def trace_tables(traces: Sequence[PlacedTrace]) -> dict[str, Table]:
     """Return the tables of all traces by their names: steps, idle time, and what two differ in."""
     found = {
-        "trace-steps": [_step_row(trace, step) for trace in traces for step in trace.record.steps],
+        "trace-steps": [
+            {
+                "trace": trace.number,
+                "source_file": trace.record.source_file,
+                "step": step.name,
+                **{f"{part}_ms": _scaled(getattr(step, f"{part}_s"), 1e3) for part in _PARTS},
+                "idles_for": next(iter(step.idle_s_by_cause), None),
+            }
+            for trace in traces
+            for step in trace.record.steps
+        ],
         "trace-accounts": [
             {"trace": trace.number, **row}
             for trace in traces
@@ -153,16 +159,6 @@ def trace_tables(traces: Sequence[PlacedTrace]) -> dict[str, Table]:
         named[name] = replace(named[name], shown=_SHOWN)
     compared = compare_two([trace.record for trace in traces])
     return {**named, "trace-comparison": comparison_table(compared)} if compared else named
-
-
-def _step_row(trace: PlacedTrace, step: TracedStep) -> Row:
-    return {
-        "trace": trace.number,
-        "source_file": trace.record.source_file,
-        "step": step.name,
-        **{f"{part}_ms": _scaled(getattr(step, f"{part}_s"), 1e3) for part in _PARTS},
-        "idles_for": next(iter(step.idle_s_by_cause), None),
-    }
 
 
 def _mean_idle(trace: PlacedTrace) -> Iterator[Row]:
