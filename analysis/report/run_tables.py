@@ -149,10 +149,7 @@ def run_tables(runs: Sequence[Run], run_ids: Mapping[str, str] | None = None) ->
         "telemetry": _having(ours, _SENSORS.split()),
         "points": _having(rows, ["bound"]),
         "accounts": [
-            {
-                **{"run": run.name, "number": run.number, "configuration": run.label},
-                **row,
-            }
+            {"run": run.name, "number": run.number, "configuration": run.label, **row}
             for run, account in newest_accounts(runs)
             for row in account_rows(account)
         ],

@@ -92,6 +92,9 @@ def write_report(
     across = across_machines(runs, prices, reference)
     tables = report_tables(runs, inside, ids, numbers, across)
     shown = list(chain.from_iterable(tables.values()))
+    # what a section is of, if not of the runs
+    needs = {"Complexity": tables["complexity"], "Traces": tables["traces"],
+             "Reproduction": recorded(runs), "Limits": True, "References": False}  # fmt: skip
     content: dict[str, Any] = {
         "front": front or FrontMatter(),
         "written": utc(written or datetime.now(timezone.utc)),
@@ -110,20 +113,7 @@ def write_report(
         "commands": sentences.commands(recorded(runs)),
         "matrix": sentences.matrix(recorded(runs)),
         "caveats": sentences.caveats(runs),
-        "sections": [
-            name
-            for name, is_there in (
-                ("Design", runs),
-                ("Complexity", tables["complexity"]),
-                ("Measurement", runs),
-                ("Rooflines", runs),
-                ("Traces", tables["traces"]),
-                ("Analysis", runs),
-                ("Reproduction", recorded(runs)),
-                ("Limits", True),
-            )
-            if is_there
-        ],
+        "sections": [name for name in _SECTIONS if needs.get(name, runs)],
         "judged": any(row.get("ratio_low") is not None for one in shown for row in one.rows),
     }
     try:
