@@ -34,29 +34,6 @@ if TYPE_CHECKING:
         pull_runs,
     )
 
-__all__ = [
-    "RecordSet",
-    "compare",
-    "compare_pairs",
-    "compared_metric",
-    "draw_roofline",
-    "find_all",
-    "group_runs",
-    "pair_runs",
-    "place",
-    "place_runs",
-    "plot_roofline",
-    "predict",
-    "pull_iterations",
-    "pull_points",
-    "pull_record",
-    "pull_records",
-    "pull_runs",
-    "recorded",
-    "save_figure",
-    "single_axes",
-    "step_account",
-]
 _LATER = {
     "analysis.comparison": ("compare", "compare_pairs", "compared_metric", "pair_runs"),
     "analysis.figures": ("draw_roofline", "plot_roofline", "save_figure", "single_axes"),
@@ -70,6 +47,7 @@ _LATER = {
         "RecordSet", "pull_iterations", "pull_points", "pull_record", "pull_records", "pull_runs",
     ),
 }  # fmt: skip
+__all__ = [name for names in _LATER.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:

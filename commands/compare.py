@@ -112,11 +112,13 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
             )
         metric, (a, b) = self.read(self.a, self.b)
         pairing = pair_runs(a, b, metric.name)
+        both_name_machines = all(map(_MACHINE.search, (self.a, self.b)))
+        meant: set[Across] = {*self.across, *(("machine",) if both_name_machines else ())}
         found = comparable(
             compare_pairs(
                 pairing.pairs, metric, threshold=self.threshold, correction=self.correction
             ),
-            self._meant(self.a, self.b),
+            meant,
         )
         gate, below = judge_gate(found, pairing, frozenset(self.fail_on)), self._below_roof(b)
         table, machines = (
@@ -150,11 +152,6 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
             markdown,
             1 if gate.failed or below else unlike if self.fail_on else 0,
         )
-
-    def _meant(self, *sides: str) -> set[Across]:
-        """What may differ: as it was said, and machines where both sides name theirs."""
-        named: set[Across] = {"machine"} if all(map(_MACHINE.search, sides)) else set()
-        return named | set(self.across)
 
     def _below_roof(self, runs: Sequence[Run]) -> Mapping[str, tuple[float, float]]:
         from analysis.comparison.judgement import below_roof

@@ -74,7 +74,11 @@ class Run(Configured, Measuring):
                 f"repeats={self.repeats}: with nodes above 1 start each repeat on every machine"
             )
         if node_rank(config) > 0:
-            return _take_part(config)
+            # the other machines do not wait for long
+            with exclusive(device_names(config.backend, config.devices), wait=False):
+                outcome, reason = take_part(config)
+            click.echo(f"took part: {outcome}" + (f" ({reason})" if reason else ""))
+            return OUTCOME_CODES[outcome]
         devices = device_names(config.backend, config.devices)
         done: list[RunRecord] = []
 
@@ -134,14 +138,6 @@ def _mean(records: Sequence[RunRecord]) -> Result:
     interval = f", 95 % interval {low:.4g} to {high:.4g}" if mean.interval else ""
     line = f"  {len(whole)} repeats: {mean.centre:.4g} {rate_unit(resolved.sample)}{interval}"
     return Result([line], facts)
-
-
-def _take_part(config: RunConfig) -> int:
-    # the other machines do not wait for long
-    with exclusive(device_names(config.backend, config.devices), wait=False):
-        outcome, reason = take_part(config)
-    click.echo(f"took part: {outcome}" + (f" ({reason})" if reason else ""))
-    return OUTCOME_CODES[outcome]
 
 
 def run_facts(record: RunRecord) -> dict[str, Any]:

@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from analysis.account import Difference
-from analysis.report.sentences import step_sentences
-from analysis.report.step_tables import comparison_table, trace_ops_table, trace_tables
+from analysis.report.step_tables import (
+    comparison_table,
+    step_sentences,
+    trace_ops_table,
+    trace_tables,
+)
 from analysis.table import Table
 from analysis.traces.ops import OpTable
 from analysis.traces.placed import PlacedTrace, compare_two

@@ -40,11 +40,10 @@ class Trend(OfMetric, Shown, Answering):
         from analysis.comparison.judgement import BY_PACE, PACE
 
         metric, (runs,) = self.read(self.side)
-        found = histories(runs, metric)
         if self.accept is not None or self.because is not None:
-            self._accept(found)
-            _, (runs,) = self.read(self.side)
-            found = histories(runs, metric)
+            self._accept(histories(runs, metric))
+            metric, (runs,) = self.read(self.side)
+        found = histories(runs, metric)
         rows = [row for history in found for row in _points(history)]
 
         def charts() -> Mapping[str, Chart]:
@@ -60,7 +59,7 @@ class Trend(OfMetric, Shown, Answering):
             [_facts(history, self.threshold) for history in found],
             [table_of("trend", rows)],
             charts,
-            exit_code=int(any(_fails(history, self.threshold) for history in found)),
+            exit_code=int(any(one.worse(self.threshold) and not one.accepted for one in found)),
         )
 
     def _accept(self, found: Sequence[History]) -> None:
@@ -84,10 +83,6 @@ class Trend(OfMetric, Shown, Answering):
             added = add_to_runs({f"{run_id}": said for run_id in run_ids})
         if added.refused or added.left:
             raise UserError(f"accept={self.accept!r}: not noted ({added.why or 'too slow'})")
-
-
-def _fails(history: History, threshold: float) -> bool:
-    return history.worse(threshold) and not history.accepted
 
 
 def _points(history: History) -> list[dict[str, Any]]:

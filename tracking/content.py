@@ -79,14 +79,12 @@ def _content_of(record: AnyRecord) -> schema.Content:
             record.created.timestamp(), record.iteration_times_s or ()
         )
         names = ("arch", "backend", "precision", "batch_size", "repeat", "env", "campaign")
-        params = {name: str(fact) for name, fact in _stated(record, *names).items()}
-        tags = _imported_tags(record)
-        return schema.Content(record.params | params, tags, points, "FINISHED")
+        params = record.params | _stated(record, *names)
+        return schema.Content(params, _imported_tags(record), points, "FINISHED")
     if isinstance(record, TraceRecord):
         points = _summary_points(record, trace_summary(record))
         params = _stated(record, "arch", "batch_size", "precision", "env", "campaign")
-        texts = {name: str(fact) for name, fact in params.items()}
-        return schema.Content(texts, _trace_tags(record), points, "FINISHED")
+        return schema.Content(params, _trace_tags(record), points, "FINISHED")
     status = schema.STATUS[record.outcome]
     if isinstance(record, CeilingsRecord):
         label = record.environment.label if record.environment else "unknown"
@@ -102,8 +100,8 @@ def _content_of(record: AnyRecord) -> schema.Content:
     return schema.Content(_params(record), tags, _run_points(record), status)
 
 
-def _stated(record: ImportedRecord | TraceRecord, *names: str) -> dict[str, Any]:
-    return {name: fact for name in names if (fact := getattr(record, name)) is not None}
+def _stated(record: ImportedRecord | TraceRecord, *names: str) -> dict[str, str]:
+    return {name: f"{fact}" for name in names if (fact := getattr(record, name)) is not None}
 
 
 def end_ms(record: AnyRecord) -> int:

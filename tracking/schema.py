@@ -181,13 +181,12 @@ def _plain(logged: str) -> str:
 
 
 def whole_tags(now: datetime | None = None) -> dict[str, str]:
-    """Return the tags of a run that holds all of its record since `now`."""
-    return {UPLOADED: "true", UPLOADED_AT: sortable(now or datetime.now(timezone.utc))}
+    """Return the tags of a run that holds all of its record since `now`.
 
-
-def sortable(when: datetime) -> str:
-    """Return a time as `UPLOADED_AT` holds it: 2026-11-21T18:00:00.000000Z."""
-    return f"{when.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ}"
+    The time is as 2026-11-21T18:00:00.000000Z, whose order as text is that of time.
+    """
+    at = (now or datetime.now(timezone.utc)).astimezone(timezone.utc)
+    return {UPLOADED: "true", UPLOADED_AT: f"{at:%Y-%m-%dT%H:%M:%S.%fZ}"}
 
 
 def safe(text: str) -> str:

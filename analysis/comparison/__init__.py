@@ -4,15 +4,3 @@ from analysis.comparison.judgement import METRICS, Comparison, compare_pairs, co
 from analysis.comparison.pairs import Pairing, pair_runs
 from analysis.comparison.shown import compare
 from analysis.comparison.sides import read_side, read_sides
-
-__all__ = [
-    "METRICS",
-    "Comparison",
-    "Pairing",
-    "compare",
-    "compare_pairs",
-    "compared_metric",
-    "pair_runs",
-    "read_side",
-    "read_sides",
-]

@@ -142,14 +142,6 @@ class Comparison:
         )
 
 
-class _Tests(NamedTuple):
-    """One-sided p-values of: B is not more, not less, not within the threshold."""
-
-    more: float
-    less: float
-    outside: float
-
-
 def compare_pairs(
     pairs: Sequence[tuple[Group, Group]],
     metric: ComparedMetric,
@@ -168,8 +160,8 @@ def compare_pairs(
     limit, correct, alpha = 1 + threshold, CORRECTIONS[correction], 1 - LEVEL
     repeats = [(a.repeats(metric.name), b.repeats(metric.name)) for a, b in pairs]
     estimates = [estimate_ratio(b, a) for a, b in repeats]
-    tests = [
-        _Tests(
+    tests = [  # one-sided p-values of: B is not more, not less, not within the threshold
+        (
             one.p_above(limit),
             one.p_below(1 / limit),
             max(one.p_above(1 / limit), one.p_below(limit)),
@@ -177,8 +169,8 @@ def compare_pairs(
         for one in estimates
         if one.error
     ]
-    different = correct([min(1.0, 2 * min(p.more, p.less)) for p in tests])
-    same = correct([min(1.0, 2 * p.outside) for p in tests])
+    different = correct([min(1.0, 2 * min(more, less)) for more, less, _ in tests])
+    same = correct([min(1.0, 2 * outside) for _, _, outside in tests])
     corrected = iter(zip(tests, different, same, strict=True))
     among = 1 if correction == "none" else len(tests)
     found = []
@@ -191,7 +183,7 @@ def compare_pairs(
             span = f"{interval(*estimate.interval)} times" if estimate.interval else ""
             margin = percent(threshold)
             if p_different <= alpha:
-                larger = p.more < p.less
+                larger = p[0] < p[1]
                 judgement = "better" if larger == (metric.better == "higher") else "worse"
                 because = f"{span}, beyond {margin}"
             elif p_same <= alpha:

@@ -20,6 +20,7 @@ from analysis.runs.run import Run
 from analysis.runs.settings import same_configuration
 from analysis.statistics.repeats import pooled_scatter
 from analysis.statistics.series import FEWEST_MACHINES, chances_of_outlying
+from analysis.table import grouped
 from analysis.words import percent
 from bench.config import THROUGHPUT
 from bench.records import Environment
@@ -72,10 +73,8 @@ def same_kinds(runs: Sequence[Run], metric: str = THROUGHPUT) -> list[OfKind]:
 
 def odd_machines(runs: Sequence[Run], metric: str = THROUGHPUT) -> dict[str, list[OfKind]]:
     """Return by its label the configurations in which a machine is odd, the worst first."""
-    found: dict[str, list[OfKind]] = {}
-    for one in same_kinds(runs, metric):
-        if one.odd:
-            found.setdefault(one.machine, []).append(one)
+    odd = [one for one in same_kinds(runs, metric) if one.odd]
+    found = grouped(odd, lambda one: one.machine)
     return {label: sorted(own, key=lambda one: -abs(one.ratio - 1)) for label, own in found.items()}
 
 

@@ -22,7 +22,7 @@ from analysis.runs.groups import Configurations, Group
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION
 from analysis.statistics import mean_ratio
-from analysis.table import RunList
+from analysis.table import RunList, grouped
 from analysis.words import as_fast_as, counted, interval, three_digits
 from bench.config import (
     ENERGY,
@@ -250,10 +250,9 @@ def across_machines(
     groups = [group for curve in known.curves for group in curve]
     devices = {(group.env, group.device) for group in groups}
     several = {env for env, _ in devices if sum(env == other for other, _ in devices) > 1}
-    machines: dict[str, list[Group]] = {}
-    for group in groups:
-        device = f" {group.device}" if group.env in several else ""
-        machines.setdefault(f"{group.env}{device}", []).append(group)
+    machines = grouped(
+        groups, lambda one: f"{one.env} {one.device}" if one.env in several else one.env
+    )
 
     def pair(a: str, b: str) -> MachinePair:
         ours, theirs = machines[a], machines[b]

@@ -21,7 +21,7 @@ from analysis.runs.groups import Group, group_runs
 from analysis.runs.run import Run
 from analysis.statistics.ratios import POWER, smallest_change
 from analysis.statistics.repeats import Repeats, pooled_scatter
-from analysis.table import Column, Table
+from analysis.table import Column, Table, grouped
 from analysis.words import counted, percent
 from bench.errors import UserError
 
@@ -93,9 +93,7 @@ def noise_floor(
         if group in halved:
             one |= {"called_different": called[group.names], "halvings": halvings}
         configurations.append(one)
-    machines: dict[str, list[Group]] = {}
-    for group in scattered:
-        machines.setdefault(group.env, []).append(group)
+    machines = grouped(scattered, lambda group: group.env)
     return {
         "metric": metric.name,
         "threshold": threshold,

@@ -22,6 +22,7 @@ from analysis.runs.settings import (
     is_implied_by,
     same_configuration,
 )
+from analysis.table import grouped
 from bench.errors import UserError
 
 _MACHINE = frozenset({"env", "device"})
@@ -101,9 +102,7 @@ def agreeing_pairs(
     """
     machines = "env" in apart_from or "device" in apart_from
     work = [name for name in ("arch", *sorted(OF_WORK)) if name not in apart_from]
-    of_work: dict[tuple[str | None, ...], list[Group]] = {}
-    for other in theirs:
-        of_work.setdefault(tuple(map(other.identity.ran.get, work)), []).append(other)
+    of_work = grouped(theirs, lambda other: tuple(map(other.identity.ran.get, work)))
     pairs = []
     for one in ours:
         a = one.identity

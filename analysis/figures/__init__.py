@@ -9,18 +9,3 @@ from analysis.figures.interactive import figure_html, interactive_chart
 from analysis.figures.roofline import draw_roofline, plot_roofline, run_chart
 from analysis.figures.roofline_of_steps import kernel_chart, op_chart
 from analysis.figures.static import draw_chart, save_figure, single_axes
-
-__all__ = [
-    "Chart",
-    "draw_chart",
-    "draw_roofline",
-    "figure_html",
-    "interactive_chart",
-    "kernel_chart",
-    "model_colours",
-    "op_chart",
-    "plot_roofline",
-    "run_chart",
-    "save_figure",
-    "single_axes",
-]

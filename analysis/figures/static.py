@@ -56,21 +56,19 @@ _NEAR_SLOPES = 2.0
 class _ShownFigure(Figure):
     """A figure that a notebook shows as the last value of a cell, without pyplot."""
 
+    def __init__(self, width_in: float, height_in: float) -> None:
+        super().__init__(figsize=(width_in, height_in), layout="constrained")
+        FigureCanvasAgg(self)
+
     def _repr_png_(self) -> bytes:
         file = BytesIO()
         self.savefig(file, format="png", dpi=120)
         return file.getvalue()
 
 
-def _figure(width_in: float, height_in: float) -> Figure:
-    figure = _ShownFigure(figsize=(width_in, height_in), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
 def single_axes(width_in: float = 6.5, height_in: float = 4.5) -> tuple[Figure, Axes]:
     """Return a figure with one Axes; 3.5 in is a column, 7 in a page."""
-    figure = _figure(width_in, height_in)
+    figure = _ShownFigure(width_in, height_in)
     return figure, figure.add_subplot()
 
 
@@ -89,7 +87,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
 
 def draw_chart(chart: Chart) -> Figure:
     """Return the figure of `chart`."""
-    figure = _figure(chart.width_in, chart.height_in)
+    figure = _ShownFigure(chart.width_in, chart.height_in)
     for number, panel in enumerate(chart.panels, start=1):
         axes = figure.add_subplot(chart.rows, chart.columns, number)
         draw_panel(axes, panel, chart.columns)

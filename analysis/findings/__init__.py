@@ -6,13 +6,13 @@ the sentence that a row becomes. Rows of one machine are one finding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from analysis.comparison.machines import AcrossMachines, across_machines
 from analysis.comparison.prices import NO_PRICES, Prices
-from analysis.findings.batches import knee_rows
+from analysis.findings.batches import knee_rows, shrinking_rows, spill_rows
 from analysis.findings.bottlenecks import (
     change_rows,
     input_rows,
@@ -25,20 +25,13 @@ from analysis.findings.differences import (
     speed_up_rows,
     uplift_rows,
     variability_rows,
-)
-from analysis.findings.faults import (
-    roof_rows,
-    shrinking_rows,
-    spill_rows,
-    stated,
     work_rows,
 )
 from analysis.runs.frame import Row
 from analysis.runs.groups import Configurations
 from analysis.runs.run import Run
+from analysis.table import grouped
 from tracking.importing.work import CLAIMED
-
-__all__ = ["KINDS", "Finding", "Rule", "find_all"]
 
 #: So many sentences of a finding are told; the rest are counted.
 _MOST_SENTENCES = 6
@@ -80,9 +73,7 @@ class Rule:
         self, runs: Sequence[Run], tables: Mapping[str, int] | None = None
     ) -> list[Finding]:
         """Return a finding for each machine that has one; `tables` are the numbers of tables."""
-        machines: dict[str, list[Row]] = {}
-        for row in self.rows(Configurations.of(runs)):
-            machines.setdefault(row.get("machine", ""), []).append(row)
+        machines = grouped(self.rows(Configurations.of(runs)), lambda row: row.get("machine", ""))
         table = f"Table {tables[self.table]}" if tables and self.table in tables else ""
         found = []
         for machine, rows in machines.items():
@@ -102,6 +93,28 @@ class Rule:
             advised = " ".join(advice) or None
             found.append(Finding(self.kind, headline, tuple(evidence), names, advised))
         return found
+
+
+def stated(runs: Iterable[Run], codes: Collection[str]) -> Iterator[Row]:
+    """Yield what runs say of themselves, or their places under the roof, under these codes."""
+    for run in runs:
+        for one in run.findings:
+            if one.code in codes:
+                yield {
+                    **{"machine": run.env, "label": run.label, "runs": (run.name,)},
+                    **{"message": one.message, "imported": run.imported},
+                }
+
+
+def roof_rows(runs: Iterable[Run]) -> Iterator[Row]:
+    """Yield the runs that outrun a ceiling by more than 3 %."""
+    for row in stated(runs, ("above-compute-roof", "above-memory-roof")):
+        advice = (
+            "Read the source of the imported runs again: the rate, the devices, the model."
+            if row["imported"]
+            else "Measure the ceilings of that machine again, idle, and compare the work counts."
+        )
+        yield row | {"advice": advice}
 
 
 _RULES = (

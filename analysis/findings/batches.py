@@ -1,15 +1,24 @@
-"""What a batch curve shows: where a larger batch stops paying, and where memory ends."""
+"""What a batch curve shows: where a larger batch stops paying, where memory ends, and faults."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from analysis.runs.frame import Row
-from analysis.runs.groups import BatchCurve, Configurations, Group, batch_curves, names_of
+from analysis.runs.groups import (
+    CLIFF,
+    BatchCurve,
+    Configurations,
+    Group,
+    batch_curves,
+    names_of,
+)
 from analysis.runs.run import Run
-from analysis.runs.settings import same_configuration
+from analysis.runs.settings import OF_PRECISION, same_configuration
+from analysis.statistics import estimate_ratio
 from analysis.words import percent, percent_change
 
 #: Peak memory from this share of the device's on leaves no room for the driver's own.
@@ -162,3 +171,55 @@ def _knee_words(found: Knee, curve: Sequence[Group], runs: Sequence[Run]) -> str
     beyond = next((one for one in curve if one is not at and _far(at, one)), None)
     gives = f"; beyond it a doubling gives {percent_change(_gain(at, beyond))}" if beyond else ""
     return f"the knee is {where} batch {at.batch_size}{gives}."
+
+
+# Curves that must not be compared as they stand
+
+#: Kernels chosen for a larger batch can save a little of the step.
+_MIN_SHRINK = 0.9
+
+
+def shrinking_rows(runs: Configurations) -> Iterator[Row]:
+    """Yield where a larger batch's whole step is surely shorter than a smaller one's."""
+    for small, large in (pair for curve in runs.curves for pair in pairwise(curve)):
+        rates = estimate_ratio(large.repeats(), small.repeats())
+        surely = rates.interval.low if rates.interval else rates.ratio
+        if (large.batch_size or 0) / (small.batch_size or 1) / surely < _MIN_SHRINK:
+            pair = {"small": small, "large": large}
+            yield {"machine": large.env, "runs": names_of((small, large)), **pair}
+
+
+def spill_rows(runs: Configurations) -> Iterator[Row]:
+    """Yield each batch curve with a cliff, and whether amp was measured to stay off it."""
+    for curve in (one for one in runs.curves if one.cliff is not None):
+        past = curve[len(curve.before_cliff) :]
+        good, bad = curve.before_cliff[-1], past[0]
+        instead, spared = "", []
+        if bad.precision in ("fp32", "tf32"):
+            key = bad.identity.key(OF_PRECISION)
+            lower = [
+                one
+                for one in runs.groups
+                if one.precision.startswith("amp") and one.identity.key(OF_PRECISION) == key
+            ]
+            spared = [one for one in lower if CLIFF * one.samples_per_s > bad.samples_per_s][:1]
+            if spared or not lower:
+                instead = ", or use a precision with smaller activations"
+        for one in spared:
+            instead += f" (batch {bad.batch_size} {one.precision} runs at {one.rate})"
+        yield curve_row(curve) | {
+            "good": good,
+            "bad": bad,
+            "cause": _cause(bad),
+            "instead": instead,
+            "runs": names_of((good, *past, *spared)),
+        }
+
+
+def _cause(group: Group) -> str:
+    where = "device memory spilling to host memory"
+    share = memory_share(group)
+    peak = "" if share is None else f"its peak was {percent(share)} of the device's memory"
+    if share is not None and share < FULL:
+        return f"unknown, as {peak}; {where} would need other programs on the device"
+    return f"{where} (Windows' driver does so silently, also below WSL){peak and '; '}{peak}"

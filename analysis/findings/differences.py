@@ -1,4 +1,4 @@
-"""How machines, precisions and repeats differ: speed-ups, uplifts, odd machines and scatter."""
+"""How machines, precisions, repeats and counts of work differ: speed-ups, odd machines, scatter."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION, Key
 from analysis.statistics import RatioEstimate
 from analysis.statistics.repeats import pooled_scatter
-from analysis.table import RunList
+from analysis.table import RunList, grouped
 from analysis.words import as_fast_as, percent, three_digits
-from bench.config import THROUGHPUT
+from bench.config import THROUGHPUT, Sample, a_sample, rate_unit
+from bench.records import Complexity
 
 BASELINE = "fp32"
 #: What `amp` became where no device would choose it for its speed.
@@ -93,10 +94,7 @@ def _emulated(group: Group) -> bool:
 
 def uplift_rows(runs: Configurations) -> Iterator[Row]:
     """Yield each machine, model and precision, over all batch sizes that no spill touched."""
-    series: dict[str, list[Uplift]] = {}
-    for one in uplifts(runs):
-        series.setdefault(one.low.series, []).append(one)
-    for found in series.values():
+    for found in grouped(uplifts(runs), lambda one: one.low.series).values():
         first, sound = found[0].low, [one for one in found if not one.spilled]
         rated = [one.found for one in sound if one.found is not None]
         if rated:
@@ -158,12 +156,9 @@ def scatter_rows(runs: Sequence[Run]) -> list[Row]:
     It is pooled over the `groups`, its configurations with repeats; `degrees` are those of freedom.
     Beside the machine stands where it is, if a record says so.
     """
-    machines: dict[str, list[Group]] = {}
-    for group in group_runs(runs):
-        if group.repeats().log_variance is not None:
-            machines.setdefault(group.first.env, []).append(group)
+    repeated = [one for one in group_runs(runs) if one.repeats().log_variance is not None]
     rows = []
-    for env, groups in machines.items():
+    for env, groups in grouped(repeated, lambda group: group.first.env).items():
         if pooled := pooled_scatter(group.repeats() for group in groups):
             record = groups[0].first.record
             cloud = record.environment.cloud_provider if record and record.environment else None
@@ -199,3 +194,34 @@ def variability_rows(runs: Configurations) -> Iterator[Row]:
             "where": wild["env"],
             "runs": (*steady["runs"].names, *wild["runs"].names),
         }
+
+
+#: Counts of one model differ by rounding alone.
+_TOLERANCE = 1e-3
+
+
+def work_rows(runs: Iterable[Run]) -> Iterator[Row]:
+    """Yield each model whose runs disagree in FLOP per sample."""
+    counts: dict[tuple[str, Sample], list[tuple[float, str]]] = {}
+    for run in runs:
+        one = run.record.complexity if run.record else None
+        if one is not None and one.step_flops:
+            of_model = counts.setdefault((f"{one.arch}{_size(one)}", one.sample), [])
+            of_model.append((one.step_flops_per_sample, run.name))
+    for (model, sample), found in counts.items():
+        low, high = min(found)[0], max(found)[0]
+        if high > low * (1 + _TOLERANCE):
+            yield {
+                "model": model,
+                "flops": f"{three_digits(low / 1e9)} to {three_digits(high / 1e9)} GFLOP",
+                "each": a_sample(sample),
+                "rate": rate_unit(sample),
+                "runs": [name for _, name in found],
+            }
+
+
+def _size(complexity: Complexity) -> str:
+    if complexity.image_size is not None:
+        return f" at {complexity.image_size} pixels"
+    tokens = complexity.tokens_per_sample
+    return "" if tokens is None else f" at {tokens} tokens"

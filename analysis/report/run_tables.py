@@ -27,7 +27,7 @@ from analysis.runs.frame import (
 )
 from analysis.runs.groups import BatchCurve, Group, batch_curves, newest_accounts, sample_of
 from analysis.runs.run import Run
-from analysis.table import Column, RunList, Table
+from analysis.table import Column, RunList, Table, grouped
 from analysis.words import interval, three_digits
 from bench.config import THROUGHPUT, column_noun, common_sample, rate_column
 from bench.records import Complexity, Environment
@@ -149,10 +149,7 @@ def run_tables(runs: Sequence[Run], run_ids: Mapping[str, str] | None = None) ->
         "telemetry": _having(ours, _SENSORS.split()),
         "points": _having(rows, ["bound"]),
         "accounts": [
-            {
-                **{"run": run.name, "number": run.number, "configuration": run.label},
-                **row,
-            }
+            {"run": run.name, "number": run.number, "configuration": run.label, **row}
             for run, account in newest_accounts(runs)
             for row in account_rows(account)
         ],
@@ -306,10 +303,7 @@ def machine_tables(across: AcrossMachines) -> dict[str, Table]:
 def _speed_ups(pairs: Sequence[MachinePair]) -> Iterator[Row]:
     """Each machine against each slower one, in the models and precisions that both measured."""
     for pair in pairs:
-        series: dict[tuple[str, str], list[Row]] = {}
-        for row in pair.rows:
-            series.setdefault(row["series"], []).append(row)
-        for rows in series.values():
+        for rows in grouped(pair.rows, itemgetter("series")).values():
             # two precisions are a series that says so
             if mean := mean_row([row for row in rows if not row["spilled"]]):
                 first, ran_with = rows[0], dict.fromkeys(row["ran_with"] for row in rows)

@@ -1,4 +1,4 @@
-"""The report's sentences: steps, work and roofs; how its runs were measured, and are again."""
+"""The report's sentences of runs: results, work and roofs; how each was measured, and is again."""
 
 from __future__ import annotations
 
@@ -6,157 +6,172 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import yaml
 
-from analysis.profiles import OpPlace, Places, check_ops, time_share
-from analysis.roofs.ceilings import UsedCeiling
+from analysis.findings.bottlenecks import loss_of
+from analysis.findings.differences import uplifts
 from analysis.runs.groups import Group, fastest, group_runs
 from analysis.runs.place import PlacedProfile
-from analysis.runs.run import Run, recorded
-from analysis.table import grouped
-from analysis.traces.placed import PlacedTrace, compare_two
-from analysis.words import bytes_rate, counted, flops_rate, percent, three_digits
+from analysis.runs.run import TOKENS_PER_S, Run, recorded
+from analysis.table import grouped, utc
+from analysis.traces.placed import PlacedTrace
+from analysis.words import (
+    counted,
+    flops_rate,
+    percent,
+    percent_interval,
+    ratio_digits,
+    three_digits,
+)
 from bench.config import RunConfig, run_options
-from bench.errors import Unknown
-from bench.records import Counters, OpProfile
 
-#: Ops that a sentence names.
-_MAX_NAMED_OPS = 5
-#: Ops with less of the ops' time are not worth a name.
-_NAMED_SHARE = 0.05
-#: What a profile may lack, for people.
-_PARTS_OF_PROFILE = {
-    "ops": "times of ops",
-    "counters": "device counters",
-    "cpu_counters": "processor counters",
+#: What limits the speed, as the end of a sentence.
+_BOUND = {
+    "compute": "arithmetic is what limits it",
+    "memory": "memory traffic is what limits it",
+    "input": "waiting for {sample}s is what limits it",
+    "slow kernels": "kernels that are slower than their roof are what limits it",
+    "idle": "the device waits for its host to launch work",
+    "host": "what the host does between ops is what limits it",
+    "communication": "communication is what limits it",
+    "not known": (
+        "neither arithmetic nor memory traffic explains most of its time, and no step that "
+        "was profiled says what does"
+    ),
 }
-#: What the counters of a trace may lack, for people.
-_COUNTED_IN_TRACE = {"flops": "FLOP", "dram_bytes": "DRAM bytes", "duration_s": "time"}
 
 
-def _ended(sentence: str) -> str:
-    return f"{sentence[:1].upper()}{sentence[1:]}{'' if sentence.endswith('.') else '.'}"
+def opening(runs: Sequence[Run]) -> list[str]:
+    """Return the three sentences, two more for each further kind of sample; two of no result.
+
+    What is impossible trains fastest only where nothing else was measured.
+    """
+    groups = group_runs(runs)
+    if not groups:
+        return _nothing(runs)
+    possible = [one for one in groups if all(run.verdict != "invalid" for run in one.runs)]
+    measured = possible or groups
+    kinds = grouped(measured, lambda one: one.sample)  # images/s and sequences/s have no order
+    sentences = []
+    for sample, of_kind in kinds.items():
+        words = f" of {sample}s" if len(kinds) > 1 else ""
+        best = max(of_kind, key=attrgetter("samples_per_s"))
+        sentences.append(f"{_speed(best, of_kind, words)}{_against_fp32(best, runs)}.")
+        sentences.append(f"{_roof(best, of_kind, words)}.")
+        sentences += [f"{said}." for said in loss_of(best, runs) or () if said]
+    return [*sentences, f"{_sureness(runs, measured)}."]
 
 
-def step_sentences(one: PlacedProfile | PlacedTrace) -> list[str]:
-    """Return what a profile or a trace saw, the roof above it, what it did not see, and why."""
-    found = _of_profile(one) if isinstance(one, PlacedProfile) else _of_trace(one)
-    return [_ended(sentence) for sentence in found]
+def _nothing(runs: Sequence[Run]) -> list[str]:
+    loaders = [rate for run in runs if (rate := run.metrics.get("loader_images_per_s"))]
+    if loaders:
+        alone = f"{counted(len(loaders), 'run')} loaded images alone"
+        return [f"No model was trained: {alone}, with up to {three_digits(max(loaders))} images/s."]
+    why = next((f": {run.outcome} ({run.reason})" for run in runs if run.reason), "")
+    return [
+        f"None of {counted(len(runs), 'run')} ended with a measurement{why}.",
+        "The list of problems has the reason of each.",
+    ]
 
 
-def opening(profiles: Sequence[PlacedProfile], traces: Sequence[PlacedTrace]) -> list[str]:
-    """Return what a report without runs opens with: the bound of the first trace's steps."""
-    said = []
-    if traces:
-        record = traces[0].record
-        said += [f"{traces[0].label} is bound by {record.bound}", *record.advice]
-        compared = compare_two([trace.record for trace in traces])
-        if isinstance(compared, Unknown):
-            said.append(f"the traces are not compared: {compared.reason}")
-    if profiles:
-        said += ["No timed run is here: a profile shows a step's time, and no throughput"]
-    return [_ended(sentence) for sentence in said]
+def _configuration(one: Group) -> str:
+    batch = f" at batch {one.batch_size}" if one.batch_size else ""
+    return f"{one.model_label} in {one.precision_label}{batch}"
 
 
-def _of_profile(profile: PlacedProfile) -> Iterator[str]:
-    record, unknown = profile.record, "no reason recorded"
-    runs = ", ".join(str(result.number) for result in profile.runs)
-    yield f"Explains run {runs}" if runs else "Explains no run of this report"
-    if record.outcome != "ok":
-        yield f"Outcome {record.outcome}: {record.reason or unknown}"
-    for name, what in _PARTS_OF_PROFILE.items():
-        if getattr(record, name) is None:
-            yield f"No {what}: {record.missing.get(name, unknown)}"
-    if record.ops is not None and profile.ops is not None:
-        yield from _of_ops(record.ops, profile.ops)
-    if record.counters is not None:
-        yield from _of_counters(record.counters, profile.used)
-    if record.cpu_counters is not None:
-        for name, why in record.cpu_counters.missing.items():
-            yield f"Processor counters without {name}: {why}"
-    yield from (found.message for found in profile.findings if found.level == "note")
-
-
-def _of_ops(ops: OpProfile, places: Places[OpPlace]) -> Iterator[str]:
-    yield f"Times of ops by {ops.method}, over {ops.iterations} steps"
-    if ops.device_busy_share is None:
-        yield f"The device's busy share is not known: {ops.missing['device_busy_share']}"
-    if ops.copies is None:
-        yield f"Copies are not known: {ops.missing['copies']}"
-    if places.unknown:
-        named = [f"{op.name} {percent(op.share)}" for op in places.unknown[:_MAX_NAMED_OPS]]
-        rest = len(places.unknown) - len(named)
-        yield (
-            f"Not in the cost model, {percent(time_share(places.unknown))} of the ops' time: "
-            f"{', '.join(named)}{f' and {rest} more' if rest else ''}"
-        )
-    if unseen := ops.missing.get("unseen"):
-        yield f"Of the cost model: {unseen}"
-
-
-def _of_counters(counters: Counters, used: UsedCeiling | None) -> Iterator[str]:
-    chip = f" on {counters.chip}" if counters.chip else ""
-    yield (
-        f"Counters by {counters.source}{chip}: {counters.kernels} launches, "
-        f"{len(counters.per_kernel)} kernel names. Their durations are those of one kernel "
-        "at a time with emptied caches, and not the training's"
+def _speed(best: Group, measured: Sequence[Group], of_kind: str) -> str:
+    rate = f"{three_digits(best.samples_per_s)} {best.first.rate_unit}"
+    if (tokens_per_s := best.mean(TOKENS_PER_S)) is not None:
+        rate += f" ({three_digits(tokens_per_s)} tokens/s)"
+    if (deviation := best.repeats().relative_deviation) is not None:
+        rate += f" with a deviation of {percent(deviation)} between its repeats"
+    if len(measured) == 1:
+        return f"{best.env} trains {_configuration(best)} with {rate}"
+    machines = {one.env for one in measured}
+    among = f" on {len(machines)} machines" if len(machines) > 1 else ""
+    return (
+        f"Of {len(measured)} configurations{of_kind}{among}, {_configuration(best)} on {best.env} "
+        f"trains fastest: {rate}"
     )
-    for name, reason in counters.missing.items():
-        yield f"Not counted, {name}: {reason}"
-    if used is None:
-        return
-    missing = dict.fromkeys(("L1", "L2"), "its bandwidth was not measured")
-    for cache in used.cache_roofs:
-        if cache.peak_bytes_per_s is None:
-            missing[cache.level] = cache.missing["peak_bytes_per_s"]
-        else:
-            missing.pop(cache.level, None)
-            yield f"{cache.level}: {bytes_rate(cache.peak_bytes_per_s)} by {cache.source}"
-    for level, reason in missing.items():
-        yield f"No slope for {level}: {reason}"
 
 
-def _of_trace(trace: PlacedTrace) -> Iterator[str]:
-    record = trace.record
-    yield from (f"Bound: {record.bound}", *record.findings, *record.advice)
-    if isinstance(trace.ceiling, Unknown):
-        yield f"No roof: {trace.ceiling.reason}"
-    else:
-        ceiling, roof = trace.ceiling.ceiling, trace.ceiling.roof
-        note = trace.ceiling.instead_of_measured
-        yield (
-            f"Roof in {ceiling.math_mode}: {flops_rate(roof.peak_flops_per_s)} and "
-            f"{bytes_rate(roof.peak_bytes_per_s)}, {ceiling.kind} ({ceiling.source})"
-            f"{f'; {note}' if note else ''}"
-        )
-        for finding in check_ops(trace.ops, roof):
-            yield f"{finding.level}: {finding.message}"
-    if all(step.device_busy_s is None for step in record.steps):
-        yield "No device ran anything in the trace: times of ops are their own on the host"
-    yield _of_known_work(trace.ops)
-    if (counters := record.counters) is not None:
-        sums = ((counters.flops, "FLOP executed"), (counters.dram_bytes, "B of DRAM"))
-        known = ", ".join(f"{three_digits(n / 1e9)} G{unit}" for n, unit in sums if n is not None)
-        kernels = counted(counters.kernels, "kernel")
-        yield f"Counters of {kernels} in the trace{f': {known}' if known else ''}"
-        for name, unit in _COUNTED_IN_TRACE.items():
-            if name in counters.missing:
-                yield f"No {unit} counted: {counters.missing[name]}"
+def _against_fp32(best: Group, runs: Sequence[Run]) -> str:
+    """What its precision gave, where fp32 was measured beside it, by the table's own verdict."""
+    known = next((one.found for one in uplifts(runs) if one.low == best and one.found), None)
+    if known is None:
+        return ""
+    if known.judgement == "undecided":
+        return f"; whether that is more than in fp32 is undecided: {known.estimate.words}"
+    if known.judgement == "tie":
+        return ", as many as in fp32"
+    return f", {ratio_digits(known.estimate.ratio)} times as many as in fp32"
 
 
-def _of_known_work(places: Places[OpPlace]) -> str:
-    sentence = (
-        f"{percent(time_share(places.placed))} of the ops' time went to ops whose FLOP and bytes "
-        f"are known, {percent(time_share(places.without_flops))} to ops without FLOP, and of "
-        f"{percent(time_share(places.unknown))} the work is not known"
+def _roof(best: Group, measured: Sequence[Group], of_kind: str) -> str:
+    if best.of_the_roof is None:
+        reason = next((run.refusal for run in best.runs if run.refusal), "no reason recorded")
+        return f"It has no place under a roof: {reason}"
+    point, sample, gflops = best.points[0], best.sample, best.mean("attained_gflops")
+    attained = point.attained_flops_per_s if gflops is None else 1e9 * gflops
+    modelled = " by modelled work" if best.first.imported else ""
+    unsure = "" if point.bound_sure else ", as far as modelled traffic can say"
+    if best.first.imported and point.bound == "not known":
+        unsure = f", or waiting for {sample}s, of which its file says nothing"
+    reaches = (
+        f"It reaches{modelled} {flops_rate(attained)}, {percent_interval(*best.of_the_roof)} of "
+        f"what the roof of its machine allows in {point.ceiling.math_mode}: "
+        f"{_BOUND[point.bound].format(sample=sample)}{unsure}"
     )
-    longest = next((op for op in places.unknown if op.share >= _NAMED_SHARE), None)
-    if longest is None:
-        return sentence
-    return f"{sentence}, most of it in {longest.time.op} ({longest.time.missing['flops']})"
+    shares = [(of[0], one) for one in measured if (of := one.of_the_roof)]
+    (least, low), (most, high) = (choose(shares, key=itemgetter(0)) for choose in (min, max))
+    ends = percent(least), percent(most)
+    if len(shares) == 1:
+        return reaches
+    if ends[0] == ends[1]:
+        return f"{reaches}; that share is the same in all configurations{of_kind}"
+    return (
+        f"{reaches}; over all configurations{of_kind} the share is from {ends[0]} "
+        f"({_configuration(low)}) to {ends[1]} ({_configuration(high)})"
+    )
+
+
+def _sureness(runs: Sequence[Run], measured: Sequence[Group]) -> str:
+    doubtful = sum(bool(run.problems) for run in runs)
+    needs = f"{doubtful} of {counted(len(runs), 'run')} {'needs' if doubtful == 1 else 'need'} care"
+    listed = "for the reasons that are listed below as problems"
+    care = f"{needs}, {listed}" if doubtful else "No run is in doubt"
+    single = sum(one.repeats().count == 1 for one in measured)
+    if not single:
+        return f"{care}, and every configuration was repeated"
+    if len(measured) == 1:
+        return f"{care}; it ran once, so nothing is known of how much repeats would differ"
+    which = "each configuration" if single == len(measured) else f"{single} of the configurations"
+    return f"{care}; {which} ran once, so differences of a few percent between them say nothing"
+
+
+def summary(
+    runs: Sequence[Run], profiles: Sequence[PlacedProfile], traces: Sequence[PlacedTrace] = ()
+) -> str:
+    """Return how many runs, profiles and traces there are, and where and when they ran."""
+    others = [counted(len(profiles), "profile")] * bool(profiles)
+    if not runs:
+        traced = f"{counted(len(traces), 'trace')} that other programs recorded"
+        return f"{', and '.join(others + [traced] * bool(traces))}."
+    others += [counted(len(traces), "trace")] * bool(traces)
+    counts = (
+        (sum(run.outcome != "ok" for run in runs), "without a result"),
+        (sum(run.imported is not None for run in runs), "imported"),
+    )
+    notes = ", ".join(f"{number} {words}" for number, words in counts if number)
+    created = sorted(run.record.created for run in runs if run.record)
+    ends = list(dict.fromkeys(utc(moment) for moment in (*created[:1], *created[-1:])))
+    when = f", {'between' if len(ends) > 1 else 'on'} {' and '.join(ends)}" if ends else ""
+    machines = counted(len({run.env for run in runs}), "machine")
+    ran = f"{counted(len(runs), 'run')}{f' ({notes})' if notes else ''} on {machines}{when}"
+    return f"{', and '.join([ran, *others])}."
 
 
 def caveats(runs: Sequence[Run]) -> dict[str, int]:

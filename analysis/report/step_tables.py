@@ -1,4 +1,4 @@
-"""The report's tables of what is inside a step: profiles, their ops and kernels, and traces."""
+"""The report's tables and sentences of what is inside a step: ops and kernels, and traces."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from analysis.columns import both_sides, columns, table, tables
+from analysis.profiles import OpPlace, Places, check_ops, time_share
+from analysis.roofs.ceilings import UsedCeiling
 from analysis.runs.frame import Row, account_rows
 from analysis.runs.place import PlacedProfile
 from analysis.table import Table
 from analysis.traces.placed import PlacedTrace, TraceComparison, compare_two
-from bench.records import CpuCounters, TracedStep
+from analysis.words import bytes_rate, counted, flops_rate, percent, three_digits
+from bench.errors import Unknown
+from bench.records import Counters, OpProfile
 from bench.records.base import ratio
 
 #: Rows of ops and kernels for people; the CSV holds them all.
@@ -63,7 +67,7 @@ _TRACE_OPS = (
 
 def profile_tables(profiles: Sequence[PlacedProfile]) -> dict[str, Table]:
     """Return the tables of all profiles by their names."""
-    found = {
+    rows = {
         "profiles": [_profile_row(one) for one in profiles],
         "copies": [
             {
@@ -78,12 +82,18 @@ def profile_tables(profiles: Sequence[PlacedProfile]) -> dict[str, Table]:
             for one in (profile.record.ops and profile.record.ops.copies) or ()
         ],
         "cpu-counters": [
-            _counters_row(one, counters)
+            {
+                **one.metrics,
+                **{name: getattr(found, name) for name in _COUNTED.split()},
+                "profile": one.number,
+                "executed_gflop_per_step": ratio(_scaled(found.flops, 1e-9), found.iterations),
+                "least_running_share": min(found.running_share.values(), default=None),
+            }
             for one in profiles
-            if (counters := one.record.cpu_counters) is not None
+            if (found := one.record.cpu_counters) is not None
         ],
     }
-    return tables(_TABLES, found)
+    return tables(_TABLES, rows)
 
 
 def _profile_row(profile: PlacedProfile) -> Row:
@@ -108,16 +118,6 @@ def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def _counters_row(profile: PlacedProfile, one: CpuCounters) -> Row:
-    return {
-        **profile.metrics,
-        **{name: getattr(one, name) for name in _COUNTED.split()},
-        "profile": profile.number,
-        "executed_gflop_per_step": ratio(_scaled(one.flops, 1e-9), one.iterations),
-        "least_running_share": min(one.running_share.values(), default=None),
-    }
-
-
 def tables_of(one: PlacedProfile | PlacedTrace, name: str) -> list[Table]:
     """Return the ops of each and a profile's kernels, longest first; `name` is of their files."""
     if isinstance(one, PlacedTrace):
@@ -136,7 +136,17 @@ def tables_of(one: PlacedProfile | PlacedTrace, name: str) -> list[Table]:
 def trace_tables(traces: Sequence[PlacedTrace]) -> dict[str, Table]:
     """Return the tables of all traces by their names: steps, idle time, and what two differ in."""
     found = {
-        "trace-steps": [_step_row(trace, step) for trace in traces for step in trace.record.steps],
+        "trace-steps": [
+            {
+                "trace": trace.number,
+                "source_file": trace.record.source_file,
+                "step": step.name,
+                **{f"{part}_ms": _scaled(getattr(step, f"{part}_s"), 1e3) for part in _PARTS},
+                "idles_for": next(iter(step.idle_s_by_cause), None),
+            }
+            for trace in traces
+            for step in trace.record.steps
+        ],
         "trace-accounts": [
             {"trace": trace.number, **row}
             for trace in traces
@@ -149,16 +159,6 @@ def trace_tables(traces: Sequence[PlacedTrace]) -> dict[str, Table]:
         named[name] = replace(named[name], shown=_SHOWN)
     compared = compare_two([trace.record for trace in traces])
     return {**named, "trace-comparison": comparison_table(compared)} if compared else named
-
-
-def _step_row(trace: PlacedTrace, step: TracedStep) -> Row:
-    return {
-        "trace": trace.number,
-        "source_file": trace.record.source_file,
-        "step": step.name,
-        **{f"{part}_ms": _scaled(getattr(step, f"{part}_s"), 1e3) for part in _PARTS},
-        "idles_for": next(iter(step.idle_s_by_cause), None),
-    }
 
 
 def _mean_idle(trace: PlacedTrace) -> Iterator[Row]:
@@ -205,3 +205,141 @@ def comparison_table(comparison: TraceComparison) -> Table:
         *columns("difference_ms"),
     )
     return Table("trace-comparison", comparison.summary, rows, shown, _SHOWN)
+
+
+# The sentences beside them
+
+#: Ops that a sentence names.
+_MAX_NAMED_OPS = 5
+#: Ops with less of the ops' time are not worth a name.
+_NAMED_SHARE = 0.05
+#: What a profile may lack, for people.
+_PARTS_OF_PROFILE = {
+    "ops": "times of ops",
+    "counters": "device counters",
+    "cpu_counters": "processor counters",
+}
+#: What the counters of a trace may lack, for people.
+_COUNTED_IN_TRACE = {"flops": "FLOP", "dram_bytes": "DRAM bytes", "duration_s": "time"}
+
+
+def _ended(sentence: str) -> str:
+    return f"{sentence[:1].upper()}{sentence[1:]}{'' if sentence.endswith('.') else '.'}"
+
+
+def step_sentences(one: PlacedProfile | PlacedTrace) -> list[str]:
+    """Return what a profile or a trace saw, the roof above it, what it did not see, and why."""
+    found = _of_profile(one) if isinstance(one, PlacedProfile) else _of_trace(one)
+    return [_ended(sentence) for sentence in found]
+
+
+def opening(profiles: Sequence[PlacedProfile], traces: Sequence[PlacedTrace]) -> list[str]:
+    """Return what a report without runs opens with: the bound of the first trace's steps."""
+    said = []
+    if traces:
+        record = traces[0].record
+        said += [f"{traces[0].label} is bound by {record.bound}", *record.advice]
+        compared = compare_two([trace.record for trace in traces])
+        if isinstance(compared, Unknown):
+            said.append(f"the traces are not compared: {compared.reason}")
+    if profiles:
+        said += ["No timed run is here: a profile shows a step's time, and no throughput"]
+    return [_ended(sentence) for sentence in said]
+
+
+def _of_profile(profile: PlacedProfile) -> Iterator[str]:
+    record, unknown = profile.record, "no reason recorded"
+    runs = ", ".join(str(result.number) for result in profile.runs)
+    yield f"Explains run {runs}" if runs else "Explains no run of this report"
+    if record.outcome != "ok":
+        yield f"Outcome {record.outcome}: {record.reason or unknown}"
+    for name, what in _PARTS_OF_PROFILE.items():
+        if getattr(record, name) is None:
+            yield f"No {what}: {record.missing.get(name, unknown)}"
+    if record.ops is not None and profile.ops is not None:
+        yield from _of_ops(record.ops, profile.ops)
+    if record.counters is not None:
+        yield from _of_counters(record.counters, profile.used)
+    if record.cpu_counters is not None:
+        for name, why in record.cpu_counters.missing.items():
+            yield f"Processor counters without {name}: {why}"
+    yield from (found.message for found in profile.findings if found.level == "note")
+
+
+def _of_ops(ops: OpProfile, places: Places[OpPlace]) -> Iterator[str]:
+    yield f"Times of ops by {ops.method}, over {ops.iterations} steps"
+    if ops.device_busy_share is None:
+        yield f"The device's busy share is not known: {ops.missing['device_busy_share']}"
+    if ops.copies is None:
+        yield f"Copies are not known: {ops.missing['copies']}"
+    if places.unknown:
+        named = [f"{op.name} {percent(op.share)}" for op in places.unknown[:_MAX_NAMED_OPS]]
+        rest = len(places.unknown) - len(named)
+        yield (
+            f"Not in the cost model, {percent(time_share(places.unknown))} of the ops' time: "
+            f"{', '.join(named)}{f' and {rest} more' if rest else ''}"
+        )
+    if unseen := ops.missing.get("unseen"):
+        yield f"Of the cost model: {unseen}"
+
+
+def _of_counters(counters: Counters, used: UsedCeiling | None) -> Iterator[str]:
+    chip = f" on {counters.chip}" if counters.chip else ""
+    yield (
+        f"Counters by {counters.source}{chip}: {counters.kernels} launches, "
+        f"{len(counters.per_kernel)} kernel names. Their durations are those of one kernel "
+        "at a time with emptied caches, and not the training's"
+    )
+    for name, reason in counters.missing.items():
+        yield f"Not counted, {name}: {reason}"
+    if used is None:
+        return
+    missing = dict.fromkeys(("L1", "L2"), "its bandwidth was not measured")
+    for cache in used.cache_roofs:
+        if cache.peak_bytes_per_s is None:
+            missing[cache.level] = cache.missing["peak_bytes_per_s"]
+        else:
+            missing.pop(cache.level, None)
+            yield f"{cache.level}: {bytes_rate(cache.peak_bytes_per_s)} by {cache.source}"
+    for level, reason in missing.items():
+        yield f"No slope for {level}: {reason}"
+
+
+def _of_trace(trace: PlacedTrace) -> Iterator[str]:
+    record = trace.record
+    yield from (f"Bound: {record.bound}", *record.findings, *record.advice)
+    if isinstance(trace.ceiling, Unknown):
+        yield f"No roof: {trace.ceiling.reason}"
+    else:
+        ceiling, roof = trace.ceiling.ceiling, trace.ceiling.roof
+        note = trace.ceiling.instead_of_measured
+        yield (
+            f"Roof in {ceiling.math_mode}: {flops_rate(roof.peak_flops_per_s)} and "
+            f"{bytes_rate(roof.peak_bytes_per_s)}, {ceiling.kind} ({ceiling.source})"
+            f"{f'; {note}' if note else ''}"
+        )
+        for finding in check_ops(trace.ops, roof):
+            yield f"{finding.level}: {finding.message}"
+    if all(step.device_busy_s is None for step in record.steps):
+        yield "No device ran anything in the trace: times of ops are their own on the host"
+    yield _of_known_work(trace.ops)
+    if (counters := record.counters) is not None:
+        sums = ((counters.flops, "FLOP executed"), (counters.dram_bytes, "B of DRAM"))
+        known = ", ".join(f"{three_digits(n / 1e9)} G{unit}" for n, unit in sums if n is not None)
+        kernels = counted(counters.kernels, "kernel")
+        yield f"Counters of {kernels} in the trace{f': {known}' if known else ''}"
+        for name, unit in _COUNTED_IN_TRACE.items():
+            if name in counters.missing:
+                yield f"No {unit} counted: {counters.missing[name]}"
+
+
+def _of_known_work(places: Places[OpPlace]) -> str:
+    sentence = (
+        f"{percent(time_share(places.placed))} of the ops' time went to ops whose FLOP and bytes "
+        f"are known, {percent(time_share(places.without_flops))} to ops without FLOP, and of "
+        f"{percent(time_share(places.unknown))} the work is not known"
+    )
+    longest = next((op for op in places.unknown if op.share >= _NAMED_SHARE), None)
+    if longest is None:
+        return sentence
+    return f"{sentence}, most of it in {longest.time.op} ({longest.time.missing['flops']})"

@@ -20,8 +20,8 @@ from markupsafe import Markup
 from analysis.comparison.machines import AcrossMachines, across_machines
 from analysis.comparison.prices import NO_PRICES, Prices
 from analysis.findings import find_all
-from analysis.report import opening, sentences
 from analysis.report import run_tables as of_runs
+from analysis.report import sentences
 from analysis.report import step_tables as of_steps
 from analysis.report.figures import report_figures, save_figures
 from analysis.report.folder import begin_report, end_report, file_names
@@ -92,17 +92,20 @@ def write_report(
     across = across_machines(runs, prices, reference)
     tables = report_tables(runs, inside, ids, numbers, across)
     shown = list(chain.from_iterable(tables.values()))
+    # what a section is of, if not of the runs
+    needs = {"Complexity": tables["complexity"], "Traces": tables["traces"],
+             "Reproduction": recorded(runs), "Limits": True, "References": False}  # fmt: skip
     content: dict[str, Any] = {
         "front": front or FrontMatter(),
         "written": utc(written or datetime.now(timezone.utc)),
-        "summary": opening.summary(runs, profiles, traces),
-        "opening": opening.opening(runs) if runs else sentences.opening(profiles, traces),
+        "summary": sentences.summary(runs, profiles, traces),
+        "opening": sentences.opening(runs) if runs else of_steps.opening(profiles, traces),
         "problems": problems(runs, profiles, unreadable, numbers),
         "findings": find_all(runs, across=across, tables={one.name: one.number for one in shown}),
         "named": numbers.named,
         "across": across.sentences,
         "inside": inside,
-        "step_sentences": sentences.step_sentences,
+        "step_sentences": of_steps.step_sentences,
         "tables": tables,
         "method": sentences.method(runs),
         "complexity": sentences.complexity(runs),
@@ -110,20 +113,7 @@ def write_report(
         "commands": sentences.commands(recorded(runs)),
         "matrix": sentences.matrix(recorded(runs)),
         "caveats": sentences.caveats(runs),
-        "sections": [
-            name
-            for name, is_there in (
-                ("Design", runs),
-                ("Complexity", tables["complexity"]),
-                ("Measurement", runs),
-                ("Rooflines", runs),
-                ("Traces", tables["traces"]),
-                ("Analysis", runs),
-                ("Reproduction", recorded(runs)),
-                ("Limits", True),
-            )
-            if is_there
-        ],
+        "sections": [name for name in _SECTIONS if needs.get(name, runs)],
         "judged": any(row.get("ratio_low") is not None for one in shown for row in one.rows),
     }
     try:

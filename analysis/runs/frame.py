@@ -14,9 +14,9 @@ from analysis.profiles import NO_COUNTERS, NOT_PROFILED
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.points import RooflinePoint
 from analysis.runs.run import TOKENS_PER_S, Run, recorded
-from analysis.runs.settings import Key, same_configuration
+from analysis.runs.settings import same_configuration
 from analysis.statistics import RatioEstimate
-from analysis.table import RunList
+from analysis.table import RunList, grouped
 from bench.config import THROUGHPUT
 from bench.errors import Unknown, UserError
 from bench.records import CLOCK_SETTING, POWER_LIMIT, RunRecord
@@ -195,13 +195,14 @@ def ratio_row(estimate: RatioEstimate | None) -> Row:
 def configurations(runs: Sequence[Run]) -> list[Group]:
     """Return every configuration that was asked for a throughput, those without one last."""
     measured = group_runs(runs)
-    failed: dict[Key, list[Run]] = {}
-    for run in runs:
-        if run.outcome != "ok" and not any(
-            same_configuration(run.identity, group.identity, by="asked") for group in measured
-        ):
-            failed.setdefault(run.identity.key(), []).append(run)
-    return [*measured, *(Group(tuple(members)) for members in failed.values())]
+    failed = [
+        run
+        for run in runs
+        if run.outcome != "ok"
+        and not any(same_configuration(run.identity, one.identity, by="asked") for one in measured)
+    ]
+    alike = grouped(failed, lambda run: run.identity.key()).values()
+    return [*measured, *(Group(tuple(members)) for members in alike)]
 
 
 def group_row(group: Group, rate: str) -> Row:

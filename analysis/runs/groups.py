@@ -11,9 +11,10 @@ from itertools import pairwise
 from analysis.account import Difference, StepAccount
 from analysis.runs.points import RooflinePoint
 from analysis.runs.run import Run
-from analysis.runs.settings import Configured, Identity, Key
+from analysis.runs.settings import Configured, Identity
 from analysis.statistics.ratios import estimate_ratio
 from analysis.statistics.repeats import Repeats, joined
+from analysis.table import grouped
 from analysis.words import three_digits
 from bench.config import THROUGHPUT, Sample, common_sample
 from bench.errors import Unknown
@@ -148,14 +149,9 @@ class Configurations(tuple[Run, ...]):
     @cached_property
     def curves(self) -> list[BatchCurve]:
         """The batch curves, in the order of the runs; one of a single batch size is one too."""
-        found: dict[Key, list[Group]] = {}
-        for group in self.groups:
-            if group.batch_size is not None:
-                found.setdefault(group.identity.key(("batch_size",)), []).append(group)
-        return [
-            BatchCurve(sorted(curve, key=lambda group: group.batch_size or 0))
-            for curve in found.values()
-        ]
+        sized = (group for group in self.groups if group.batch_size is not None)
+        alike = grouped(sized, lambda group: group.identity.key(("batch_size",))).values()
+        return [BatchCurve(sorted(those, key=lambda one: one.batch_size or 0)) for those in alike]
 
     @cached_property
     def spilled(self) -> frozenset[tuple[str, ...]]:
@@ -170,11 +166,9 @@ def group_runs(runs: Iterable[Run], metric: str = THROUGHPUT) -> list[Group]:
 
 
 def _grouped(runs: Iterable[Run], metric: str) -> list[Group]:
-    found: dict[Key, list[Run]] = {}
-    for run in runs:
-        if run.usable(metric) is not None:
-            found.setdefault(run.identity.key(), []).append(run)
-    return [Group(tuple(members)) for members in found.values()]
+    usable = (run for run in runs if run.usable(metric) is not None)
+    alike = grouped(usable, lambda run: run.identity.key())
+    return [Group(tuple(members)) for members in alike.values()]
 
 
 def batch_curves(runs: Iterable[Run]) -> list[BatchCurve]:

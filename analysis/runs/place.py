@@ -383,10 +383,8 @@ def place_profiles(
     for record in sorted(profiles, key=lambda one: (one.created, one.record_id)):
         fitting = [run for run in runs if run.record and explains(record, run.record)]
         fitting.sort(key=lambda run: run.record_id != record.timed_record_id)
-        run_id, used = (
-            (run_ids or {}).get(record.record_id),
-            choose_ceiling(record, ceilings, peaks),
-        )
+        run_id = (run_ids or {}).get(record.record_id)
+        used = choose_ceiling(record, ceilings, peaks)
         found.append(PlacedProfile(0, record, run_id, used, tuple(fitting)))
     found.sort(key=lambda one: one.runs[0].number if one.runs else math.inf)
     return [replace(one, number=number) for number, one in enumerate(found, start=1)]

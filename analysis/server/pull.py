@@ -394,11 +394,6 @@ class LocalRoofs:
     def __init__(self) -> None:
         self._found: dict[str, CeilingsRecord | None] = {}
 
-    def __call__(self, folder: RecordFolder, record: AnyRecord) -> schema.Addition | None:
-        """Return what the run of `record` carries beside it; None where no roof is known here."""
-        run = self.run_of(folder, record)
-        return addition_of(run) if run else None
-
     def run_of(self, folder: RecordFolder, record: AnyRecord) -> Run | None:
         """Return the placed run of a measurement's `record`; None of another kind."""
         if not isinstance(record, RunRecord) or record.measurement is None:

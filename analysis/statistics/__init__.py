@@ -3,12 +3,3 @@
 from analysis.statistics.ratios import RatioEstimate, Scope, estimate_ratio, mean_ratio
 from analysis.statistics.repeats import CORRECTIONS
 from analysis.statistics.series import find_outliers
-
-__all__ = [
-    "CORRECTIONS",
-    "RatioEstimate",
-    "Scope",
-    "estimate_ratio",
-    "find_outliers",
-    "mean_ratio",
-]

@@ -60,9 +60,19 @@ def by_command(campaign, *more):
     return lines[0].removeprefix("on the server: ") if lines else None
 
 
+def placing():
+    roofs = LocalRoofs()
+
+    def place(folder, record):
+        run = roofs.run_of(folder, record)
+        return addition_of(run) if run else None
+
+    return place
+
+
 def test_an_upload_places_a_run_under_the_roof_beside_its_record(here, tmp_path, store):
     roofs, run, *_ = night(here)
-    place = LocalRoofs()
+    place = placing()
     alone = upload(*filed(tmp_path, run), place=place)
     assert not {key for key, *_ in store.metrics(alone)} & set(PLACE)
     folder, measured = filed(tmp_path, roofs)
@@ -82,7 +92,7 @@ def test_a_sweep_places_what_it_delivers(here, tmp_path, store):
     roofs, run, *_ = night(here)
     filed(tmp_path, roofs)
     folder, record = filed(tmp_path, run)
-    Delivery(here, place=LocalRoofs()).deliver(folder, record)
+    Delivery(here, place=placing()).deliver(folder, record)
     [run_id] = store.runs_of(record.record_id)
     assert schema.BOUND in store.tags(run_id)
 

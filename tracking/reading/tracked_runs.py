@@ -214,19 +214,13 @@ _MOST_FILES = 20
 _KEPT_TO = b"mlproject.kept"
 
 
-def search_runs(
-    filter_string: str = "",
-    *,
-    experiments: Sequence[str] | None = None,
-    tracking_uri: str | None = None,
-) -> list[TrackedRun]:
+def search_runs(filter_string: str = "", *, tracking_uri: str | None = None) -> list[TrackedRun]:
     """Return every run that matches MLflow's filter, newest first, over all pages.
 
-    `experiments` are names; None means all. Raises `UserError` for an unknown experiment and
-    `TrackingError` for everything the server refuses, a malformed filter too.
+    Raises `TrackingError` for everything the server refuses, a malformed filter too.
     """
     server = Server(tracking_uri)
-    return list(_found(server, filter_string, _chosen(server, experiments)))
+    return list(_found(server, filter_string, _chosen(server, None)))
 
 
 def search_columns(

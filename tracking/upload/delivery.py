@@ -215,7 +215,6 @@ class Added:
 
 def add_to_runs(
     additions: Mapping[str, schema.Addition],
-    tracking_uri: str | None = None,
     *,
     limit_s: float = 60.0,
     clock: Clock = time.monotonic,
@@ -226,7 +225,7 @@ def add_to_runs(
     write to nothing is tried again. After `limit_s` the rest is left for the next time. Raises
     `TrackingError` where the server is away.
     """
-    server, until_s, added = Server(tracking_uri), clock() + limit_s, Added(left=len(additions))
+    server, until_s, added = Server(), clock() + limit_s, Added(left=len(additions))
     closed: set[str] = set()
     for run in server.runs(list(additions)):
         if clock() > until_s:

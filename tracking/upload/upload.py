@@ -84,7 +84,10 @@ def upload(
         run = project_run(server, made_for, record.record_id) or server.run_of(record.record_id)
         found = run is not None
         if run is None or not is_whole(run):
-            content = replace(content, tags=_made_here(server, run) | content.tags)
+            # who makes it, and from where: `mlflow run` writes the project's path
+            source = run.data.tags.get(_SOURCE, "") if run else "mlproject"
+            made_by = server.user_tag | {_SOURCE: without_home(source)}
+            content = replace(content, tags=made_by | content.tags)
         where = run.info.experiment_id if run else experiment or server.experiment_id()
         server.mark(where)
         if run is None:
@@ -116,12 +119,6 @@ def log_record(
     """
     folder = RecordFolder(Path(records) / record.record_id)
     return upload(folder, record, Server(tracking_uri, answer_s=None))
-
-
-def _made_here(server: Server, run: Run | None) -> dict[str, str]:
-    """The tags of who makes a run, and from where: `mlflow run` writes the project's path."""
-    source = run.data.tags.get(_SOURCE, "") if run else "mlproject"
-    return server.user_tag | {_SOURCE: without_home(source)}
 
 
 def differences(

@@ -10,7 +10,7 @@ from test_report import report, rows
 
 import commands.report
 from analysis import place_runs
-from analysis.report.sentences import step_sentences
+from analysis.report.step_tables import step_sentences
 from analysis.runs.place import place_profiles
 from bench.records import Copies, Verdict
 from bench.records.profile_verdict import judge_profile

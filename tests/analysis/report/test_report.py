@@ -15,9 +15,8 @@ from analysis import place_runs
 from analysis.comparison import METRICS, compare_pairs, pair_runs
 from analysis.findings import KINDS
 from analysis.findings.differences import uplifts
-from analysis.report.opening import opening
 from analysis.report.run_tables import configuration_tables
-from analysis.report.sentences import commands, matrix
+from analysis.report.sentences import commands, matrix, opening
 from analysis.report.write import write_report
 from analysis.runs.place import place_profiles
 from analysis.words import percent, three_digits

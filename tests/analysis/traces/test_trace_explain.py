@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import samples
 
-from analysis.traces.explain import device_times_s, explain
+from analysis.traces.record import device_times_s, explain
 from analysis.traces.timeline import cut_steps, loader_share, timeline
 from bench.profilers.traces import HostSpan, Trace, read_trace
 from bench.records import IdleTime
