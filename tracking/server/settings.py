@@ -46,7 +46,7 @@ def _number(variable: str, default: int, most: int) -> Any:
     return _setting(variable, default, f"a whole number from 1 to {most}", ge=1, le=most)
 
 
-class ServerSettings(BaseModel, frozen=True, hide_input_in_errors=True):
+class ServerSettings(BaseModel, frozen=True, hide_input_in_errors=True, validate_default=True):
     """What a server needs to know; made by `checked`, so that none exists with a weak secret."""
 
     name: str = _setting("SERVER_NAME", needed=_NEEDED_NAME, pattern=_NAME)

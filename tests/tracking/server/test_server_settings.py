@@ -31,6 +31,8 @@ def test_good_settings_are_taken_with_defaults_and_show_no_secret_when_printed()
     settings = checked(GOOD | {"MLFLOW_PORT": ""})  # as compose passes what its file leaves out
     assert (settings.admin_password, settings.port) == (GOOD["MLFLOW_AUTH_ADMIN_PASSWORD"], 5000)
     assert str(settings.artifacts_folder) == "/var/lib/mlproject-server/artifacts"
+    assert settings.state == Path("/var/lib/mlproject-server")
+    assert settings.backups == Path("/var/backups/mlproject-server")
     assert checked(GOOD | {"STATE_FOLDER": "/srv"}).artifacts == "/srv/artifacts"
     assert checked(GOOD | {"ARTIFACTS": "s3://runs/here"}).artifacts_folder is None
     assert not any(GOOD[name] in f"{settings!r} {settings}" for name in SECRETS)
