@@ -203,12 +203,21 @@ def newest_accounts(runs: Sequence[Run]) -> list[tuple[Run, StepAccount]]:
     return list(found.values())[::-1]
 
 
+def _usual_account(runs: Sequence[Run]) -> list[StepAccount]:
+    """The account whose step is nearest to the mean one, undisturbed if possible; or none."""
+    known = [account for run in runs if isinstance(account := run.account, StepAccount)]
+    if not known:
+        return []
+    mean_s = statistics.geometric_mean(account.step_time_s for account in known)
+    return [min(known, key=lambda one: (one.is_disturbed, abs(one.step_time_s - mean_s)))]
+
+
 def difference_between(a: Sequence[Run], b: Sequence[Run]) -> Difference | Unknown | None:
-    """Return how the steps of two configurations differ, by their runs' newest accounts.
+    """Return how the steps of two configurations differ, by the account nearest to each mean step.
 
     Unknown where one is disturbed; None where no step of one was looked into.
     """
-    accounts = [account for side in (a, b) for _, account in newest_accounts(side)[:1]]
+    accounts = [account for side in (a, b) for account in _usual_account(side)]
     if len(accounts) < 2:
         return None
     for side, account in zip("AB", accounts, strict=True):

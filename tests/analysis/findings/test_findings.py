@@ -15,7 +15,7 @@ from observed import DRIFT, curve, observation, repeated
 from analysis.findings import KINDS, find_all
 from analysis.findings.batches import gains_per_doubling, knee_of
 from analysis.findings.differences import scatter_rows
-from analysis.runs.groups import batch_curves
+from analysis.runs.groups import batch_curves, difference_between
 from analysis.runs.place import place_runs
 from bench.records import Finding, Telemetry
 from bench.records.run_verdict import judge
@@ -503,3 +503,10 @@ def test_scatter_is_pooled_over_configurations_by_hand():
     (found,) = scatter_rows(runs)
     assert found["scatter"] == pytest.approx(np.sqrt(0.001))
     assert found["degrees"] == 2
+
+
+def test_a_difference_is_of_the_steps_that_are_nearest_to_the_mean():
+    before = placed(ran("a", 1.0), ran("b", 1.2), ran("c", 2.0))
+    found = difference_between(before, placed(ran("d", 0.6)))
+    assert (found.a.step_time_s, found.b.step_time_s) == pytest.approx((1.2, 0.6))
+    assert difference_between(before, placed(ran("d", ops=None))) is None
