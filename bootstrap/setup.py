@@ -218,7 +218,7 @@ def _install(place: Place, requirements: str) -> None:
     install: tuple[str | Path, ...] = (place.script("uv"), "pip", "install", "--python", python)
     # a log keeps neither the progress bars nor the list of packages
     install += () if sys.stderr.isatty() else ("--quiet",)
-    say(f"installing {requirements} (6 GB with CUDA libraries, downloaded once)")
+    say(f"installing {requirements} (6 GB with CUDA, once: 1 to 2 minutes on a fast network)")
     place.run(
         *(*install, "-r", requirements),
         failure=f"uv could not install {requirements}: check network and disk space, run it again",
