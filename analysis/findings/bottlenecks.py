@@ -361,16 +361,18 @@ def next_knob_rows(runs: Configurations) -> Iterator[Row]:
 
 
 def model_rows(runs: Configurations) -> Iterator[Row]:
-    """Yield the fastest batches of the models of a machine and precision, by their accounts."""
-    best = fastest(group for group in runs.groups if group.of_the_roof).values()
+    """Yield the models of each machine and precision, by the account of their fastest batch.
+
+    Of the batches that have an undisturbed one.
+    """
+    best = fastest(group for group in runs.groups if group.of_the_roof and _losses(group)).values()
     for those in grouped(best, lambda group: (group.env, group.precision_label)).values():
-        told = [(group, words) for group in those if (words := _losses(group))]
-        if len({group.arch for group, _ in told}) > 1:
+        if len({group.arch for group in those}) > 1:
             yield {
                 "machine": those[0].env,
                 "precision": those[0].precision_label,
-                "says": "; ".join(words for _, words in told),
-                "runs": names_of(group for group, _ in told),
+                "says": "; ".join(map(_losses, those)),
+                "runs": names_of(those),
             }
 
 
