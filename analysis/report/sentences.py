@@ -47,7 +47,7 @@ _BOUND = {
 def opening(runs: Sequence[Run]) -> list[str]:
     """Return the three sentences, two more for each further kind of sample; two of no result.
 
-    What is impossible trains fastest only where nothing else was measured.
+    What is impossible measured fastest only where nothing else was measured.
     """
     groups = group_runs(runs)
     if not groups:
@@ -94,7 +94,7 @@ def _speed(best: Group, measured: Sequence[Group], of_kind: str) -> str:
     among = f" on {len(machines)} machines" if len(machines) > 1 else ""
     return (
         f"Of {len(measured)} configurations{of_kind}{among}, {_configuration(best)} on {best.env} "
-        f"trains fastest: {rate}"
+        f"measured fastest: {rate}"
     )
 
 
