@@ -23,7 +23,6 @@ from PIL import Image, ImageDraw
 from bench.config import user_path
 from bench.errors import UserError
 from bench.images import claimed
-from bench.records.folders import write_atomically
 
 Plane = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -186,8 +185,10 @@ def _paint(
         for image, file in missing:
             if stopped.is_set():
                 break
-            photo = draw_photo(look, np.random.default_rng([seed, number, image]))
-            write_atomically(file, photo, durable=False)
+            # a name of its own: what a kill leaves is written over the next time
+            unfinished = file.with_name(f"{file.name}.part")
+            unfinished.write_bytes(draw_photo(look, np.random.default_rng([seed, number, image])))
+            unfinished.replace(file)
             on_image()
         return len(missing)
 

@@ -338,7 +338,7 @@ def test_what_another_writer_changed_is_named_and_put_right(tracking, store, tmp
 
 @pytest.mark.parametrize("make", [samples.profile_record, samples.ceilings_record])
 def test_a_profile_and_roofs_end_when_they_ended(tracking, tmp_path, make):
-    record = make()
+    record = make(environment=samples.environment(cpu_model="another", label="another"))
     ended = record.created + timedelta(seconds=7.5)
     info = tracking.get_run(upload(*filed(tmp_path, record.replaced(ended=ended)))).info
     assert info.end_time - info.start_time == 7500
