@@ -43,7 +43,7 @@ Record = TypeVar("Record", RunRecord, CeilingsRecord)
 _LABEL_LETTERS = 64
 #: The start and its repeats, a comparison, and the fewest rounds that confirm it.
 _FEWEST_RUNS = 3 + 2 + 2 * FEWEST_ROUNDS
-#: A run's start and its warm-up, at least.
+#: About what a small model's start and warm-up take on two cores, without the window.
 _AROUND_WINDOW_S = 5.0
 
 

@@ -239,15 +239,15 @@ class Server:
             )
         return given or (self.experiment_named(name) if name else "0")
 
-    def mark(self, experiment_id: str, *, anew: bool = False) -> None:
+    def mark(self, experiment_id: str, *, rewrite: bool = False) -> None:
         """Mark an experiment for MLflow's pages as model training, unless somebody chose another.
 
-        `anew` also writes what is there already: whether these credentials may write is then known.
+        `rewrite` also writes what is there, which shows whether these credentials may write.
         """
         key, kind = schema.EXPERIMENT_KIND
         known = (one.tags for one in self.experiments if one.experiment_id == experiment_id)
         tags = next(known, {})
-        if anew or key not in tags:
+        if rewrite or key not in tags:
             self.ask(self.client.set_experiment_tag, experiment_id, key, tags.get(key, kind))
             vars(self).pop("experiments")
 
@@ -465,7 +465,7 @@ def tracking_checks() -> list[Check]:
             known, name = server.experiments, os.environ.get("MLFLOW_EXPERIMENT_NAME")
             found = f"{where} answers, {len(known)} experiment{'s' * (len(known) != 1)}"
             if not name or any(one.name == name for one in known):  # a run makes it, not a look
-                server.mark(server.experiment_id(), anew=True)
+                server.mark(server.experiment_id(), rewrite=True)
                 found += ", may be written to"
         except TrackingError as error:
             mend = "" if error.denied else "check MLFLOW_TRACKING_URI and the server; "

@@ -47,7 +47,7 @@ _BOUND = {
 def opening(runs: Sequence[Run]) -> list[str]:
     """Return the three sentences, two more for each further kind of sample; two of no result.
 
-    What is impossible measured fastest only where nothing else was measured.
+    What is impossible is the fastest only where nothing else was measured.
     """
     groups = group_runs(runs)
     if not groups:
@@ -94,7 +94,7 @@ def _speed(best: Group, measured: Sequence[Group], of_kind: str) -> str:
     among = f" on {len(machines)} machines" if len(machines) > 1 else ""
     return (
         f"Of {len(measured)} configurations{of_kind}{among}, {_configuration(best)} on {best.env} "
-        f"measured fastest: {rate}"
+        f"was the fastest measured: {rate}"
     )
 
 
@@ -204,9 +204,8 @@ def commands(runs: Sequence[Run]) -> list[tuple[list[int], str]]:
 
 def _command(run: Run) -> str:
     if script := _script(run):  # its arguments are as a shell takes them
-        return f"mlproject watch -- python {run.config.arch.removeprefix('script:')} " + script.get(
-            "arguments", ""
-        )
+        name = run.config.arch.removeprefix("script:")
+        return f"mlproject watch -- python {name} {script.get('arguments', '')}".strip()
     return shlex.join(["mlproject", "run", *run_options(run.config)])
 
 
@@ -253,20 +252,27 @@ _CLOCKS = {
 }
 
 
+_IMPORTED = "Imported runs were timed by other programs: their files"
+
+
 def method(runs: Sequence[Run]) -> list[str]:
     """Return how the runs were timed."""
     backends = {run.backend for run in recorded(runs)}
     scripts = any(_script(run) for run in recorded(runs))
+    imported = [f"{_IMPORTED} say nothing of it."] if len(recorded(runs)) < len(runs) else []
+    if not backends:
+        return imported
     return [
-        "Each run trains in a process of its own; a window of iterations is timed after a warm-up.",
+        "Each run trains in a separate process; a window of iterations is timed after a warm-up.",
         "Throughput is the samples of the window over its wall time. The device is synchronised "
-        "at both ends of the window and not between.",
+        "at both ends of the window.",
         *(clock for backend, clock in _CLOCKS.items() if backend in backends),
         "The warm-up ends when the device is warm and iterations are as fast as the fastest ones "
         "before, the window when its pace is known, or both at the limits that the run was given. "
         "What is left of a transient at the beginning is left out and said.",
         *(["An iteration of a script is from one step of its optimizer to the next."] * scripts),
         "A verdict says whether a run can be trusted: suspect where something disturbed it.",
+        *imported,
     ]  # fmt: skip
 
 
@@ -287,7 +293,7 @@ def complexity(runs: Sequence[Run]) -> list[str]:
         device = record.environment and record.environment.device
         if device and device.memory_bytes:
             words += f" of {three_digits(device.memory_bytes / 1e9)} GB"
-        said.append(f"{words}.")
+        said.append(f"{words} by the cost model.")
         said += dict.fromkeys(_side(one) for one in fastest(those).values())
     return said
 

@@ -378,7 +378,7 @@ def test_an_experiment_is_marked_as_model_training_unless_somebody_chose_another
         monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", name)
         upload(*filed(tmp_path, samples.run_record()))
         assert tracking.get_experiment_by_name(name).tags[key] == expected
-    Server().mark(chosen, anew=True)
+    Server().mark(chosen, rewrite=True)
     assert tracking.get_experiment(chosen).tags[key] == "their own"
 
 

@@ -67,7 +67,7 @@ class Delivery:
         if not is_embedded(settings_uri()):
             with self._noting(or_refusing=True):
                 server = Server(answer_s=None)
-                server.mark(server.experiment_id(), anew=True)
+                server.mark(server.experiment_id(), rewrite=True)
         run_id = os.environ.pop("MLFLOW_RUN_ID", None)
         if run_id is None:
             return

@@ -16,7 +16,7 @@ from analysis.comparison import METRICS, compare_pairs, pair_runs
 from analysis.findings import KINDS
 from analysis.findings.differences import uplifts
 from analysis.report.run_tables import configuration_tables
-from analysis.report.sentences import commands, matrix, opening
+from analysis.report.sentences import commands, matrix, method, opening
 from analysis.report.write import write_report
 from analysis.runs.place import place_profiles
 from analysis.words import percent, three_digits
@@ -246,6 +246,12 @@ def test_a_watched_script_is_repeated_by_watching_it():
     record = samples.run_record(config=config, script={"arguments": "--lr 0.1 'a b'"})
     [(_, command)] = commands(place_runs([record], []))
     assert command == "mlproject watch -- python train.py --lr 0.1 'a b'"
+
+
+def test_of_imported_runs_alone_nobody_knows_how_they_were_timed():
+    assert method([observation("r1")]) == [
+        "Imported runs were timed by other programs: their files say nothing of it."
+    ]
 
 
 def test_results_are_numbered_in_a_readable_order():
