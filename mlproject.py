@@ -85,7 +85,7 @@ def watch(
     from torch.optim import optimizer
 
     from bench.config import RunConfig
-    from bench.launcher.measurement import begin_script, finish_run
+    from bench.launcher.measurement import begin_script, finish_run, with_script
     from bench.records.folders import RecordFolder
     from bench.worker.script import ScriptMeter
 
@@ -95,7 +95,7 @@ def watch(
         return
     folder, name = RecordFolder.create(Path(records)), Path(sys.argv[0]).name or "python"
     script, how = (name, sys.argv[1:]), {"keep_going": True, "samples_per_step": samples_per_step}
-    begin_script(RunConfig(), folder, script, seconds, **how)
+    job = begin_script(RunConfig(), folder, script, seconds, command=["python", *sys.argv], **how)
     meter, error = ScriptMeter(folder), None
     hooks = (
         optimizer.register_optimizer_step_pre_hook(meter.before),
@@ -109,7 +109,7 @@ def watch(
     finally:
         for hook in hooks:
             hook.remove()
-        account = meter.close(error, why="the block ended")
+        account = with_script(meter.close(error, why="the block ended"), job)
         config, alone = folder.read_job(recorded=True).config, Unknown("a block watches itself")
         seen.record = finish_run(folder, config, created, account, alone)
 

@@ -110,9 +110,8 @@ class Run(Configured, Measuring):
         if self.like is not None:
             record = timed_record(self.like, self.records, "like")
             if record.script:
-                name = record.config.arch.removeprefix("script:")
-                again = f"mlproject watch -- python {name} {record.script.get('arguments', '')}"
-                raise UserError(f"like={self.like!r}: is of a script; {again.strip()}")
+                again = record.script.get("command", "watch it again")
+                raise UserError(f"like={self.like!r}: is of a script; {again}")
             asked = record.config.model_dump(exclude={"env", "repeat"}).items()
             vars(self).update((n, spelled(value)) for n, value in asked if n not in self.given)
         return self.config()

@@ -203,9 +203,8 @@ def commands(runs: Sequence[Run]) -> list[tuple[list[int], str]]:
 
 
 def _command(run: Run) -> str:
-    if script := _script(run):  # its arguments are as a shell takes them
-        name = run.config.arch.removeprefix("script:")
-        return f"mlproject watch -- python {name} {script.get('arguments', '')}".strip()
+    if script := _script(run):
+        return script.get("command", "not recorded")
     return shlex.join(["mlproject", "run", *run_options(run.config)])
 
 

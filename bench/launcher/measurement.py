@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -113,6 +114,8 @@ _SECRET = re.compile(
     r"|()\S*(?:://[^/ ]*@|\b(?:hf_|sk-|gh[pousr]_)\w{8})\S*",
     re.IGNORECASE,
 )
+#: Options that say what a step of a script is.
+_OF_STEP = ("samples_per_step", "step_of")
 #: What ends a script, and by what batch systems ask for a checkpoint.
 _PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
@@ -136,13 +139,14 @@ def begin_script(
     script: tuple[str, Sequence[str]],
     seconds: float,
     *,
+    command: Sequence[str],
     keep_going: bool = False,
     samples_per_step: int | None = None,
     step_of: str | None = None,
 ) -> Job:
     """Note in `folder` what this process measures of a script, from now on and until when.
 
-    `config` has the labels.
+    `config` has the labels. `command` measures it again.
     """
     name, arguments = script
     task = {
@@ -152,11 +156,18 @@ def begin_script(
         "samples_per_step": f"{samples_per_step or ''}",
         "step_of": step_of or "",
         "arguments": _SECRET.sub(r"\1(left out)", shlex.join(arguments)),
+        "command": _SECRET.sub(r"\1(left out)", shlex.join(command)),
     }
     job = Job(config=config.model_copy(update={"arch": f"script:{name}"}), task=task)
     folder.claim(os.getpid())
     folder.write(folder.config, job)
     return job
+
+
+def with_script(account: Account, job: Job) -> Account:
+    """Return `account` with what is known of the script without running it."""
+    known = {name: job.task[name] for name in ("arguments", "command")}
+    return account.replaced(script={**known, **account.script})
 
 
 def launch_script(
@@ -172,7 +183,9 @@ def launch_script(
     `config` and `how` are as of `begin_script`. Returns the record and the command's exit code: 0
     where it was ended after its measurement. Its output is its own. Signals are passed on.
     """
-    job = begin_script(config, folder, script_of(command), seconds, **how)
+    given = [(f"--{name.replace('_', '-')}", f"{how[name]}") for name in _OF_STEP if how.get(name)]
+    again = ["mlproject", "watch", *chain.from_iterable(given), "--", *command]
+    job = begin_script(config, folder, script_of(command), seconds, command=again, **how)
     watch = ScriptWatch(command, job, folder, on_event)
     before = {
         number: signal.signal(number, watch.pass_on)
@@ -186,7 +199,7 @@ def launch_script(
             signal.signal(number, handler)
     if watch.was_cut and account.outcome == "ok":
         account = account.replaced(outcome="interrupted", reason="interrupted from outside")
-    account = account.replaced(script={"arguments": job.task["arguments"], **account.script})
+    account = with_script(account, job)
     config = folder.read_job(recorded=True).config
     return finish_run(folder, config, watch.started, account, watch), watch.exit_code
 

@@ -190,7 +190,7 @@ class RunRecord(KeptRecord):
     environment: Environment | None
     complexity: Complexity | None
     ops: OpProfile | None = Field(NEWER)  # of steps after the window
-    #: Of a watched script what tells its step from others: arguments, model, optimizer.
+    #: Of a watched script its arguments, model and optimizer, and the command that measures it.
     script: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -79,7 +79,8 @@ def settings_of(record: RunRecord | ProfileRecord) -> tuple[dict[str, str], dict
             ran[LIMITED] = " ".join(sorted({one.partition("=")[2] for one in limits.split()}))
         if (code := record.environment.code) is not None:
             ran[CODE] = code
-    return ran | (record.script if isinstance(record, RunRecord) else {}), asked
+    script = record.script if isinstance(record, RunRecord) else {}
+    return ran | {name: text for name, text in script.items() if name in OF_SCRIPT}, asked
 
 
 def step_settings(record: RunRecord | ProfileRecord) -> dict[str, str]:

@@ -96,8 +96,9 @@ def test_a_run_like_another_has_its_configuration_and_no_label_of_its_machine(as
 
 def test_a_watched_script_is_watched_again(asked, tmp_path, capsys):
     config = RunConfig().model_copy(update={"arch": "script:train.py"})
-    record = samples.run_record(config, record_id="known", script={"arguments": "--lr 1"})
+    script = {"command": "mlproject watch -- torchrun t.py"}
+    record = samples.run_record(config, record_id="known", script=script)
     kept(tmp_path, record)
     assert asked("--like", "known") == (2, [])
-    line = "mlproject: like='known': is of a script; mlproject watch -- python train.py --lr 1\n"
+    line = "mlproject: like='known': is of a script; mlproject watch -- torchrun t.py\n"
     assert capsys.readouterr().err == line

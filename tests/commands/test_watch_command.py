@@ -95,6 +95,8 @@ def test_a_script_is_measured_counted_and_explained(watch, tmp_path):
     settings, _ = settings_of(record)
     assert settings["arch"] == "script:train.py"
     assert settings["arguments"] == "--lr 0.1 --api-key (left out)"
+    assert record.script["command"].startswith("mlproject watch -- ")
+    assert record.script["command"].endswith(f" train.py {settings['arguments']}")
     assert (settings["batch_size"], settings["image_size"]) == ("2", "32")
     assert "SGD" in settings["optimizer"]
     assert record.environment.model_code.modules == ("train",)
