@@ -25,7 +25,7 @@ _MIN_PIXELS = 7.0
 #: A page's letters are larger than paper's. What is beside the axes is on paper as high as here.
 _PIXELS_PER_IN, _BESIDE_PIXELS = 110, 110
 #: Between the axes and the legend, and its rows.
-_LEGEND_GAP_PIXELS, _LEGEND_ROW_PIXELS = 50, 22
+_LEGEND_GAP_PIXELS, _LEGEND_ROW_PIXELS = 60, 22
 #: The height of a roof's label, in two lines, and its width.
 _END_LABEL_PIXELS, _END_LABELS_PIXELS = 30, 105
 
