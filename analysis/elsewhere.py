@@ -151,7 +151,7 @@ def _by_datasheet(name: str, mode: MathMode, row: Peaks, met: Environment | None
     compute, memory = datasheet_reach(row, shares()["shares"], mode)
     peak, rate = row.flops_per_s[mode], row.bytes_per_s
     chip = Chip(compute * peak, memory * rate, peak, row.processors, fp32=mode == "fp32")
-    size = met.device.memory_bytes if met else int(1e9 * row.memory_gb) if row.memory_gb else None
+    size = met.device.memory_bytes if met else row.memory_bytes
     rests_on, is_newer = f"its datasheet ({row.source})", "tf32" in row.flops_per_s
     return Target(name, mode, True, Roof(peak, rate), chip, size, False, is_newer, rests_on)
 

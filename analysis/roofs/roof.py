@@ -127,6 +127,12 @@ class Peaks(BaseModel):
         return 1e9 * self.memory_gb_per_s
 
     @property
+    def memory_bytes(self) -> int | None:
+        """The memory's size as a driver gives it: GB of 2^30 bytes, less check bits (1/16)."""
+        left = 15 / 16 if self.inline_ecc else 1
+        return int(2**30 * left * self.memory_gb) if self.memory_gb else None
+
+    @property
     def part(self) -> str:
         """What distinguishes this part from others of its name, such as `150 W`; or ""."""
         figures = {"W": self.power_limit_w, "multiprocessors": self.multiprocessors}

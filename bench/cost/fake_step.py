@@ -296,7 +296,7 @@ def fake_workload(spec: StepSpec, fake: FakeTensorMode) -> tuple[Workload, torch
         workload = find_workload(spec.arch, image_size=spec.image_size, seq_len=spec.seq_len)
         # A user's module may keep tensors, or look at their values: it is built for real.
         is_own = split_arch(spec.arch)[0] == "own"
-        with nullcontext() if is_own else _FakeWeights(fake):
+        with nullcontext() if is_own else _fake_weights(fake):
             model = workload.build()
     # A generator's state must be a real tensor.
     kept = getattr(workload.step, "__dict__", {}).values() if isinstance(workload, OwnStep) else ()
@@ -310,6 +310,13 @@ def fake_workload(spec: StepSpec, fake: FakeTensorMode) -> tuple[Workload, torch
             f"arch={spec.arch!r}: it cannot be copied to fake tensors ({one_line(error)}), so its "
             "cost is not known; keep open files, locks and the like out of its attributes"
         ) from error
+
+
+@contextmanager
+def _fake_weights(fake: FakeTensorMode) -> Iterator[None]:
+    """Build models with fake weights, also from copies of them, as timm's pruned ones are."""
+    with _FakeWeights(fake), FakeCopyMode(fake):
+        yield
 
 
 class _FakeWeights(OpMode):

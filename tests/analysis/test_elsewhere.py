@@ -115,14 +115,14 @@ def test_a_part_is_named_by_its_figure_and_ones_own_row_goes_first():
                 processors=3, memory_gb=4)  # fmt: skip
     target = find_target("nvidia l4", "fp32", peaks=[own])
     assert (target.roof.peak_flops_per_s, target.chip.processors) == (1e12, 3)
-    assert target.memory_bytes == 4 * GIGA
+    assert target.memory_bytes == 4 * 2**30
 
 
 def test_what_memory_does_not_hold_is_refused_with_what_it_would():
-    """3 GB and 2.5 GB an image: 95 % of 24 GB hold 19.8 / 2.5 images."""
+    """3 GB and 2.5 GB an image: 95 % of 24 GB less 1/16, of 2^30 bytes, hold 19.9 / 2.5 images."""
     target = find_target("NVIDIA L4", "fp32")
     count = counting(PRODUCT, activations_gb=25)
-    with pytest.raises(UserError, match=r"needs 28 GB .* has 24 GB; at most a batch of 7 fits"):
+    with pytest.raises(UserError, match=r"needs 28 GB .* has 24.2 GB; at most a batch of 7 fits"):
         predict_on(target, config(), count)
     assert (
         predict_on(target, config(), counting(PRODUCT, activations_gb=19)).step.memory.total_bytes

@@ -112,7 +112,7 @@ def test_what_holds_for_every_batch_size(arch):
     assert one.step_flops_per_sample == other.step_flops_per_sample
 
 
-#: A small model of each of timm's 61 families.
+#: A small model of each of timm's 61 families, and one that is pruned, from a copy of another.
 TIMM = sorted(
     op_names(
         """
@@ -126,7 +126,7 @@ TIMM = sorted(
     resnet10t resnetv2_18 selecsls42 legacy_seresnet18 sequencer2d_s skresnet18 starnet_s050
     swiftformer_xs swinv2_cr_tiny_224 tresnet_m vgg11 visformer_tiny vit_tiny_patch16_224
     vit_srelpos_small_patch16_224 samvit_base_patch16 vitamin_small_224 volo_d1_224 vovnet39a
-    legacy_xception xception41
+    legacy_xception xception41 efficientnet_b1_pruned
         """
     )
 )
