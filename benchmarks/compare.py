@@ -36,8 +36,6 @@ _STEP = "--arch {arch} --batch-size 16 --warmup-iters 3 --iters 8"
 _TINY = "--arch resnet18 --batch-size 2 --warmup-iters 1 --iters 5"
 _RUN = "{python} mlproject.py run --format json"
 _BARE = "{python} benchmarks/bare_loop.py"
-_MANY = "{python} benchmarks/many_runs.py"
-_MAKE = f"{_MANY} make {{runs}}"
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,6 @@ class Case:
     b: str
     figure: str = "seconds"
     promised: str = ""
-    before: str = ""  # done once, before the rounds
 
 
 CASES = {
@@ -64,28 +61,15 @@ CASES = {
                  promised="at most 2"),
     "real data": Case(
         f"{_RUN} {_STEP} --data {{data}}", f"{_RUN} {_STEP}", "samples_per_s", "at least 0.95"),
-    "loader": Case(
-        f"{_RUN} --data {{data}} --data-only true --batch-size 32 --workers 1",
-        "{python} benchmarks/stock_loader.py {data} --batch-size 32 --workers 1",
-        "samples_per_s", "at least 1"),
-    "first pull": Case(
-        f"{_MANY} pull --cold", f"{_MANY} search", "step_s", "at most 0.9", _MAKE),
-    "pull": Case(f"{_MANY} pull", f"{_MANY} search", "step_s", "A: at most 5 s", _MAKE),
-    "report": Case(f"{_MANY} report", f"{_MANY} search", "step_s",
-                   "A: at most 60 s of 10,000 runs", _MAKE),
-    "compare": Case(f"{_MANY} compare", f"{_MANY} search", "step_s", "A: at most 20 s", _MAKE),
-    "memory of a report": Case(
-        f"{_MANY} report", f"{_MANY} search", "peak_mb", "A: at most 2000 MB", _MAKE),
 }  # fmt: skip
 #: What `mlproject run` calls a rate.
-_RATES = ("throughput_images_per_s", "throughput_samples_per_s", "loader_images_per_s")
+_RATES = ("throughput_images_per_s", "throughput_samples_per_s")
 
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(CASES)))
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--arch", default="resnet18", show_default=True, help="of the steps")
-@click.option("--runs", default=1000, show_default=True, help="of the pulls and reports")
 @click.option("--data", default="data/generated", show_default=True, help="an image folder")
 @click.option("--a", "first", help="a command of your own, and")
 @click.option("--b", "second", help="what it is compared with")
@@ -94,7 +78,6 @@ def main(
     names: Sequence[str],
     rounds: int,
     arch: str,
-    runs: int,
     data: str,
     first: str | None,
     second: str | None,
@@ -106,7 +89,6 @@ def main(
     given = {"your commands": Case(first, second, figure)} if first and second else {}
     cases = given or {name: CASES[name] for name in names or CASES}
     words = {"python": shlex.quote(sys.executable), "arch": arch, "data": shlex.quote(data)}
-    words["runs"] = str(runs)
     click.echo(f"{cpu_model()}, {usable_cores()} cores; {rounds} rounds\n")
     click.echo("| case | figure | A | B | A / B (95 %) | promised |\n|---|---|---|---|---|---|")
     for name, case in cases.items():
@@ -114,14 +96,10 @@ def main(
             store = {
                 "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
                 "MLPROJECT_RECORDS": f"{folder}/records",
-                **({"XDG_CACHE_HOME": f"{folder}/cache"} if case.before else {}),
             }
-            before, *commands = [
-                shlex.split(text if given else text.format(**words))
-                for text in (case.before, case.a, case.b)
+            commands = [
+                shlex.split(text if given else text.format(**words)) for text in (case.a, case.b)
             ]
-            if before:
-                figure_of(before, "seconds", store)
             took = take_turns(commands, case.figure, rounds, store)
         medians = " | ".join(f"{statistics.median(side):.4g}" for side in took)
         ratio = ratio_with_interval(*took)
