@@ -24,17 +24,17 @@ _MAX_LIST_BYTES = 1 << 16
 _FIGURES = ("duration_s", "flops", "tensor_flops", "dram_bytes", "l2_bytes", "l1_bytes")
 _MAX_KERNELS = 20
 #: What is not a figure of the table of a file.
-_NO_FIGURES = ("file", "source", "chip", "scope", "flops_at_least")
+_NO_FIGURES = ("file", "source", "chip", "flops_at_least")
 
 
 class Counters(Recording):
     """Add up the counters in Nsight Compute's files.
 
     FILES are any CSV that ncu prints. A figure that a file does not have is
-    null, with the missing metric. A FILE of perf stat is read too. A FILE that lists metrics to
-    collect is printed with nvprof's names, which ncu does not know, replaced by ncu's. With
-    --attach, several FILES are passes over the same launches. It ends with 2 where a file cannot be
-    read; the others are printed.
+    null, with the missing metric. A FILE that lists metrics to collect is printed with
+    nvprof's names, which ncu does not know, replaced by ncu's. With --attach,
+    several FILES are passes over the same launches. It ends with 2 where a file
+    cannot be read; the others are printed.
     """
 
     files: tuple[File, ...] = argument(required=False)
@@ -104,7 +104,6 @@ class Counters(Recording):
 def _row(file: Path) -> dict[str, Any]:
     from bench.profilers.ncu.metrics import metrics_listed_in, translate
     from bench.profilers.ncu.read import read_counters
-    from bench.profilers.perf.stat import is_perf_stat, read_perf_stat
 
     try:
         with file.open("rb") as opened:
@@ -116,9 +115,6 @@ def _row(file: Path) -> dict[str, Any]:
         for warning in translated.warnings:
             click.echo(f"warning: {file}: {warning}", err=True)
         return {"file": str(file), **translated._asdict()}
-    if is_perf_stat(head):
-        item = read_perf_stat(file)
-        return {"file": str(file), **item.model_dump(), "ipc": item.ipc}
     return _counted(read_counters(file))
 
 
@@ -143,7 +139,7 @@ def _parts(row: Mapping[str, Any]) -> Iterator[Table | str]:
     if "metrics" in row:
         yield from row["metrics"]
         return
-    about = (row["source"], row.get("chip") or row.get("scope"))
+    about = (row["source"], row.get("chip"))
     yield _figures(f"{row['file']} ({', '.join(filter(None, about))})", [row])
     if kernels := row.get("per_kernel"):
         yield replace(_figures("", kernels), shown=_MAX_KERNELS)

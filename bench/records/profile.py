@@ -178,8 +178,8 @@ class CpuCounters(Facts):
 
     source: str  # "perf 6.1.192"
     scope: str  # "user" or "user and kernel"
-    iterations: Count | None  # None, like window_s, for a file of perf's alone
-    window_s: Seconds | None
+    iterations: Count
+    window_s: Seconds
     cycles: Count | None
     instructions: Count | None
     cache_references: Count | None

@@ -28,6 +28,7 @@ from bench.profilers.base import Attempt, Tool
 from bench.profilers.perf.stat import (
     CORE_EVENTS,
     FLOP_EVENTS,
+    SEPARATOR,
     Collection,
     PerfRow,
     read_perf_stat,
@@ -38,8 +39,6 @@ from bench.records import Account, Backend, CpuCounters, ResolvedConfig, ToolNam
 #: FIFOs by name: perf reads commands from `control` and answers each in `acknowledge`.
 Gate = Mapping[str, str]
 
-#: Names of events may hold commas, so that perf's fields had better not be parted by them.
-_SEPARATOR = ";"
 _LIMIT_S = 20.0
 
 
@@ -58,7 +57,7 @@ def perf_stat(output: Path, events: Sequence[str], gate: Gate | None = None) -> 
     """
     control = "fifo:{control},{acknowledge}".format(**gate) if gate else ""
     return (
-        *("perf", "stat", "-x", _SEPARATOR, "-o", str(output)),
+        *("perf", "stat", "-x", SEPARATOR, "-o", str(output)),
         *(("-D", "-1", "--control", control) if gate else ()),
         *(option for event in events for option in ("-e", event)),
         "--",
@@ -239,7 +238,7 @@ def choose_events() -> tuple[str, ...]:
         with suppress(UnknownFactError):
             if try_events((event,)).exit_code == 0:
                 flops.append(event)
-    return (*(names[0] for names in CORE_EVENTS.values()), *flops)
+    return (*CORE_EVENTS.values(), *flops)
 
 
 def vector_bits(root: Path = ROOT) -> int | None:

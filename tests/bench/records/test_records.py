@@ -131,7 +131,8 @@ def test_a_kept_result_is_read_and_gives_figures_and_a_verdict(path):
 
 
 def test_rates_of_counters_are_none_where_a_part_is_unknown():
-    known = {"source": "perf", "scope": "user", "window_s": 1.0, "running_share": {}}
+    known = {"source": "perf", "scope": "user", "iterations": 1, "window_s": 1.0}
+    known["running_share"] = {}
     counted = samples.facts(CpuCounters, **known, cycles=200, instructions=100)
     assert counted.ipc == 0.5
     assert counted.cpi == 2.0

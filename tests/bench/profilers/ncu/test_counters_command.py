@@ -160,14 +160,6 @@ def test_old_names_in_a_list_of_metrics_are_translated_with_a_warning(file, rows
     assert row["metrics"][-1] == "sm__cycles_elapsed.sum"
 
 
-def test_a_file_of_perf_is_read_too(file, rows_of, capsys):
-    path = file("1000;;cycles:u;900;100.00;;\n2500;;instructions:u;900;100.00;;\n")
-    [row] = rows_of(path)
-    assert (row["cycles"], row["ipc"]) == (1000, 2.5)
-    assert main(["counters", path]) == 0
-    assert {"1,000", "2,500", "2.5"} <= set(capsys.readouterr().out.split())
-
-
 def test_the_metrics_of_a_chip_are_printed_and_are_a_list_of_metrics(file, capsys):
     assert main(["counters", "--print-metrics", "gh100"]) == 0
     printed = capsys.readouterr().out
