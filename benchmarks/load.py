@@ -3,7 +3,7 @@
 An MLflow server over Postgres, both on this machine and on loopback only; CLIENTS processes at
 once, each logging RUNS records by our upload and as many by the bare client, by turns, which does
 the same writes and nothing for safety. Afterwards every run that the server holds is compared with
-its record on disk. Postgres comes from the system's package. `--alone` leaves the bare client out.
+its record on disk. Postgres comes from the system's package.
 
 The server is `mlflow server` with one worker process, as the shipped one, but without its users,
 its proxy and TLS, and with a larger pool of connections. It has answered a question before: MLflow
@@ -21,13 +21,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import requests
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -60,13 +58,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--runs", type=int, default=20, help="per client and side")
-    parser.add_argument("--alone", action="store_true", help="mlproject's upload only")
     parser.add_argument("--limit-s", type=float, default=1500.0, help="give up after that")
     parser.add_argument("--client", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    sides = SIDES[:1] if asked.alone else SIDES
     if asked.client:
-        return client(asked.client, asked.runs, sides)
+        return client(asked.client, asked.runs)
     if not (1 <= asked.clients <= 64 and 1 <= asked.runs <= 100):
         parser.error("at most 64 clients and 100 runs each")
     folder = Path(tempfile.mkdtemp(prefix="mlproject-load-"))
@@ -80,38 +76,30 @@ def main() -> int:
         ):
             question = f"{uri}/api/2.0/mlflow/experiments/get?experiment_id=0"
             requests.get(question, timeout=ANSWER_S).raise_for_status()
-            given = ["--runs", str(asked.runs), *(["--alone"] if asked.alone else [])]
-            took, busy_s = run_clients(folder, uri, asked.clients, given, asked.limit_s)
+            took = run_clients(folder, uri, asked.clients, asked.runs, asked.limit_s)
             store = PostgresStore(folder, f"postgresql://{place}")
-            found = {side: faults(folder, store, side) for side in sides}
+            found = {side: faults(folder, store, side) for side in SIDES}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print_table(took, found, asked.clients, asked.runs)
-    logged = sum(len(times) for times in took.values())
-    shares = ", ".join(f"{name} {each / logged * 1e3:.0f} ms" for name, each in busy_s.items())
-    print(f"\nprocessor time per run: {shares}")
     return 1 if any(sum(each.values()) for each in found.values()) else 0
 
 
 def run_clients(
-    folder: Path, uri: str, clients: int, given: list[str], limit_s: float
-) -> tuple[dict[str, list[float]], Counter[str]]:
-    """Return how long each run's logging took, by side, and the processor time by who used it.
-
-    Both in seconds. `given` are the options that every client gets.
-    """
+    folder: Path, uri: str, clients: int, runs: int, limit_s: float
+) -> dict[str, list[float]]:
+    """Return how many seconds each run's logging took, by side."""
     environment = {**os.environ, "MLFLOW_TRACKING_URI": uri, "OMP_NUM_THREADS": "1"}
     environment["MLFLOW_HTTP_REQUEST_TIMEOUT"] = f"{ANSWER_S:.0f}"
     environment.pop("PGPASSWORD")
     started = time.monotonic()
-    servers = psutil.Process().children(recursive=True)
     processes = []
     for number in range(clients):
         own = folder / f"client-{number}"
         own.mkdir()
         processes.append(
             subprocess.Popen(
-                [sys.executable, __file__, "--client", str(own), *given],
+                [sys.executable, __file__, "--client", str(own), "--runs", str(runs)],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -123,58 +111,35 @@ def run_clients(
             if process.stdout.readline() != "ready\n":
                 raise RuntimeError("a client did not start")
         print(f"{clients} clients ready after {time.monotonic() - started:.0f} s", file=sys.stderr)
-        before_s = server_busy_s(servers)
         for process in processes:
             process.stdin.write("go\n")
             process.stdin.flush()
         took: dict[str, list[float]] = defaultdict(list)
-        clients_s = 0.0
         for process in processes:
             out, _ = process.communicate(timeout=max(1.0, started + limit_s - time.monotonic()))
-            answer = json.loads(out)
-            clients_s += answer["busy_s"]
-            for side, times in answer["took"].items():
+            for side, times in json.loads(out).items():
                 took[side] += times
-        busy_s = server_busy_s(servers)
-        busy_s.subtract(before_s)
-        busy_s["clients"] = clients_s
-        return took, busy_s
+        return took
     finally:
         for process in processes:
             process.kill()
             process.wait()
 
 
-def server_busy_s(processes: Sequence[psutil.Process]) -> Counter[str]:
-    """Return the processor time in seconds that MLflow and Postgres have used so far."""
-    used_s: Counter[str] = Counter()
-    started = []
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):  # Postgres ends its helpers by itself
-            started += process.children()
-    for process in {*processes, *started}:
-        with suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            name = "Postgres" if "postgres" in process.name() else "MLflow's server"
-            used_s[name] += times.user + times.system
-    return used_s
-
-
-def client(folder: Path, runs: int, sides: Sequence[str]) -> int:
+def client(folder: Path, runs: int) -> int:
     """Log `runs` records each way, by turns, once the parent says so; print the seconds."""
     from tracking.connection import Server
     from tracking.upload.upload import upload
 
-    records = {side: [filed(folder / side, sample()) for _ in range(runs)] for side in sides}
+    records = {side: [filed(folder / side, sample()) for _ in range(runs)] for side in SIDES}
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # or the bare one asks once more
     server = Server(patience_s=ANSWER_S, answer_s=ANSWER_S)
     bare = server.client
-    took: dict[str, list[float]] = {side: [] for side in sides}
+    took: dict[str, list[float]] = {side: [] for side in SIDES}
     print("ready", flush=True)
     sys.stdin.readline()
-    before_s = time.process_time()
     for number in range(runs):
-        for side in sides if number % 2 else reversed(sides):
+        for side in SIDES if number % 2 else reversed(SIDES):
             where, record = records[side][number]
             began = time.perf_counter()
             if side == "ours":
@@ -182,7 +147,7 @@ def client(folder: Path, runs: int, sides: Sequence[str]) -> int:
             else:
                 log_barely(bare, where, record)
             took[side].append(time.perf_counter() - began)
-    print(json.dumps({"took": took, "busy_s": time.process_time() - before_s}))
+    print(json.dumps(took))
     return 0
 
 
@@ -274,8 +239,6 @@ def print_table(
         times = " | ".join(f"{took_s:.2f} s" for took_s in percentiles(took[side], 50, 95, 99))
         broken = " | ".join(str(number) for number in found[side].values())
         print(f"| {names[side]} | {len(took[side])} | {times} | {broken} |")
-    if "bare" not in found:
-        return
     sides = (percentiles(took[side], 50, 95, 99) for side in SIDES)
     ratio = " | ".join(f"{ours / bare:.2f}" for ours, bare in zip(*sides, strict=True))
     print(f"| ratio | | {ratio} | | | |")

@@ -72,7 +72,7 @@ class Fetch(Answering):
     out: str = option("folder to unpack into", "data")
     size: Literal["160", "320", "full"] = option("shorter side of the images in pixels", "320")
     url: str | None = option("a mirror of the archive")
-    checksum: str | None = option("MD5 or SHA-256 of the archive, if it is not the published one")
+    checksum: str | None = option("MD5 of the archive, if it is not the published one")
 
     def _result(self) -> Result:
         from bench.images.fetch import fetch_imagenette

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import random
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -167,15 +166,6 @@ def _ends_well(stream: BinaryIO, image_format: str | None) -> bool:
 MANIFEST = "dataset.json"
 UNFINISHED = "dataset.json.part"
 
-REASONS = {
-    errno.ENOSPC: "the disk is full: free some space or give another --out",
-    errno.EDQUOT: "your disk quota is used up: free some space or give another --out",
-    errno.EACCES: "no permission to write there: give another --out",
-    errno.EPERM: "no permission to write there: give another --out",
-    errno.EROFS: "the file system is read-only: give another --out",
-    errno.ENOTDIR: "a part of the path is a file: give another --out",
-}
-
 
 @contextmanager
 def disk_errors_named(out: Path) -> Iterator[None]:
@@ -183,8 +173,8 @@ def disk_errors_named(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = REASONS.get(error.errno or 0) or f"{error.strerror or error}: give another --out"
-        raise UserError(f"out={str(out)!r}: {reason}") from None
+        why = error.strerror or error
+        raise UserError(f"out={str(out)!r}: {why}: make room or give another --out") from None
 
 
 @contextmanager
@@ -237,8 +227,8 @@ def subset_image_folder(
 ) -> None:
     """Put `images_per_class` images of each class of `source`, drawn by `seed`, under `out`.
 
-    The images are symbolic links to the originals; hard links or copies where the system allows no
-    links, and copies with `copy`. What is missing of a folder of the same settings is completed.
+    The images are symbolic links to the originals; copies with `copy`, and where the system allows
+    no links. What is missing of a folder of the same settings is completed.
     Raises `UserError` if a class has fewer images, and if `out` lies inside `source` or holds
     something else.
     """
@@ -278,11 +268,8 @@ def _link(file: Path, target: Path, *, copy: bool) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     if not copy:
-        for link in (os.symlink, os.link):
-            try:
-                link(file, target)
-            except OSError:
-                continue
+        with suppress(OSError):
+            target.symlink_to(file)
             return
     unfinished = target.with_name(f"{target.name}.part")
     shutil.copyfile(file, unfinished)

@@ -31,8 +31,6 @@ PUBLISHED: dict[Size, tuple[str, str]] = {
     "320": (f"{_PUBLISHER}/imagenette2-320.tgz", "3df6f0d01a2c9592104656642f5e78a3"),
     "full": (f"{_PUBLISHER}/imagenette2.tgz", "fe2fc210e6bb7c5664d602c3cd71e612"),
 }
-#: Checksums by their length in hexadecimal digits.
-_ALGORITHMS = {32: "md5", 64: "sha256"}
 
 #: Called with the bytes on disk and the bytes in all, where the server says so.
 OnBytes = Callable[[int, "int | None"], None]
@@ -57,7 +55,7 @@ def fetch_imagenette(
 ) -> Path:
     """Download, verify and unpack Imagenette under `out`; return its folder of train and val.
 
-    `url` and `checksum` (MD5 or SHA-256) stand in for the published ones of `size`. A folder that
+    `url` and `checksum` (MD5) stand in for the published ones of `size`. A folder that
     is there already is left alone. Raises `UserError` without network, for a wrong checksum, a
     damaged archive, and a full disk.
     """
@@ -68,11 +66,8 @@ def fetch_imagenette(
     if not re.fullmatch(r"[\w-][\w.-]*", stem):
         example = PurePosixPath(published_url).name
         raise UserError(f"url={url!r}: names no archive: give an address that ends like {example}")
-    algorithm = _ALGORITHMS.get(len(checksum))
-    if algorithm is None or not re.fullmatch("[0-9a-f]+", checksum):
-        raise UserError(
-            f"checksum={checksum!r}: give an MD5 (32) or SHA-256 (64 hexadecimal digits)"
-        )
+    if not re.fullmatch("[0-9a-f]{32}", checksum):
+        raise UserError(f"checksum={checksum!r}: give an MD5, 32 hexadecimal digits")
     root = user_path(out)
     with disk_errors_named(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -82,7 +77,7 @@ def fetch_imagenette(
         if not archive.exists():
             _download(url, part, on_bytes)
             part.rename(archive)
-        if _digest(archive, algorithm) != checksum:
+        if _md5(archive) != checksum:
             archive.unlink()
             raise UserError(
                 f"url={url!r}: the file does not have the checksum {checksum} and was deleted: "
@@ -97,8 +92,8 @@ def fetch_imagenette(
     return root / stem
 
 
-def _digest(file: Path, algorithm: str) -> str:
-    digest = hashlib.new(algorithm, usedforsecurity=False)
+def _md5(file: Path) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
     with file.open("rb") as stream:
         while block := stream.read(1 << 20):
             digest.update(block)

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from http.client import HTTPException
@@ -89,8 +88,6 @@ _DMI_WORDS = {
     "KVM": "kvm",
     "QEMU": "qemu",
 }
-#: systemd-detect-virt's words that differ from ours.
-_SYSTEMD_WORDS = {"microsoft": "hyperv", "oracle": "virtualbox", "amazon": "kvm", "google": "kvm"}
 
 
 def virtualization(root: Path = ROOT) -> str:
@@ -107,7 +104,7 @@ def virtualization(root: Path = ROOT) -> str:
     if "microsoft" in release:
         return "wsl2" if "standard" in release or "wsl2" in release else "wsl1"
     fields = read_dmi(root)
-    if known := value_or_none(lambda: _from_systemd(root)) or _from_dmi(fields):
+    if known := _from_dmi(fields):
         return known
     processor = text_of(root / "proc/cpuinfo").split()
     if "hypervisor" in processor:
@@ -115,12 +112,6 @@ def virtualization(root: Path = ROOT) -> str:
     if fields or "flags" in processor:  # Arm's processors do not say
         return "none"
     raise UnknownFactError("neither the processor nor the firmware shows a hypervisor")
-
-
-def _from_systemd(root: Path) -> str:
-    program = shutil.which("systemd-detect-virt", path=str(root / "usr/bin"))
-    word = output_of(program or "", "--vm", accepted_codes=(0, 1))  # 1: it found none
-    return _SYSTEMD_WORDS.get(word, word)
 
 
 def _from_dmi(fields: Mapping[str, str]) -> str | None:

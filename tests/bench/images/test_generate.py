@@ -112,7 +112,7 @@ def test_other_peoples_folders_and_other_settings_are_left_alone(photos, tmp_pat
     (tmp_path / "work" / "thesis.tex").write_text("years of work")
     assert "something else" in refused(tmp_path / "work")
     assert "something else" in refused(tmp_path / "work" / "thesis.tex")
-    assert "part of the path is a file" in refused(tmp_path / "work" / "thesis.tex" / "out")
+    assert "Not a directory" in refused(tmp_path / "work" / "thesis.tex" / "out")
     assert [file.name for file in (tmp_path / "work").iterdir()] == ["thesis.tex"]
     before = contents(photos)
     assert "seed=0, not seed=1" in refused(photos, seed=1)

@@ -1,5 +1,4 @@
 import hashlib
-import os
 import platform
 from collections import namedtuple
 
@@ -83,24 +82,6 @@ def test_hypervisors_leave_signs(tree, files, hypervisor):
     if not files:
         with pytest.raises(UnknownFactError, match="neither the processor nor the firmware"):
             virtualization(tree({"proc/cpuinfo": "Features : fp asimd\n"}))  # Arm's do not say
-
-
-@pytest.mark.skipif(os.name == "nt", reason="a shell script stands in for the program")
-@pytest.mark.parametrize(
-    ("script", "hypervisor"),
-    [
-        ("echo kvm", "kvm"),
-        ("echo microsoft", "hyperv"),
-        ("echo oracle", "virtualbox"),
-        ("echo none; exit 1", "none"),
-        ("echo broken >&2; exit 3", "unidentified"),
-    ],
-)
-def test_systemd_is_asked_where_it_is(tree, script, hypervisor):
-    signs = {**BARE, "proc/cpuinfo": "flags : fpu hypervisor\n"}
-    root = tree({**signs, "usr/bin/systemd-detect-virt": f"#!/bin/sh\n{script}\n"})
-    (root / "usr/bin/systemd-detect-virt").chmod(0o755)
-    assert virtualization(root) == hypervisor
 
 
 def test_the_innermost_mount_holds_the_folder(tmp_path, monkeypatch):
