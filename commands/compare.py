@@ -71,9 +71,6 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
     b: str | None = argument(required=False)
     aa: bool = option("the noise floor of A alone: the smallest change that its repeats can show")
     threshold: Share = option("share by which B must differ to count as faster or slower", 0.02)
-    correction: Literal["holm", "bh", "none"] = option(
-        "of p-values for the number of configurations; bh is Benjamini and Hochberg's", "holm"
-    )
     least_of_roof: Share | None = option(
         "end with 1 where a configuration of B, or of A without B, is below this share of its "
         "roof; with 2 where a share is not known",
@@ -114,12 +111,7 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
         pairing = pair_runs(a, b, metric.name)
         both_name_machines = all(map(_MACHINE.search, (self.a, self.b)))
         meant: set[Across] = {*self.across, *(("machine",) if both_name_machines else ())}
-        found = comparable(
-            compare_pairs(
-                pairing.pairs, metric, threshold=self.threshold, correction=self.correction
-            ),
-            meant,
-        )
+        found = comparable(compare_pairs(pairing.pairs, metric, threshold=self.threshold), meant)
         gate, below = judge_gate(found, pairing, frozenset(self.fail_on)), self._below_roof(b)
         table, machines = (
             comparison_table(found, pairing),
@@ -176,7 +168,7 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
         if prices:
             raise UserError("aa: the noise floor has no cost; leave out --price and --prices")
         metric, (runs,) = self.read(self.a)
-        floor = noise_floor(runs, metric, threshold=self.threshold, correction=self.correction)
+        floor = noise_floor(runs, metric, threshold=self.threshold)
         return Result([noise_table(floor), *noise_sentences(floor)], floor)
 
 

@@ -21,9 +21,9 @@ from analysis.comparison.pairs import Pairing
 from analysis.runs.frame import Row, ratio_row
 from analysis.runs.groups import Group, group_runs, sample_of
 from analysis.runs.run import Run
-from analysis.statistics import CORRECTIONS, RatioEstimate, estimate_ratio
+from analysis.statistics import RatioEstimate, estimate_ratio
 from analysis.statistics.ratios import deciding_repeats
-from analysis.statistics.repeats import LEVEL, Repeats
+from analysis.statistics.repeats import LEVEL, Repeats, holm
 from analysis.words import counted, interval, percent
 from bench.config import THROUGHPUT, rate_metric
 from bench.errors import Unknown, UserError
@@ -143,21 +143,16 @@ class Comparison:
 
 
 def compare_pairs(
-    pairs: Sequence[tuple[Group, Group]],
-    metric: ComparedMetric,
-    *,
-    threshold: float = 0.02,
-    correction: str = "holm",
+    pairs: Sequence[tuple[Group, Group]], metric: ComparedMetric, *, threshold: float = 0.02
 ) -> list[Comparison]:
     """Judge every pair (A, B): a change of less than `threshold` (a share) is of no consequence.
 
-    Raises `UserError` for a negative threshold and for a correction other than holm, bh and none.
+    p-values are corrected for the number of pairs (Holm). Raises `UserError` for a negative
+    threshold.
     """
     if not threshold >= 0:
         raise UserError(f"threshold={threshold}: give a share of at least 0, such as 0.02")
-    if correction not in CORRECTIONS:
-        raise UserError(f"correction={correction!r}: give one of {', '.join(CORRECTIONS)}")
-    limit, correct, alpha = 1 + threshold, CORRECTIONS[correction], 1 - LEVEL
+    limit, alpha = 1 + threshold, 1 - LEVEL
     repeats = [(a.repeats(metric.name), b.repeats(metric.name)) for a, b in pairs]
     estimates = [estimate_ratio(b, a) for a, b in repeats]
     tests = [  # one-sided p-values of: B is not more, not less, not within the threshold
@@ -169,10 +164,9 @@ def compare_pairs(
         for one in estimates
         if one.error
     ]
-    different = correct([min(1.0, 2 * min(more, less)) for more, less, _ in tests])
-    same = correct([min(1.0, 2 * outside) for _, _, outside in tests])
+    different = holm([min(1.0, 2 * min(more, less)) for more, less, _ in tests])
+    same = holm([min(1.0, 2 * outside) for _, _, outside in tests])
     corrected = iter(zip(tests, different, same, strict=True))
-    among = 1 if correction == "none" else len(tests)
     found = []
     for pair, of_both, estimate in zip(pairs, repeats, estimates, strict=True):
         p_different, judgement = None, _UNDECIDED
@@ -192,7 +186,7 @@ def compare_pairs(
                 because = f"the interval ({span}) leaves open whether the change passes {margin}"
                 if 2 * min(p) <= alpha:
                     because = f"{span} alone would decide, but not among so many configurations"
-                more = _what_would_decide(estimate, of_both, alpha / (2 * among), limit)
+                more = _what_would_decide(estimate, of_both, alpha / (2 * len(tests)), limit)
                 because += f"; {more} would decide"
         found.append(Comparison(*pair, metric, estimate, p_different, judgement, because))
     return found

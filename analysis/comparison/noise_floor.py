@@ -33,11 +33,7 @@ _FEWEST_TO_HALVE = 4
 
 
 def noise_floor(
-    runs: Sequence[Run],
-    metric: ComparedMetric,
-    *,
-    threshold: float = 0.02,
-    correction: str = "holm",
+    runs: Sequence[Run], metric: ComparedMetric, *, threshold: float = 0.02
 ) -> dict[str, Any]:
     """Return how much the repeats of `runs` scatter and which changes that leaves to be found.
 
@@ -62,7 +58,6 @@ def noise_floor(
             f"none of {counted(len(groups), 'configuration')} has two repeats with a "
             f"{metric.name}: measure five of each, with --repeats 5"
         )
-    among = 1 if correction == "none" else len(groups)
     halved = [group for group in scattered if len(group.runs) >= _FEWEST_TO_HALVE]
     halvings = HALVINGS if halved else 0
     rng = np.random.default_rng(0)
@@ -74,7 +69,7 @@ def noise_floor(
             middle, order = len(group.runs) // 2, rng.permutation(len(group.runs))
             runs_of = [group.runs[index] for index in order]
             pairs.append((Group(tuple(runs_of[:middle])), Group(tuple(runs_of[middle:]))))
-        found = compare_pairs(pairs, metric, threshold=threshold, correction=correction)
+        found = compare_pairs(pairs, metric, threshold=threshold)
         judged = [one.judgement for one in found]
         called.update(
             group.names
@@ -85,7 +80,7 @@ def noise_floor(
 
     def row(env: str, label: str, members: Sequence[Group]) -> Row:
         own = [repeats[group.names] for group in members]
-        return {"env": env, "configuration": label, **_scatter(own, threshold, among)}
+        return {"env": env, "configuration": label, **_scatter(own, threshold, len(groups))}
 
     configurations = []
     for group in scattered:

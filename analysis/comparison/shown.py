@@ -50,7 +50,6 @@ def compare(
     *,
     metric: str | None = None,
     threshold: float = 0.02,
-    correction: str = "holm",
     across: Collection[Across] = (),
 ) -> pd.DataFrame:
     """Compare the runs of B with those of A as `mlproject compare` does: a row per configuration.
@@ -58,8 +57,8 @@ def compare(
     `a` and `b` are what the command takes (`campaign=before`, `env=lab`, run ids, a filter of
     MLflow's), or runs such as `pull_records(campaign="before").runs()`. `metric` is a metric's name
     in MLflow, by default that of the runs' own rate; `threshold` the share by which B must differ
-    to count as faster or slower; `correction` (holm, bh or none) is of the p-values for the number
-    of configurations; `across` are differences of the sides that are meant (machine, versions).
+    to count as faster or slower; `across` are differences of the sides that are meant (machine,
+    versions).
 
     Columns are those of the command's CSV: `configuration`; the settings that distinguish A from B
     (`a_threads`, `b_threads`); `also_differs`, other settings; the geometric means over the
@@ -82,9 +81,7 @@ def compare(
         sides = one, other
     chosen = compared_metric(metric, (*sides[0], *sides[1]))
     pairing = pair_runs(*sides, chosen.name)
-    found = comparable(
-        compare_pairs(pairing.pairs, chosen, threshold=threshold, correction=correction), across
-    )
+    found = comparable(compare_pairs(pairing.pairs, chosen, threshold=threshold), across)
     table = comparison_table(found, pairing, whole=True)
     settings = both_sides("env arch precision", "sample", ("a_", "b_"), ("A", "B"))
     table = replace(table, columns=(*table.columns, *settings, *columns("batch_size")))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import NamedTuple
@@ -168,18 +168,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(p_values) - rank) * value))
         adjusted[index] = highest
     return adjusted
-
-
-def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
-    """Return p-values that keep the expected share of false findings under the level (1995)."""
-    from scipy import stats
-
-    return list(stats.false_discovery_control(list(p_values)))
-
-
-#: By name; p-values are raised so that chance alone does not find an effect among many.
-CORRECTIONS: Mapping[str, Callable[[Sequence[float]], list[float]]] = {
-    "holm": holm,
-    "bh": benjamini_hochberg,
-    "none": list,
-}

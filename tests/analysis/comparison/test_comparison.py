@@ -3,7 +3,7 @@
 import factories as make
 import numpy as np
 import pytest
-from observed import LONG, observation, repeated
+from observed import observation, repeated
 
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
 from analysis.comparison.shown import comparison_table, covered, in_doubt
@@ -224,9 +224,8 @@ def test_what_has_no_scatter_decides_nothing_and_says_why(count, rate, because):
     assert found.word == "slower"
 
 
-@pytest.mark.parametrize("correction", ["holm", LONG("bh")])
 @pytest.mark.slow
-def test_among_many_configurations_chance_finds_nothing(correction):
+def test_among_many_configurations_chance_finds_nothing():
     """Of 40 families of 25 configurations without an effect at most 5 % may hold a finding."""
     rng = np.random.default_rng(22)
     families = 0
@@ -239,7 +238,7 @@ def test_among_many_configurations_chance_finds_nothing(correction):
                 repeated("b", rates[1], batch_size=batch),
                 THROUGHPUT.name,
             ).pairs
-        found = compare_pairs(pairs, THROUGHPUT, threshold=1e-9, correction=correction)
+        found = compare_pairs(pairs, THROUGHPUT, threshold=1e-9)
         families += any(one.judgement in ("better", "worse") for one in found)
     assert families / 200 <= 0.05
 
@@ -248,7 +247,7 @@ def test_a_verdict_that_many_configurations_take_away_says_so():
     wobble = np.exp([-0.012, 0.0, 0.012])
     a = [r for n in range(20) for r in repeated(f"a{n}", 100 * wobble, batch_size=n)]
     b = [r for n in range(20) for r in repeated(f"b{n}", 106 * wobble, batch_size=n)]
-    assert compare(a, b, correction="none")[0].word == "faster"
+    assert compare(a[:3], b[:3])[0].word == "faster"
     found = compare(a, b)[0]
     assert found.word == "undecided"
     assert "not among so many configurations" in found.because
