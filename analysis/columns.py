@@ -138,7 +138,7 @@ def _amount(value: float, currency: str, *_: object) -> str:
 _DECLARED = (
     # what ran where
     _text("run", wraps_em=9),
-    *_each(_text, "runs precision outcome verdict note source kind zone"),
+    *_each(_text, "runs precision outcome verdict note source kind"),
     *_each(_whole, "repeat repeats devices configurations"),
     _whole("common_batch_sizes: configurations"),
     _whole("number", "no."),

@@ -8,13 +8,10 @@ configurations that crashed or are missing.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
-
-from scipy import special
 
 from analysis.columns import metric_columns
 from analysis.comparison.pairs import Pairing
@@ -171,7 +168,7 @@ def compare_pairs(
     for pair, of_both, estimate in zip(pairs, repeats, estimates, strict=True):
         p_different, judgement = None, _UNDECIDED
         if not estimate.error:
-            because = _why_unknown(estimate, estimate.error.reason, of_both, limit)
+            because = estimate.error.reason
         else:
             p, p_different, p_same = next(corrected)
             span = f"{interval(*estimate.interval)} times" if estimate.interval else ""
@@ -254,18 +251,6 @@ def _what_would_decide(
     number = deciding_repeats(*repeats, limit, alpha)
     about = number.reason if isinstance(number, Unknown) else f"about {number}"
     return f"{about} repeats on each side"
-
-
-def _why_unknown(
-    estimate: RatioEstimate, reason: str, repeats: tuple[Repeats, Repeats], limit: float
-) -> str:
-    """Sides without a known scatter decide nothing; say what they show."""
-    excess = abs(math.log(estimate.ratio)) - math.log(limit)
-    if excess <= 0:
-        return reason
-    quantile = float(special.ndtri((1 + LEVEL) / 2))
-    most = excess / quantile / math.sqrt(sum(1 / one.count for one in repeats))
-    return f"{reason}; would hold for repeats that scatter by less than {percent(most)}"
 
 
 #: What a gate can fail on. `slower` is every value that is worse, whatever the metric.

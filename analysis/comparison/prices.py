@@ -22,10 +22,10 @@ from analysis.words import three_digits, whole_number
 from bench.errors import Unknown, UserError
 
 _PRICES = ("price_per_h", "spot_price_per_h")
-_COLUMNS = ("machine", "zone", *_PRICES, "currency", "date", "source")
+_COLUMNS = ("machine", *_PRICES, "currency", "date", "source")
 _OPTION = re.compile(
     r"(?P<machine>.*\S)\s*=\s*(?P<per_h>[^\sA-Za-z/]+|[A-Za-z]+)\s*(?P<currency>[A-Za-z]{3})?"
-    r"\s*/\s*h(\s+(?P<after>[A-Za-z]{3}))?(?P<spot>\s+spot)?(\s+(?P<date>\S+))?",
+    r"\s*/\s*h(?P<spot>\s+spot)?(\s+(?P<date>\S+))?",
     re.IGNORECASE,
 )
 _BY_OPTION = "given by --price"
@@ -44,9 +44,9 @@ def _date(text: str) -> dt.date | None:
 class Price(BaseModel):
     """What an hour of a whole machine costs, in `currency`, however much of it a run uses.
 
-    `machine` is the machine's label, its cloud machine type or its device; `zone` what the name of
-    the zone starts with, any if empty. `spot` is of a machine that may be taken away. `date` is
-    None where an option did not give it. What a wrong value should be is its description.
+    `machine` is the machine's label, its cloud machine type or its device. `spot` is of a machine
+    that may be taken away. `date` is None where an option did not give it. What a wrong value
+    should be is its description.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
@@ -59,7 +59,6 @@ class Price(BaseModel):
         description="no day up to today, written as 2026-11-01"
     )
     source: str = Field(min_length=1, description="no source of a price")
-    zone: str = ""
 
     def __str__(self) -> str:
         """The price with its date and its source."""
@@ -98,18 +97,13 @@ class Prices:
         """Return what a million samples cost by a group's rate, or why that is not known.
 
         Price per hour x machines / 3600 / (samples/s) x 10^6. A machine's label goes before its
-        type, and that before its device; of several rows the one of the nearest zone, then the
-        newest.
+        type, and that before its device; of several rows the newest.
         """
-        record = group.first.record
-        environment = record.environment if record else None
-        zone = ((environment.cloud_zone if environment else None) or "").casefold()
         machines = whole_number(group.first.settings.get("nodes")) or 1
-        rate = group.samples_per_s / machines
-        return self.cost_at(_names(group.first), rate, zone=zone, spot=spot)
+        return self.cost_at(_names(group.first), group.samples_per_s / machines, spot=spot)
 
     def cost_at(
-        self, names: Sequence[str], samples_per_s: float, *, zone: str = "", spot: bool = False
+        self, names: Sequence[str], samples_per_s: float, *, spot: bool = False
     ) -> Cost | Unknown:
         """Return what a million samples cost on a machine of these names, the first one's first."""
         if not self:
@@ -118,15 +112,10 @@ class Prices:
 
         def rank(one: Price) -> tuple[object, ...]:
             name = -folded.index(_folded(one.machine))
-            return one.source == _BY_OPTION, name, len(one.zone), one.date or dt.date.max
+            return one.source == _BY_OPTION, name, one.date or dt.date.max
 
-        fitting = (
-            one
-            for one in self.known
-            if one.spot == spot
-            and _folded(one.machine) in folded
-            and zone.startswith(one.zone.casefold())
-        )
+        priced = [one for one in self.known if one.spot == spot]
+        fitting = (one for one in priced if _folded(one.machine) in folded)
         price = max(fitting, key=rank, default=None)
         if price is None:
             kind = "spot price" if spot else "price"
@@ -171,9 +160,8 @@ def gather_prices(options: Sequence[str], table: Path | None) -> Prices:
     """Return the prices of `--price` options and of a CSV file; an option goes before the file.
 
     The file's columns: `machine` (machine type, label or device), `price_per_h` and
-    `spot_price_per_h` (one may be empty or absent), `currency`, `date`, `source`, and `zone` if it
-    matters. Raises `UserError` for what is not a price, with the line of the file, and for two of
-    one machine.
+    `spot_price_per_h` (one may be empty or absent), `currency`, `date` and `source`. Raises
+    `UserError` for what is not a price, with the line of the file, and for two of one machine.
     """
     found: list[Price] = []
     for text in options:
@@ -191,9 +179,9 @@ def _of_option(text: str) -> Iterator[Price]:
     match = _OPTION.fullmatch(text.strip())
     if match is None:
         raise ValueError("no price per hour of a machine")
-    currency = match["currency"] or match["after"] or "USD"
-    row = {"machine": match["machine"], "currency": currency, "date": match["date"] or ""}
-    return _of_row({**row, "source": _BY_OPTION, _PRICES[bool(match["spot"])]: match["per_h"]})
+    row = {"machine": match["machine"], "currency": match["currency"] or "USD"}
+    row |= {"date": match["date"] or "", "source": _BY_OPTION}
+    return _of_row({**row, _PRICES[bool(match["spot"])]: match["per_h"]})
 
 
 def _read(path: Path) -> list[Price]:
@@ -204,8 +192,7 @@ def _read(path: Path) -> list[Price]:
             yield one.model_copy(update={"source": f"{one.source} ({path.name})"})
 
     def key(one: Price) -> dict[Hashable, str]:
-        key = (_folded(one.machine), one.zone.casefold(), one.spot, one.date)
-        return {key: f"{one.machine!r} of this date"}
+        return {(_folded(one.machine), one.spot, one.date): f"{one.machine!r} of this date"}
 
     return read_rows(path, f"prices={str(path)!r}", _COLUMNS, dated, key)
 

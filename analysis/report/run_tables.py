@@ -124,7 +124,7 @@ _TABLES = {
     # of machines
     "prices": (
         "Prices of machines, given for this report",
-        "env price kind price_date zone price_source",
+        "env price kind price_date price_source",
     ),
     "speed-ups": (
         "How many times as fast one machine is as another, at the same configurations",
@@ -333,7 +333,6 @@ def _prices(pairs: Sequence[MachinePair]) -> list[Row]:
             "env": label,
             **price.row,
             "kind": "spot" if price.spot else "on demand",
-            "zone": price.zone or None,
         }
         for label, price in sorted(found, key=lambda one: (one[0], one[1].spot, f"{one[1]}"))
     ]

@@ -204,19 +204,14 @@ def test_less_is_better_where_it_is(metric, theirs, judgement, word):
 
 SINGLE = "one run on each side: repeat-to-repeat variance unknown"
 SUMMED = "repeats summed up without their scatter: repeat-to-repeat variance unknown"
-HOLDS = "would hold for repeats that scatter by less than"
 
 
 @pytest.mark.parametrize(
-    ("count", "rate", "because"),
-    [  # ln 2 - ln 1.02 = 0.673 over 1.96 sqrt(2) is 24 %
-        (1, 200, f"{SINGLE}; {HOLDS} 24 %"),
-        (1, 101, SINGLE),
-        (3, 90, f"{SUMMED}; {HOLDS} 5.3 %"),
-    ],
+    ("count", "because"),
+    [(1, SINGLE), (3, SUMMED)],
 )
-def test_what_has_no_scatter_decides_nothing_and_says_why(count, rate, because):
-    b = [observation("b", rate, count=count)]
+def test_what_has_no_scatter_decides_nothing_and_says_why(count, because):
+    b = [observation("b", 200, count=count)]
     (found,) = compare([observation("a", 100, count=count)], b)
     assert (found.word, found.p_different, found.because) == ("undecided", None, because)
     # one new run against a repeated baseline can be judged

@@ -106,7 +106,7 @@ def test_an_option_is_read_and_the_cost_follows_by_hand():
     [
         *((option, "no price per hour") for option in ("gcp-l4", "gcp-l4=0.72", "=0.72/h")),
         *((f"gcp-l4={one}/h", f"'{one}' is no positive") for one in ("cheap", "0", "inf", "nan")),
-        ("gcp-l4=1/h usd", "'usd' is no three capital letters"),
+        ("gcp-l4=1 usd/h", "'usd' is no three capital letters"),
         ("gcp-l4=1/h 2026-13-01", "'2026-13-01' is no day up to today, written as 2026-11-01"),
         ("gcp-l4=1/h 2926-11-24", "'2926-11-24' is no day up to today"),
         ("gcp-l4=1 USD/h EUR 1", "no price per hour|'EUR 1'|'1' is no day"),
@@ -121,11 +121,10 @@ def test_what_is_no_price_is_refused_with_an_example(options, why):
     assert ("write --price gcp-l4=0.71/h" in str(refusal.value)) == (len(two) == 1)
 
 
-TABLE = """machine,zone,price_per_h,spot_price_per_h,currency,date,source
-g2-standard-4,,0.71,0.28,USD,2026-09-01,list of prices
-g2-standard-4,europe-west4,0.75,,USD,2026-08-01,older list
-g2-standard-4,europe-west4,0.78,,USD,2026-09-01,list of prices
-Example CPU,,0.05,,EUR,2026-11-01,"power, by a meter"
+TABLE = """machine,price_per_h,spot_price_per_h,currency,date,source
+g2-standard-4,0.71,0.28,USD,2026-09-01,list of prices
+g2-standard-4,0.75,,USD,2026-08-01,older list
+Example CPU,0.05,,EUR,2026-11-01,"power, by a meter"
 """
 
 
@@ -136,25 +135,20 @@ def table(tmp_path):
     return path
 
 
-def test_a_table_is_keyed_by_machine_type_and_zone_else_device(table):
+def test_a_table_is_keyed_by_machine_type_else_device(table):
     known = prices(table=table)
 
-    def cost(known=known, spot=False, **where):
-        environment = make.environment(
-            cloud_provider="gcp",
-            **{"cloud_machine_type": "g2-standard-4", "cloud_zone": "europe-west4-a", **where},
-        )
+    def cost(known=known, spot=False, machine_type="g2-standard-4"):
+        environment = make.environment(cloud_provider="gcp", cloud_machine_type=machine_type)
         runs = place_runs([make.run_record(environment=environment)], [])
         return known.cost(Group(tuple(runs)), spot=spot)
 
-    elsewhere = {"cloud_machine_type": None}
-    assert cost().price.per_h == 0.78  # of its zone, and of two the newer
-    assert cost(cloud_zone="us-central1-a").price.per_h == 0.71
+    assert cost().price.per_h == 0.71  # the newer of two
     assert cost(spot=True).price.per_h == 0.28
-    assert cost(**elsewhere).price.currency == "EUR"
+    assert cost(machine_type=None).price.currency == "EUR"
     reason = "no spot price was given for its label, machine type or device"
-    assert cost(spot=True, **elsewhere) == Unknown(reason)
-    assert f"{cost().price}" == "0.78 USD/h, of 2026-09-01, list of prices (prices.csv)"
+    assert cost(spot=True, machine_type=None) == Unknown(reason)
+    assert f"{cost().price}" == "0.71 USD/h, of 2026-09-01, list of prices (prices.csv)"
     by_option = prices("lab=2/h", table=table)
     assert cost(by_option).price.per_h == 2  # goes before the table
 
@@ -167,14 +161,10 @@ def test_a_table_is_keyed_by_machine_type_and_zone_else_device(table):
         ("0.71", "free", "line 2: 'free' is no positive number"),
         ("2026-09-01", "1.9.2026", "line 2: '1.9.2026' is no day up to today"),
         ("price_per_h,", "price,", "line 2: unknown column 'price'"),
-        ("2026-08-01,older", "2026-09-01,older", "line 4: .* is in line 3 too"),
+        ("2026-08-01,older", "2026-09-01,older", "line 3: .* is in line 2 too"),
         (",USD,", ",US$,", r"line 2: 'US\$' is no three capital letters"),
         ("list of prices\n", "list, of prices\n", "line 2: unknown column"),
-        (
-            TABLE[TABLE.index("\n") + 1 :],
-            "",
-            "line 1: no row follows: the columns are machine,zone",
-        ),
+        (TABLE[TABLE.index("\n") + 1 :], "", "line 1: no row follows: the columns are machine,pr"),
         ("machine", "\udcff", "cannot be read as UTF-8"),
     ],
 )
