@@ -196,7 +196,7 @@ class Tune(Configured, Tracked, Answering):
 def tune_result(found: TuneResult, place: Place) -> Result:
     """Return the best command line, what each knob gave, and what to know besides."""
     from analysis import tuning
-    from analysis.figures.ratios import tuning_charts
+    from analysis.figures.ratios import tuning_chart
 
     facts = tuning.tuning_facts(found, place)
     tables = list(tuning.tuning_tables(found, facts))
@@ -208,7 +208,7 @@ def tune_result(found: TuneResult, place: Place) -> Result:
         ],
         facts,
         tables,
-        partial(tuning_charts, found),
+        lambda: {"tuning": tuning_chart(found)},
         tuning.tuning_markdown(found, place),
     )
 

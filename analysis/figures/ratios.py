@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -22,9 +22,9 @@ from analysis.figures.chart import (
 )
 from analysis.figures.configurations import SIZE_PT, group_hover, row_chart
 from analysis.runs.frame import Row
-from analysis.words import percent, three_digits
+from analysis.words import percent
 from bench.config import rate_unit
-from campaigns.tune.result import Interval, Trial, TuneResult
+from campaigns.tune.result import Interval, TuneResult
 
 #: A shape and a colour for each judgement, so that either alone is enough.
 _JUDGED: Mapping[Judgement, tuple[str, str]] = {
@@ -32,15 +32,6 @@ _JUDGED: Mapping[Judgement, tuple[str, str]] = {
     "worse": ("triangle-down", "#D55E00"),
     "tie": ("square", "#555555"),
     "undecided": ("circle", "#999999"),
-}
-#: The same for each kind of trial of a tuning.
-_TRIALS: Mapping[str, tuple[str, str]] = {
-    "the fastest so far": ("circle", "#777777"),
-    "another value": ("triangle-up", "#0072B2"),
-    "tuned": ("square", "#009E73"),
-    "start": ("diamond", "#000000"),
-    "tuned, one knob put back": ("triangle-down", "#CC79A7"),
-    "no result": ("x-thin-open", "#D55E00"),
 }
 #: Comparisons and shared configurations of one figure.
 _MAX_COMPARISONS, _MAX_SHARED = 60, 40
@@ -180,13 +171,8 @@ def _shared_row(pair: MachinePair, row: Row, colours: Mapping[str, str]) -> Rati
     return RatioRow(name, row["ratio"], ends, model_key(b, colours), words, block=row["series"])
 
 
-def tuning_charts(result: TuneResult) -> dict[str, Chart]:
-    """Return by file name what each knob gave, and the samples/s of every trial."""
-    return {"tuning": _gains_chart(result), "tuning-trials": _trials_chart(result)}
-
-
-def _gains_chart(result: TuneResult) -> Chart:
-    """What fresh runs confirmed; before that what the search saw, which is quoted as no gain."""
+def tuning_chart(result: TuneResult) -> Chart:
+    """Return what each knob gave by fresh runs; without any what the search saw, no gain."""
     title, what = "What each knob gave, from fresh runs", "tuned over put back (95 % interval"
     fresh = (*([result.confirmed] if result.confirmed else []), *result.ablation)
     rows = [
@@ -207,51 +193,3 @@ def _gain_row(name: str, found: Interval, gain: bool = False) -> RatioRow:
     look = key("", "#0072B2" if gain else "#777777", "circle", filled=gain)
     words = hover(name, ratios, "ratio ratio_interval")
     return RatioRow(name, found.ratio, (found.low, found.high), look, words)
-
-
-def _trials_chart(result: TuneResult) -> Chart:
-    rows: dict[str, Iterable[int]] = {
-        f"{one.name}{' (adopted)' if one.decision == 'adopted' else ''}": one.trials
-        for one in result.comparisons
-        if one.trials
-    }
-    if fresh := tuple(one.number for one in result.trials if one.stage == "confirmation"):
-        rows["confirmation"] = fresh
-    trials = {one.number: one for one in result.trials}
-    if alone := trials.keys() - {number for numbers in rows.values() for number in numbers}:
-        rows = {"not compared": sorted(alone), **rows}
-    rates = [one.samples_per_s for one in result.trials if one.samples_per_s is not None]
-    # Markers are compared by their distance: the axis need not begin at 0.
-    least, unit = 0.95 * min(rates, default=0.0), rate_unit(result.sample)
-    looks = {kind: key(kind, look[1], look[0], size_pt=SIZE_PT) for kind, look in _TRIALS.items()}
-    series = []
-    for y, numbers in enumerate(rows.values()):
-        for number in numbers:
-            rate = trials[number].samples_per_s
-            words = "no result" if rate is None else f"{three_digits(rate)} {unit}"
-            look = replace(looks[_kind(trials[number], result)], ys=(y,))
-            at, said = least if rate is None else rate, f"trial {number}\n{words}"
-            series.append(replace(look, xs=(at,), hover=(said,)))
-    drawn = {one.group for one in series}
-    return row_chart(
-        list(rows),
-        series,
-        Axis(label=unit.capitalize(), limits=(0.99 * least, 1.03 * max(rates, default=1.0))),
-        legend=[entry for kind, entry in looks.items() if kind in drawn],
-        title="Every trial",
-        empty="nothing was tried",
-    )
-
-
-def _kind(trial: Trial, result: TuneResult) -> str:
-    if trial.samples_per_s is None:
-        return "no result"
-    if trial.stage == "search":
-        kept = any(
-            trial.number in one.trials and one.incumbent.config_id == trial.config_id
-            for one in result.comparisons
-        )
-        return "the fastest so far" if kept else "another value"
-    if trial.config_id == result.start.config_id:
-        return "start"
-    return "tuned" if trial.config_id == result.best.config_id else "tuned, one knob put back"
