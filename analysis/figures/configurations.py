@@ -11,8 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from analysis.figures.chart import (
     KEY_GREY,
     Axis,
@@ -26,11 +24,10 @@ from analysis.figures.chart import (
     model_legend,
     rule,
 )
-from analysis.prediction import PredictedCurve
 from analysis.runs.frame import Row, group_row, point_row
 from analysis.runs.groups import Group, batch_curves, fastest
 from analysis.runs.run import TOKENS_PER_S, Run
-from analysis.words import percent, three_digits
+from analysis.words import three_digits
 from bench.config import common_sample, rate_column, rate_unit
 
 #: Rows that a page holds.
@@ -360,32 +357,3 @@ def _height_axis(label: str, curves: Iterable[Curve], logarithmic: bool) -> Axis
     if not logarithmic:
         return Axis(label=label, limits=(0.0, 1.12 * max([*values, 1e-9])))
     return _log_axis(label, [value for value in values if value > 0], margin=1.4)
-
-
-def prediction_panel(curve: PredictedCurve, label: str, colour: str = "#0072B2") -> Panel:
-    """Return measured batch sizes, the model between them and its 95 % interval."""
-    groups, rate = curve.measured, rate_column(curve.measured[0].sample)
-    sizes = tuple(one.batch_size or 0 for one in groups)
-    rates = tuple(one.samples_per_s for one in groups)
-    between = np.unique(np.geomspace(min(sizes), max(sizes), 60).round())
-    batches = tuple(int(batch) for batch in between)
-    values = tuple(map(curve.model.samples_per_s, batches))
-    lows, highs = zip(*map(curve.interval, batches), strict=True)
-    words = (
-        hover(f"{label} batch {batch}, predicted", {rate: value, f"{rate}_low": low,
-              f"{rate}_high": high}, "rate rate_interval", groups[0].sample)
-        for batch, value, low, high in zip(batches, values, lows, highs, strict=True)
-    )  # fmt: skip
-    model, measured = key("model", "#222222", line_pt=1.1), key("measured", colour, "circle")
-    hovers = tuple(map(group_hover, groups))
-    return Panel(
-        x=_batch_axis(groups),
-        y=Axis(label=groups[0].first.rate_unit.capitalize(), limits=(0.0, 1.5 * max(rates))),
-        series=(
-            replace(model, xs=batches, ys=values, hover=tuple(words)),
-            replace(measured, xs=sizes, ys=rates, hover=hovers),
-        ),
-        bands=(Band(batches, lows, highs, "#999999", "95 % interval"),),
-        title=f"{label}: held out, missed by {percent(curve.held_out_error)}",
-        legend=(measured, model),
-    )

@@ -32,7 +32,6 @@ from analysis.figures.configurations import (
     modelled_memory_gb,
     models_chart,
     peak_memory_gb,
-    prediction_panel,
     real_synthetic_chart,
     spans_widely,
     throughput,
@@ -43,7 +42,7 @@ from analysis.figures.ratios import speed_up_charts
 from analysis.figures.times import account_chart, distributions_chart, trace_panel, traced_runs
 from analysis.findings.bottlenecks import synthetic_pairs
 from analysis.report.folder import file_names
-from analysis.report.run_tables import pooled_scatters, predicted_curves
+from analysis.report.run_tables import pooled_scatters
 from analysis.runs.groups import group_runs, names_of, newest_accounts, sample_of
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import Run
@@ -112,8 +111,6 @@ _OVER_BATCHES = {
         [peak_memory_gb, modelled_memory_gb],
     ),
 }
-#: Panels of one figure; further models go to the next.
-_PANELS = 8
 _Shown = TypeVar("_Shown")
 
 
@@ -262,7 +259,6 @@ def run_figures(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[Rep
     for pairs, name, title in _by_sample(synthetic_pairs(groups), lambda one: one[0].sample, *data):
         chart, both = real_synthetic_chart(pairs, colours), chain.from_iterable(pairs)
         yield ReportFigure(name, title, _DATA_CAPTION, chart, names_of(both))
-    yield from _predictions(runs, colours)
 
 
 def _of_batches(
@@ -328,23 +324,3 @@ def _iterations(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[Rep
         panel_chart(panels),
         [run.name for run in shown],
     )
-
-
-def _predictions(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[ReportFigure]:
-    """One figure per machine, and further ones for models that it has no room for."""
-    caption = "Markers are measured; the line is the model, the band a new measurement's 95 %"
-    machines = grouped(predicted_curves(runs), lambda one: one[0].env)
-    for env, found in sorted(machines.items()):
-        title = f"Throughput predicted between batch sizes, {env}"
-        for start in range(0, len(found), _PANELS):
-            part = found[start : start + _PANELS]
-            panels = [
-                prediction_panel(
-                    curve,
-                    f"{group.model_label} {group.precision_label}",
-                    colours.get(group.arch, OTHER_MODELS),
-                )
-                for group, curve in part
-            ]
-            names = [name for _, curve in part for name in curve.runs]
-            yield ReportFigure(f"prediction-{env}", title, caption, panel_chart(panels), names)

@@ -224,7 +224,11 @@ def configuration_tables(runs: Sequence[Run]) -> dict[str, Table]:
         "batch-gains": [row for curve in batch_curves(runs) for row in _gains(curve, rate)],
         "scatter": pooled_scatters(runs),
         "scaling": list(_scaling(runs, rate)),
-        "predictions": [_predicted(*one, noun) for one in predicted_curves(runs)],
+        "predictions": [
+            _predicted(curve[0], fit_curve(curve), noun)
+            for curve in batch_curves(runs)
+            if len(curve.before_cliff) >= FEWEST_SIZES
+        ],
     }
     return tables(_TABLES, found, sample)
 
@@ -263,19 +267,8 @@ def _scaling(runs: Sequence[Run], rate: str) -> Iterator[Row]:
             }
 
 
-def predicted_curves(runs: Sequence[Run]) -> list[tuple[Group, PredictedCurve]]:
-    """Return the model of every curve with three batch sizes or more before any spill.
-
-    The group of its smallest batch stands for its settings.
-    """
-    return [
-        (curve[0], fit_curve(curve))
-        for curve in batch_curves(runs)
-        if len(curve.before_cliff) >= FEWEST_SIZES
-    ]
-
-
 def _predicted(group: Group, curve: PredictedCurve, noun: str) -> Row:
+    """The model of a curve; the group of its smallest batch stands for its settings."""
     each_s = curve.model.per_sample_s
     return group_row(group, f"{noun}s_per_s") | {
         "fixed_ms": 1e3 * curve.model.fixed_s,

@@ -23,13 +23,11 @@ from analysis.figures import (
     single_axes,
 )
 from analysis.figures.chart import panel_chart
-from analysis.figures.configurations import prediction_panel
 from analysis.figures.static import Names, Spot, draw_panel
 from analysis.figures.times import distributions_chart, trace_panel
 from analysis.findings.differences import scatter_rows
-from analysis.prediction import fit_curve
 from analysis.profiles import place_kernels, place_ops
-from analysis.runs.groups import batch_curves, group_runs
+from analysis.runs.groups import group_runs
 
 HOSTILE = '</script><img src=x onerror="alert(1)">$x^2$ %{y} &amp;'
 
@@ -52,9 +50,7 @@ def test_paper_and_page_show_the_same():
         for repeat in (1, 2)
     ]
     groups = group_runs(runs)
-    (curves,) = batch_curves(runs)
     timed = observation("t", times_s=TIMES_S, findings=(DRIFT,), arch=HOSTILE)
-    predicted = prediction_panel(fit_curve(curves), HOSTILE)
     throughput = configurations.curves_of(runs, configurations.throughput)
     for chart in (
         configurations.batch_chart(throughput, "y", colours={}),
@@ -62,7 +58,7 @@ def test_paper_and_page_show_the_same():
         configurations.variability_chart(scatter_rows(runs)),
         configurations.real_synthetic_chart([(groups[0], groups[1])], {}),
         distributions_chart([timed], {}),
-        panel_chart([trace_panel(timed), predicted, predicted]),
+        panel_chart([trace_panel(timed)] * 3),
     ):
         axes, page = drawn(chart)
         assert len(axes) == len(chart.panels)

@@ -278,8 +278,8 @@ def test_a_model_keeps_its_colour_and_the_eighth_shares_grey():
 
 
 def test_no_figure_takes_the_file_of_another(tmp_path):
-    """A second page of machine `lab` and the first of machine `lab-2`."""
-    shown = ("prediction-lab", "prediction-lab", "prediction-lab-2")
+    """A second page of one figure, and a machine whose label ends in its number."""
+    shown = ("gain-lab", "gain-lab", "gain-lab-2")
     figures = [ReportFigure(name, "", "", of.models_chart([], {})) for name in shown]
     files = save_figures({"runs": figures}, tmp_path)["runs"]
     assert len({one.name for one in files}) == len(list(tmp_path.glob("*.png"))) == 3
