@@ -43,7 +43,6 @@ from analysis.runs.points import RooflinePoint
 from analysis.runs.run import Run
 from analysis.words import bytes_rate, flops_rate, three_digits
 from bench.errors import UserError
-from bench.records import Ceiling
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -193,34 +192,25 @@ def plot_roofline(
     return interactive_chart(chart) if interactive else draw_chart(chart)
 
 
-def draw_roofline(
-    axes: Axes,
-    points: pd.DataFrame | Sequence[Run],
-    *,
-    ceilings: Iterable[Ceiling] = (),
-    colours: Mapping[str, str] | None = None,
-) -> None:
-    """Draw `points` on `axes`; the arguments are those of `run_chart`."""
-    (panel,) = run_chart(points, ceilings=ceilings, colours=colours).panels
-    draw_panel(axes, panel)
+def draw_roofline(axes: Axes, points: pd.DataFrame | Sequence[Run]) -> None:
+    """Draw `points`, as in `plot_roofline`, on `axes`."""
+    draw_panel(axes, run_chart(points).panels[0])
 
 
 def run_chart(
-    points: pd.DataFrame | Sequence[Run],
-    *,
-    ceilings: Iterable[Ceiling] = (),
-    colours: Mapping[str, str] | None = None,
+    points: pd.DataFrame | Sequence[Run], *, colours: Mapping[str, str] | None = None
 ) -> Chart:
-    """Return the roofline of `points`; `ceilings` adds roofs that no point uses.
+    """Return the roofline of `points`, which are as in `plot_roofline`.
 
-    `colours` maps models to colours, to keep them the same in several figures. Runs and
-    tables are as in `plot_roofline`.
+    `colours` maps models to colours, to keep them the same in several figures.
     """
     if isinstance(points, Sequence):
         rows = [_row(run, run.point) for run in points if run.point]
     else:
         rows = _rows_of(points)
-    roofs = _roofs_of(rows, ceilings)
+    roofs: dict[_Roof, list[str]] = {}  # with their math modes
+    for roof, mode in dict.fromkeys((_roof_of(row), row["math_mode_ran"]) for row in rows):
+        roofs.setdefault(roof, []).append(mode)
     machines = list(dict.fromkeys(roof.machine for roof in roofs))
     several = len(machines) > 1
     short = {name: f"M{number}" if several else "" for number, name in enumerate(machines, 1)}
@@ -270,7 +260,6 @@ def _row(run: Run, point: RooflinePoint) -> Row:
     times = point.times
     return {
         **run_row(run),
-        "roof_of": point.ceiling.device,
         "precision_ran": run.precision,
         "math_mode_ran": point.ceiling.math_mode,
         "run_id": run.name,
@@ -303,24 +292,9 @@ def _series(row: Row, look: Series, name: str, crowded: bool) -> Iterator[Series
     return under_roof(row["attained_gflops"], [mark], between, words, name)
 
 
-def _roofs_of(rows: Sequence[Row], ceilings: Iterable[Ceiling]) -> dict[_Roof, list[str]]:
-    """The roofs that `rows` stand under and those of `ceilings`, with their math modes.
-
-    A roof belongs to the machine whose label the rows carry that stand under it; one that no row
-    stands under, to the machine of its device.
-    """
-    machines = {row.get("roof_of", row["device"]): row["env"] for row in rows}
-    names = ("env", "peak_gflops", "peak_gb_per_s", "ceiling_kind")
-    owned = [(_Roof(*(row[name] for name in names)), row["math_mode_ran"]) for row in rows]
-    for one in ceilings:
-        if one.peak_flops_per_s is not None and one.peak_bytes_per_s is not None:
-            rates = (one.peak_flops_per_s / 1e9, one.peak_bytes_per_s / 1e9)
-            owned.append((_Roof(machines.get(one.device, one.device), *rates, one.kind),
-                          one.math_mode))  # fmt: skip
-    found: dict[_Roof, list[str]] = {}
-    for roof, mode in dict.fromkeys(owned):
-        found.setdefault(roof, []).append(mode)
-    return found
+def _roof_of(row: Row) -> _Roof:
+    """The roof that it stands under, of the machine whose label it carries."""
+    return _Roof(row["env"], row["peak_gflops"], row["peak_gb_per_s"], row["ceiling_kind"])
 
 
 def _roof_series(

@@ -44,7 +44,9 @@ def over_batches(runs, *quantities, **options):
     return of.batch_chart(curves, "y", colours=colours, **options)
 
 
-def point(record_id="run-1", *, arch="resnet18", mode="fp32", label="lab", device="Example CPU"):
+def point(
+    record_id="run-1", *, arch="resnet18", mode="fp32", label="lab", device="Example CPU", **roof
+):
     environment = make.environment(label=label, device=make.device(name=device))
     record = make.run_record(
         record_id,
@@ -52,8 +54,8 @@ def point(record_id="run-1", *, arch="resnet18", mode="fp32", label="lab", devic
         resolved=make.resolved(math_mode=mode),
         environment=environment,
     )
-    roof = make.ceiling(device=device, math_mode=mode)
-    return place(record, [make.ceilings_record(environment=environment, ceilings=(roof,))])
+    one = make.ceiling(device=device, math_mode=mode, **roof)
+    return place(record, [make.ceilings_record(environment=environment, ceilings=(one,))])
 
 
 def counted(record_id="run-1"):
@@ -189,16 +191,9 @@ CHARTS = {
         "batch sizes": lambda: run_chart(of_sizes(8, 16, 32, 64, 128)),
         "machines of a kind": lambda: run_chart([point(), point("run-2", label="b")]),
         "two machines": lambda: run_chart([point(), point("b", label="b", device="Other CPU")]),
-        **{
-            f"roofs of {name}": lambda roofs=roofs: run_chart(
-                [], ceilings=[make.ceiling(**roof) for roof in roofs])
-            for name, roofs in {
-                "one label": [{}, {"math_mode": "tf32"}],
-                "two modes": [{}, {"math_mode": "bf16", "peak_flops_per_s": 8e11}],
-                "a datasheet": [{}, {"math_mode": "bf16", "kind": "datasheet"}],
-                "many TFLOP/s": [{"peak_flops_per_s": 989e12}],
-            }.items()
-        },
+        "two modes": lambda: run_chart(
+            [point(), point("run-2", mode="bf16", peak_flops_per_s=8e11)]),
+        "many TFLOP/s": lambda: run_chart([point(peak_flops_per_s=989e12)]),
     },
     "steps": {
         "ops": lambda: of_ops(CONV, NORM, COPY, samples.op_time("view", time_s=0.05, flops=None)),
