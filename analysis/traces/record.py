@@ -264,9 +264,6 @@ COMPUTATION = "computation"
 NOT_KNOWN = "not known"
 #: Below this share of the step a cause is not worth acting on.
 LEAST_SHARE = INPUT_SHARE
-#: A step that takes so many times the median is told, and so many of them.
-_SLOW_STEP = 1.2
-_MOST_SLOW_STEPS = 3
 #: A call is named if so much of the time lost to a cause was spent in it.
 _CALL_SHARE = 0.1
 #: Marks shorter than this part of the steps' time are not the steps.
@@ -446,7 +443,7 @@ def _findings(
     costly: Mapping[str, float],
     calls: Mapping[str, Sequence[_Call]],
 ) -> Iterator[str]:
-    """Say where the time goes: the shares of `costly` causes, their calls, and slow steps."""
+    """Say where the time goes: the shares of `costly` causes, and their calls."""
     times_s = [sum(times_s.values()) for _, times_s in known]
     median_s = statistics.median(times_s)
     length, limits = "The step takes", ""
@@ -467,33 +464,12 @@ def _findings(
             f"{percent(1 - exposed_s / whole_s)} of it beside computation; they also wait for the "
             "slowest rank"
         )
-    yield from _slow_steps(known, median_s)
     wall_s = statistics.median(step.wall_s for step in steps)
     if wall_s < _AHEAD * median_s:
         yield (
             f"The host runs ahead: the marks last {_ms(wall_s)}, the steps {_ms(median_s)} on the "
             "device"
         )
-
-
-def _slow_steps(known: Sequence[_KnownStep], median_s: float) -> Iterator[str]:
-    """Name what made the slowest steps slow: causes that took more than they do in the median."""
-    if len(known) < 3:
-        return
-    causes = dict.fromkeys(cause for _, times_s in known for cause in times_s)
-    usual_s = {c: statistics.median(times_s.get(c, 0) for _, times_s in known) for c in causes}
-    longest = sorted(known, key=lambda one: -sum(one[1].values()))
-    for step, times_s in longest[:_MOST_SLOW_STEPS]:
-        if (length_s := sum(times_s.values())) < _SLOW_STEP * median_s:
-            return
-        more = sorted(((times_s.get(c, 0.0) - usual_s[c], c) for c in causes), reverse=True)
-        parts = [
-            f"{_ms(more_s)} more of {_CAUSES[cause][0]}"
-            for more_s, cause in more[:2]
-            if more_s > LEAST_SHARE * median_s
-        ]
-        why = " and ".join(parts) or "no single cause took longer than usual"
-        yield f"{step.name} takes {_ms(length_s)}: {why}"
 
 
 def _ms(seconds: float) -> str:

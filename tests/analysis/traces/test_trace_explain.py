@@ -28,11 +28,7 @@ def explained(trace, computation=None):
          ["num_workers above 0", "CUDA graphs"]),
         # with loader processes
         ("v100_resnet50_b32_workers4.pt.trace.json.gz", "computation",
-         ["% computation",
-          "ProfilerStep#5 takes 182 ms: 36.5 ms more of copies, and waiting for them and "
-          "13.1 ms more of launching one by one",
-          "ProfilerStep#9 takes 163 ms: 32.6 ms more of launching one by one"],
-         ["CUDA graphs"]),
+         ["% computation"], ["CUDA graphs"]),
         ("mi300x_resnet18_b10_8ranks_checkpointing.json.gz", "communication",
          ["62 % communication", "26 % of it beside computation", "The host runs ahead"],
          ["bucket_cap_mb"]),
@@ -133,7 +129,6 @@ def test_one_slow_step_is_not_the_trace():
     slow = step(0.9, ("input", 3.0, "loader"))
     found = explain([slow, *[step(0.9, ("launches", 0.05))] * 4])
     assert found.bound == "computation"
-    assert found.findings[-1].endswith("takes 3900 ms: 3000 ms more of waiting for the data loader")
 
 
 def test_times_by_cause_are_the_devices_time():
