@@ -22,12 +22,10 @@ from analysis.figures.chart import (
     key,
     model_key,
     model_legend,
-    rule,
 )
 from analysis.runs.frame import Row, group_row, point_row
 from analysis.runs.groups import Group, batch_curves, fastest
 from analysis.runs.run import TOKENS_PER_S, Run
-from analysis.words import three_digits
 from bench.config import common_sample, rate_column, rate_unit
 
 #: Rows that a page holds.
@@ -275,38 +273,20 @@ def modelled_memory_gb(group: Group, _: Sequence[Group]) -> Value | None:
     return Value(needed_gb, {"modelled_gb": needed_gb}, modelled=True)
 
 
-def device_memory_gb(runs: Iterable[Run]) -> dict[str, float]:
-    """Return the device's memory of each machine in GB, as far as its runs have it."""
-    found: dict[str, float] = {}
-    for run in runs:
-        environment = run.record.environment if run.record else None
-        if environment is not None and environment.device.memory_bytes:
-            found[run.env] = environment.device.memory_bytes / 1e9
-    return found
-
-
 def batch_chart(
     curves: Sequence[Curve],
     label: str,
     *,
     colours: Mapping[str, str],
     logarithmic: bool | None = None,
-    limit: float | None = None,
 ) -> Chart:
-    """Return curves over batch size; `logarithmic` by default where they span widely.
-
-    `limit` is the device's memory in GB; it is left out where all are far from it.
-    """
+    """Return curves over batch size; `logarithmic` by default where they span widely."""
     # a crowd is drawn smaller and half transparent, so that it shows its density
     crowded = sum(len(curve.groups) for curve in curves) > 60
     x = _batch_axis([group for curve in curves for group in curve.groups])
     y = _height_axis(label, curves, spans_widely(curves) if logarithmic is None else logarithmic)
     series = [_series(curve, colours, crowded) for curve in curves]
     legend = model_legend(series)
-    if limit is not None and limit < 3 * y.limits[1]:
-        y = replace(y, limits=(y.limits[0], max(y.limits[1], 1.1 * limit)))
-        words = f"the device's memory: {three_digits(limit)} GB"
-        series.append(rule(x.limits, (limit, limit), "#222222", words, dashed=True))
     empty = "" if curves else "no batch sizes to draw"
     panel = Panel(x=x, y=y, series=tuple(series), empty=empty, legend=legend)
     # half a page wide, with three entries of the legend in a row

@@ -20,7 +20,7 @@ from analysis.figures.chart import (
     model_legend,
     rule,
 )
-from analysis.figures.configurations import SIZE_PT, group_hover, row_chart
+from analysis.figures.configurations import MAX_ROWS, SIZE_PT, group_hover, hidden_rows, row_chart
 from analysis.runs.frame import Row
 from analysis.words import percent
 from bench.config import rate_unit
@@ -33,8 +33,8 @@ _JUDGED: Mapping[Judgement, tuple[str, str]] = {
     "tie": ("square", "#555555"),
     "undecided": ("circle", "#999999"),
 }
-#: Comparisons and shared configurations of one figure.
-_MAX_COMPARISONS, _MAX_SHARED = 60, 40
+#: Comparisons of one figure.
+_MAX_COMPARISONS = 60
 _LINE_PT = 1.4
 
 
@@ -58,10 +58,9 @@ def ratio_chart(
     *,
     one: str = "no difference",
     threshold: float = 0.0,
-    beside: Sequence[RatioRow] = (),
     **look: Any,
 ) -> Chart:
-    """Return the ratios around 1, from the top, on an axis that holds those `beside` them too.
+    """Return the ratios around 1, from the top.
 
     `one` says what a ratio of 1 means. Ratios within `threshold` are of no consequence: a band. A
     marker is open where its ratio has no interval. `look` is of `row_chart`.
@@ -84,7 +83,7 @@ def ratio_chart(
     within = (1 / (1 + threshold), 1 + threshold)
     words = f"within {percent(threshold)}"
     bands = [Band(within, (bottom, bottom), (top, top), "#AAAAAA", words)] if threshold else []
-    held = (end for row in (*rows, *beside) for end in (row.ratio, *row.ends) if end is not None)
+    held = (end for row in rows for end in (row.ratio, *row.ends) if end is not None)
     axis = _ratio_axis(label, [*within, *held])
     return row_chart([row.name for row in rows], series, axis, at=heights, bands=bands, **look)
 
@@ -130,34 +129,23 @@ def comparison_chart(comparisons: Sequence[Comparison], threshold: float) -> Cha
     )
 
 
-def speed_up_charts(
-    pairs: Sequence[MachinePair], colours: Mapping[str, str]
-) -> list[tuple[Chart, list[str]]]:
-    """Return how many times as fast as the reference each machine is, as many charts as needed.
+def speed_up_chart(found: Sequence[tuple[MachinePair, Row]], colours: Mapping[str, str]) -> Chart:
+    """Return how many times as fast as the reference machines are at these configurations.
 
-    Each comes with the ids of its runs. They have one axis. Colour is the model, the marker the
-    precision; it is open where there is no interval. Rows of one model and precision stand
-    together, within them those of one batch size.
+    Colour is the model, the marker the precision; it is open where there is no interval. Rows of
+    one model and precision stand together, within them those of one batch size.
     """
-    found = sorted(
-        ((pair, row) for pair in pairs for row in pair.counted),
-        key=lambda one: (*one[1]["series"], one[1]["batch_size"] or 0, one[0].b),
+    ordered = sorted(
+        found, key=lambda one: (*one[1]["series"], one[1]["batch_size"] or 0, one[0].b)
+    )[:MAX_ROWS]
+    reference, groups = ordered[0][0].a, [row["comparison"].b for _, row in ordered]
+    return ratio_chart(
+        [_shared_row(pair, row, colours) for pair, row in ordered],
+        f"Times as fast as {reference}",
+        legend=model_legend(model_key(group, colours) for group in groups),
+        one=f"{reference}: 1",
+        title=hidden_rows(len(found)),
     )
-    rows = [_shared_row(pair, row, colours) for pair, row in found]
-    charts = []
-    for start in range(0, len(rows), _MAX_SHARED):
-        page = found[start : start + _MAX_SHARED]
-        reference, groups = page[0][0].a, [row["comparison"].b for _, row in page]
-        chart = ratio_chart(
-            rows[start : start + _MAX_SHARED],
-            f"Times as fast as {reference}",
-            legend=model_legend(model_key(group, colours) for group in groups),
-            one=f"{reference}: 1",
-            beside=rows,
-        )
-        names = (name for _, row in page for name in row["runs"].names)
-        charts.append((chart, list(dict.fromkeys(names))))
-    return charts
 
 
 def _shared_row(pair: MachinePair, row: Row, colours: Mapping[str, str]) -> RatioRow:

@@ -25,7 +25,6 @@ from analysis.figures.configurations import (
     Quantity,
     batch_chart,
     curves_of,
-    device_memory_gb,
     efficiency,
     gain,
     intensity,
@@ -38,7 +37,7 @@ from analysis.figures.configurations import (
     variability_chart,
 )
 from analysis.figures.interactive import figure_html, interactive_chart
-from analysis.figures.ratios import speed_up_charts
+from analysis.figures.ratios import speed_up_chart
 from analysis.figures.times import account_chart, distributions_chart, trace_panel, traced_runs
 from analysis.findings.bottlenecks import synthetic_pairs
 from analysis.report.folder import file_names
@@ -106,8 +105,7 @@ _OVER_BATCHES = {
     "memory": _Over(
         "Memory",
         "GB",
-        "Peak memory that was measured (filled), or the cost model's sum (open) where none was; a "
-        "dashed line is the device's memory, where it is near",
+        "Peak memory that was measured (filled), or the cost model's sum (open) where none was",
         [peak_memory_gb, modelled_memory_gb],
     ),
 }
@@ -232,8 +230,9 @@ def _across(across: AcrossMachines, colours: Mapping[str, str]) -> Iterator[Repo
         "and two precisions of one name are in the table only"
     )
     title = f"Times as fast as {across.reference}"
-    for chart, runs in speed_up_charts(across.against, colours):
-        yield ReportFigure("times-as-fast", title, caption, chart, runs)
+    if found := [(pair, row) for pair in across.against for row in pair.counted]:
+        runs = dict.fromkeys(name for _, row in found for name in row["runs"].names)
+        yield ReportFigure("times-as-fast", title, caption, speed_up_chart(found, colours), [*runs])
 
 
 def run_figures(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[ReportFigure]:
@@ -292,11 +291,9 @@ def _over_batches(
     """
     machines = grouped(curves_of(runs, *over.quantities), lambda curve: curve.of.env)
     log = spans_widely(chain.from_iterable(machines.values()))
-    limits = device_memory_gb(runs) if name == "memory" else {}
     for env, shown in machines.items():
         if any(len(curve.groups) > 1 for curve in shown):
-            limit = limits.get(env)
-            chart = batch_chart(shown, over.axis, colours=colours, logarithmic=log, limit=limit)
+            chart = batch_chart(shown, over.axis, colours=colours, logarithmic=log)
             names = [run.name for run in runs if run.env == env and run.samples_per_s]
             title = f"{over.title} over batch size, {env}"
             yield ReportFigure(f"{name}-{env}", title, over.caption, chart, names)

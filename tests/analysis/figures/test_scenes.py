@@ -20,7 +20,7 @@ from analysis.comparison.machines import across_machines
 from analysis.figures import configurations as of
 from analysis.figures import kernel_chart, model_colours, op_chart, run_chart
 from analysis.figures.chart import OTHER_MODELS, panel_chart
-from analysis.figures.ratios import comparison_chart, speed_up_charts, tuning_chart
+from analysis.figures.ratios import comparison_chart, speed_up_chart, tuning_chart
 from analysis.figures.times import (
     account_chart,
     distributions_chart,
@@ -119,10 +119,8 @@ def drifting():
 
 
 def against(reference, runs):
-    return [
-        chart
-        for chart, _ in speed_up_charts(across_machines(runs, reference=reference).against, {})
-    ]
+    pairs = across_machines(runs, reference=reference).against
+    return speed_up_chart([(pair, row) for pair in pairs for row in pair.counted], {})
 
 
 def nights(levels, arch):
@@ -150,8 +148,6 @@ CHARTS = {
         ), of.intensity),
         "log": lambda: over_batches(curve({8: 1, 16: 100})),
         "linear": lambda: over_batches(curve({8: 50, 16: 100})),
-        "memory is near": lambda: over_batches(curve({8: 5.0, 16: 9.0}), limit=16.0),
-        "memory is far": lambda: over_batches(curve({8: 5.0, 16: 9.0}), limit=160.0),
     },
     "rows": {
         "real and synthetic": lambda: of.real_synthetic_chart(
@@ -176,7 +172,7 @@ CHARTS = {
                                  batch_size=batch)]
             for side, rates in (("a", [100] * 4), ("b", [120, 90, 100, 102])))), 0.02),
         "published": lambda: comparison_chart(uplift_of_the_laptop(), 0.02),
-        "machines": lambda: against("rtx4080", published())[0],
+        "machines": lambda: against("rtx4080", published()),
     },
     "history": {
         "changed": lambda: trend_chart(histories(
