@@ -26,7 +26,6 @@ from analysis.figures.chart import (
     OTHER_MODELS,
     SHAPES,
     Axis,
-    Band,
     Chart,
     Panel,
     Series,
@@ -97,14 +96,12 @@ def roofline_chart(
     *,
     held: Iterable[Series] | None = None,
     legend: Iterable[Series],
-    shaded: tuple[Series, str] | None = None,
     **look: Any,
 ) -> Chart:
     """Return the chart of `series` under `roofs`; `rate` says whose FLOP/s they are.
 
     The axes hold the roofs and the markers of `held`, by default all. Small markers stand above
-    large ones, lines below all. What lies above the slope that is `shaded` has the label beside it.
-    `look` is of `Panel`: its legend gets the roofs too.
+    large ones, lines below all. `look` is of `Panel`: its legend gets the roofs too.
     """
     inside = [*roofs, *(one for one in (series if held is None else held) if one.shape)]
     xs = [x for one in inside for x in one.xs if 0 < x < math.inf]
@@ -126,17 +123,11 @@ def roofline_chart(
         return straight(line, log=True)
 
     below = sorted(series, key=lambda one: -one.size_pt if one.shape else -math.inf)
-    bands = []
-    if shaded is not None:
-        (_, ridge), peak = shaded[0].xs, shaded[0].ys[-1] / unit
-        lows = (left / ridge * peak, peak)
-        bands = [Band((left, ridge), lows, (peak, peak), "#CFBB83", shaded[1])]
     entries = (*legend, *sorted(legend_of(roofs), key=lambda one: one.group))
     panel = Panel(
         x=Axis(label="Arithmetic intensity (FLOP/byte)", limits=(left, right), scale="log"),
         y=Axis(label=f"{rate} {name}", limits=(bottom / unit, top / unit), scale="log"),
         series=tuple(map(drawn, [*roofs, *below])),
-        bands=tuple(bands),
         legend=entries,
         legend_entry_in=max([ENTRY_IN, *(0.07 * len(one.group) for one in entries)]),
         names_on_page=False,  # hovering has them

@@ -76,15 +76,12 @@ def op_chart(
     """
     has_l3 = used is not None and any(cache.level == "L3" for cache in used.cache_roofs)
     roofs = list(_device_roofs(used, ("L3" if has_l3 else "L2", "DRAM")))
-    cached = any(op.from_cache and op.share >= _MIN_SHARE_FOR_AXES for op in places.placed)
-    dram = [one for one in roofs if one.slope_label.startswith("DRAM")]
     return _chart(
         "Attained",
         "op",
         roofs,
         [_op(op, colour) for op in places.placed],
         [key("eager to fused bytes", colour, line_pt=0.9)],
-        shaded=(dram[0], "faster than DRAM: from a cache") if dram and cached else None,
         title=(
             f"Placed: {percent(time_share(places.placed))} of the ops' time. "
             f"Ops without FLOP (copies, fills): {percent(time_share(places.without_flops))}. "
