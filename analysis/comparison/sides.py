@@ -13,17 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.runs.place import known_settings
 from analysis.runs.run import Run, distinguished
 from analysis.server.pull import RecordSet, pull_records
-from analysis.words import whole_number
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records.step_settings import CODE, NO_SETTINGS, OF_SCRIPT
 from tracking import schema
 
 if TYPE_CHECKING:
-    from tracking.reading.tracked_runs import TrackedRun
+    pass
 
 #: Those that most people need, in the order in which errors list them.
 _USUAL = ("env", "device", "campaign", "user", "arch", "precision", "batch_size", "verdict", "run",
@@ -97,17 +95,18 @@ class _Side:
         if not runs and self.gathered.unreadable:
             why = f" ({self.gathered.unreadable[0]})"
         else:
-            why = self._what_there_is(_all_tracked() if self.tracked and not runs else runs)
+            known = [{name: _values(run, name) for name in self.conditions} for run in runs]
+            why = self._what_there_is(known or (_all_tracked() if self.tracked else []))
         raise UserError(f"{self.text!r}: no measurement matches{why}")
 
-    def _what_there_is(self, runs: Sequence[Run]) -> str:
+    def _what_there_is(self, runs: Sequence[Mapping[str, set[str]]]) -> str:
         """For the first condition that leaves no run, what the runs left before it have."""
         held = ""
         for name, values in self.conditions.items():
-            left = [run for run in runs if not _values(run, name).isdisjoint(values)]
+            left = [run for run in runs if set(values) & run.get(name, set(values))]
             if not left and name != "run":
                 known = sorted(
-                    {one for run in runs for one in _values(run, name)},
+                    {one for run in runs for one in run[name]},
                     key=lambda one: (int(one), "") if one.isdecimal() else (-1, one),
                 )
                 hidden = len(known) - _MOST_NAMED
@@ -195,30 +194,16 @@ def _values(run: Run, name: str) -> set[str]:
     return found
 
 
-def _all_tracked() -> list[Run]:
-    """Every run of the server by its parameters and tags alone, which takes no record."""
+def _all_tracked() -> list[dict[str, set[str]]]:
+    """What a server can look for, of each of its runs: by tags alone, which takes no record."""
     from tracking.connection import Server  # takes MLflow along
-    from tracking.reading.tracked_runs import search_columns
+    from tracking.reading.tracked_runs import RunColumns, search_columns
 
     server, kinds = Server(must_exist=True), ("measurement", "imported")
-    found = (run for kind in kinds for run in search_columns(server, schema.runs_filter(kind=kind)))
-    return [_run_of_tags(run) for run in found]
-
-
-def _run_of_tags(run: TrackedRun) -> Run:
-    known = known_settings(run.params)
-    batch = whole_number(run.params.get("resolved_batch_size") or known.get("batch_size"))
-    if batch is not None:
-        known["batch_size"] = f"{batch}"
-    for setting, tag in (("env", schema.ENV), ("device", schema.DEVICE)):
-        if run.tags.get(tag):
-            known[setting] = run.tags[tag]
-    return Run(
-        name=run.run_id,
-        settings=known,
-        outcome=run.tags.get(schema.OUTCOME, "ok"),
-        reason=run.tags.get(schema.REASON),
-        metrics=run.metrics,
-        campaign=run.tags.get(schema.CAMPAIGN),
-        user=run.tags.get(schema.USER),
+    held = RunColumns.joined(
+        [search_columns(server, schema.runs_filter(kind=kind)) for kind in kinds]
     )
+    columns = [held.plain(column.replace("`", "")) for column in _ON_SERVER.values()]
+    rows = zip(*columns, strict=True)
+    return [{name: {value} - {None} for name, value in zip(_ON_SERVER, row, strict=True)}
+            for row in rows]  # fmt: skip

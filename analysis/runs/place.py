@@ -136,6 +136,8 @@ def _software(environment: Environment | None) -> dict[str, str]:
 
 #: The finding that says what an imported run's place takes for granted.
 MODELLED = "modelled"
+#: Of an imported run's parameters those that are settings of ours.
+_SETTINGS = RunConfig.model_fields.keys() - NO_SETTINGS
 #: Of a file's own settings those that a result of ours has too.
 _STATED = ("arch", "backend", "precision", "batch_size", "env", "device")
 #: What may be wrong of a result that cannot be true.
@@ -168,7 +170,7 @@ def _imported_run(
         source=record,
         run_id=run_id,
         place=found,
-        settings=known_settings(record.params)
+        settings={name: text for name, text in record.params.items() if name in _SETTINGS}
         | {name: str(fact) for name, fact in stated.items() if fact is not None},
         metrics=imported_summary(record),
         campaign=record.campaign,
@@ -181,15 +183,6 @@ def _imported_run(
             *_impossible(record, work, found, peaks),
         ),
     )
-
-
-def known_settings(params: Mapping[str, str]) -> dict[str, str]:
-    """Return those of a tracked or imported run's parameters that are settings of ours."""
-    return {
-        name: text
-        for name, text in params.items()
-        if name in RunConfig.model_fields and name not in NO_SETTINGS
-    }
 
 
 def _work(record: ImportedRecord) -> tuple[StepCost, float] | None:
