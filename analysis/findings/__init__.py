@@ -175,8 +175,7 @@ _RULES = (
          "{number} pairs of machines have configurations in common.", table="speed-ups"),
     Rule("variability", variability_rows,
          "Repeats scatter {ratio} times as much on {wild} as on {steady}.", "",
-         "On {where} a difference needs to be larger, or measured more often, to be one.",
-         table="scatter"),
+         "On {where} a difference needs to be larger, or measured more often, to be one."),
     Rule("next knob", next_knob_rows, "{label}: {says}.",
          "{machine}: what to try next, in {number} configurations.", table="accounts"),
 )  # fmt: skip

@@ -40,8 +40,8 @@ from analysis.figures.interactive import figure_html, interactive_chart
 from analysis.figures.ratios import speed_up_chart
 from analysis.figures.times import account_chart, distributions_chart, trace_panel, traced_runs
 from analysis.findings.bottlenecks import synthetic_pairs
+from analysis.findings.differences import scatter_rows
 from analysis.report.folder import file_names
-from analysis.report.run_tables import pooled_scatters
 from analysis.runs.groups import group_runs, names_of, newest_accounts, sample_of
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import Run
@@ -56,12 +56,8 @@ _ROOFLINE_CAPTION = (
     "are solid if measured, dashed if from a datasheet"
 )
 _OPS_CAPTION = (
-    "Attained by the cost model's FLOP over the profiler's time of each op. A marker stands at the "
+    "Attained by the cost model's FLOP over the time of each kind of op. A marker stands at the "
     "intensity of an op's eager bytes, its line ends at that of its fused bytes"
-)
-_TRACE_CAPTION = (
-    "Attained by the FLOP of each kind of op over the own time of its kernels. A marker stands at "
-    "the intensity of an op's eager bytes, its line ends at that of its fused bytes"
 )
 _KERNELS_CAPTION = (
     "Executed FLOP over each kernel's own duration and bytes. Durations are the profiler's, one "
@@ -211,7 +207,7 @@ def _inside(one: PlacedProfile | PlacedTrace, name: str, colour: str) -> Iterato
         if one.kinds.placed:
             title = f"Ops of trace {one.number}, {one.label}"
             chart = op_chart(one.kinds, one.used, colour=colour)
-            yield ReportFigure(f"ops-{name}", title, _TRACE_CAPTION, chart)
+            yield ReportFigure(f"ops-{name}", title, _OPS_CAPTION, chart)
         return
     if one.ops is not None:
         chart = op_chart(one.ops, one.used, colour=colour)
@@ -249,7 +245,8 @@ def run_figures(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[Rep
         for those, name, title in best:
             chart = models_chart(those, colours)
             yield ReportFigure(name, title, _MODELS_CAPTION, chart, names_of(those))
-    if found := pooled_scatters(runs):
+    found = scatter_rows(runs)
+    if sum(row["configurations"] for row in found) > 1:  # of one the table's SD says the same
         caption = f"Relative standard deviation of {unit} between repeats of one configuration"
         names = [name for row in found for name in row["runs"].names]
         title, chart = "Variability by machine", variability_chart(found)

@@ -14,7 +14,7 @@ from analysis.columns import both_sides, columns, tables
 from analysis.comparison.kinds import on_one_device
 from analysis.comparison.machines import AcrossMachines, MachinePair, mean_row
 from analysis.findings.batches import gains_per_doubling, knee_of
-from analysis.findings.differences import scatter_rows, uplifts
+from analysis.findings.differences import uplifts
 from analysis.prediction import FEWEST_SIZES, PredictedCurve, fit_curve
 from analysis.runs.frame import (
     Row,
@@ -107,10 +107,6 @@ _TABLES = {
     "batch-gains": (
         "Gains of larger batches, and the knee",
         f"{_WHICH} rate ratio_to_smallest gain_per_doubling note runs",
-    ),
-    "scatter": (
-        "Scatter between repeats by machine",
-        "env configurations degrees scatter runs",
     ),
     "scaling": (
         "Scaling over devices: {sample}s/s over those of as many single devices",
@@ -222,7 +218,6 @@ def configuration_tables(runs: Sequence[Run]) -> dict[str, Table]:
             for one in uplifts(runs)
         ],
         "batch-gains": [row for curve in batch_curves(runs) for row in _gains(curve, rate)],
-        "scatter": pooled_scatters(runs),
         "scaling": list(_scaling(runs, rate)),
         "predictions": [
             _predicted(curve[0], fit_curve(curve), noun)
@@ -246,12 +241,6 @@ def _gains(curve: BatchCurve, rate: str) -> Iterator[Row]:
             "gain_per_doubling": gains.get(group.batch_size),
             "note": "memory spilled" if cliff is not None and index >= cliff else note,
         }
-
-
-def pooled_scatters(runs: Sequence[Run]) -> list[Row]:
-    """Return each machine's scatter, unless there is one configuration: its SD says the same."""
-    found = scatter_rows(runs)
-    return found if sum(row["configurations"] for row in found) > 1 else []
 
 
 def _scaling(runs: Sequence[Run], rate: str) -> Iterator[Row]:

@@ -180,7 +180,7 @@ _PARTS = {
     "profiles": "profiles copies cpu-counters",
     "traces": "trace-steps trace-accounts trace-idle trace-comparison",
     "across": "times-as-fast prices speed-ups",
-    "runs": "uplift batch-gains scatter scaling predictions",
+    "runs": "uplift batch-gains scaling predictions",
 }
 #: Its sections: notes below a heading of such a name stand there.
 _NOTES = "Notes"
