@@ -211,8 +211,6 @@ def comparison_table(comparison: TraceComparison) -> Table:
 
 #: Ops that a sentence names.
 _MAX_NAMED_OPS = 5
-#: Ops with less of the ops' time are not worth a name.
-_NAMED_SHARE = 0.05
 #: What a profile may lack, for people.
 _PARTS_OF_PROFILE = {
     "ops": "times of ops",
@@ -322,7 +320,6 @@ def _of_trace(trace: PlacedTrace) -> Iterator[str]:
             yield f"{finding.level}: {finding.message}"
     if all(step.device_busy_s is None for step in record.steps):
         yield "No device ran anything in the trace: times of ops are their own on the host"
-    yield _of_known_work(trace.ops)
     if (counters := record.counters) is not None:
         sums = ((counters.flops, "FLOP executed"), (counters.dram_bytes, "B of DRAM"))
         known = ", ".join(f"{three_digits(n / 1e9)} G{unit}" for n, unit in sums if n is not None)
@@ -331,15 +328,3 @@ def _of_trace(trace: PlacedTrace) -> Iterator[str]:
         for name, unit in _COUNTED_IN_TRACE.items():
             if name in counters.missing:
                 yield f"No {unit} counted: {counters.missing[name]}"
-
-
-def _of_known_work(places: Places[OpPlace]) -> str:
-    sentence = (
-        f"{percent(time_share(places.placed))} of the ops' time went to ops whose FLOP and bytes "
-        f"are known, {percent(time_share(places.without_flops))} to ops without FLOP, and of "
-        f"{percent(time_share(places.unknown))} the work is not known"
-    )
-    longest = next((op for op in places.unknown if op.share >= _NAMED_SHARE), None)
-    if longest is None:
-        return sentence
-    return f"{sentence}, most of it in {longest.time.op} ({longest.time.missing['flops']})"
