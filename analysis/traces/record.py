@@ -266,8 +266,6 @@ NOT_KNOWN = "not known"
 LEAST_SHARE = INPUT_SHARE
 #: A call is named if so much of the time lost to a cause was spent in it.
 _CALL_SHARE = 0.1
-#: Marks shorter than this part of the steps' time are not the steps.
-_AHEAD = 0.9
 
 #: Each cause of lost time for people, and what to do about it; another's remedy does not help.
 _CAUSES = {
@@ -463,12 +461,6 @@ def _findings(
             f"Communication kernels run {_ms(whole_s / len(steps))} of a step, "
             f"{percent(1 - exposed_s / whole_s)} of it beside computation; they also wait for the "
             "slowest rank"
-        )
-    wall_s = statistics.median(step.wall_s for step in steps)
-    if wall_s < _AHEAD * median_s:
-        yield (
-            f"The host runs ahead: the marks last {_ms(wall_s)}, the steps {_ms(median_s)} on the "
-            "device"
         )
 
 
