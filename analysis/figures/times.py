@@ -92,7 +92,7 @@ def _iteration(index: int, time_ms: float, median_ms: float) -> str:
 
 
 def trace_panel(run: Run, colour: str = "#0072B2") -> Panel:
-    """Return one run's iterations in order, its median and its outliers; a drift is in the title.
+    """Return one run's iterations in order, its median and its outliers.
 
     An iteration of over 1.6 times the median is drawn at the upper edge as a triangle.
     """
@@ -121,22 +121,15 @@ def trace_panel(run: Run, colour: str = "#0072B2") -> Panel:
         # the title says whose they are: a name at each of many iterations would make a page heavy
         hover = tuple(_iteration(index, times_ms[index], median) for index in indices)
         series += [replace(look, xs=xs, ys=ys, hover=hover)] if xs else []
-    title = run.label
-    if (drift := run.drift) is not None:
-        word = "slower" if drift.change > 0 else "faster"
-        change = f"{100 * abs(drift.change):.1f} % {word}, after iteration {drift.after}"
-        title = f"{run.label}: {change}"
-        at = drift.after + 0.5
-        series.append(rule((at, at), y.limits, _ORANGE, change, dashed=True))
-    return Panel(x=x, y=y, series=tuple(series), title=title)
+    return Panel(x=x, y=y, series=tuple(series), title=run.label)
 
 
 def traced_runs(runs: Sequence[Run]) -> list[Run]:
     """Return at most six runs: drifting ones first, then those with outliers, then others."""
 
-    def interest(run: Run) -> tuple[float, int]:
-        drift = run.drift
-        return abs(drift.change) if drift else 0.0, len(find_outliers(run.iteration_times_s))
+    def interest(run: Run) -> tuple[bool, int]:
+        drifts = any(finding.code == "drift" for finding in run.findings)
+        return drifts, len(find_outliers(run.iteration_times_s))
 
     return sorted(runs, key=interest, reverse=True)[:6]
 

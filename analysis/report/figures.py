@@ -313,8 +313,8 @@ def _iterations(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[Rep
     yield ReportFigure(
         "iterations-in-order",
         "Iterations in order",
-        "The windows that drifted most, then those with most outliers; a triangle is an "
-        "iteration of over 1.6 times the median, a dashed line where a drift set in",
+        "The windows that drifted, and those with most outliers; a triangle is an iteration of "
+        "over 1.6 times the median",
         panel_chart(panels),
         [run.name for run in shown],
     )

@@ -17,7 +17,7 @@ from analysis.roofs.ceilings import UsedCeiling, choose_ceiling
 from analysis.roofs.roof import CEILING_MARGIN, Peaks, Roof
 from analysis.runs.bounds import Bound, StepTimes, check_possible, decide_bound, step_times
 from bench.errors import Unknown
-from bench.records import Ceiling, CeilingsRecord, Finding, Level, ProfileRecord, RunRecord, worst
+from bench.records import Ceiling, CeilingsRecord, Finding, ProfileRecord, RunRecord
 from bench.records.metrics import StepCost, data_wait_share, step_cost
 
 #: The finding of a run whose roof was measured while something disturbed it.
@@ -60,11 +60,6 @@ class RooflinePoint:
     ceiling: Ceiling
     ceiling_record_id: str | None
     findings: tuple[Finding, ...]
-
-    @property
-    def level(self) -> Level:
-        """The worst of the findings: clean, suspect or invalid."""
-        return worst(finding.level for finding in self.findings)
 
     @property
     def data_wait_share(self) -> float | None:

@@ -16,7 +16,6 @@ from analysis.statistics.repeats import Repeats, summarised_repeats
 from bench.config import THROUGHPUT, RunConfig, Sample, own_metric, rate_unit
 from bench.errors import Unknown
 from bench.records import Finding, ImportedRecord, ProfileRecord, RunRecord, worst
-from bench.records.steady_state import WindowClass, window_class
 from bench.records.step_settings import LIMITED
 
 TOKENS_PER_S = "throughput_tokens_per_s"
@@ -133,14 +132,6 @@ class Run(Configured):
         """Whether its rate is far below its pace."""
         measured = self.record.measurement if self.record else None
         return measured is not None and measured.is_disturbed
-
-    @property
-    def drift(self) -> WindowClass | None:
-        """How the window changed, where the run's verdict says that it drifted."""
-        if not any(finding.code == "drift" for finding in self.findings):
-            return None
-        found = window_class(self.iteration_times_s)
-        return None if found.kind in ("flat", "unproven") else found
 
     @property
     def verdict(self) -> Trust:
