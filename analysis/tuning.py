@@ -1,4 +1,4 @@
-"""What a tuning found: in a few lines, as Markdown for people, as JSON for programs."""
+"""What a tuning found: in a few lines and in tables for people, as JSON for programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from analysis.runs.points import RooflinePoint
-from analysis.table import Column, Table, markdown_text
+from analysis.table import Column, Table
 from analysis.words import three_digits
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, rate_column, rate_unit, run_options
 from bench.errors import Unknown
@@ -155,19 +155,6 @@ def _effect_facts(effect: Effect) -> dict[str, Any]:
         **asdict(effect.interval),
         "ratios": list(effect.ratios),
     }
-
-
-def tuning_markdown(result: TuneResult, place: Place) -> str:
-    """Return the whole account as Markdown."""
-    start, environment = result.start, best_record(result).environment
-    device = f" on {markdown_text(environment.device.name)}" if environment else ""
-    parts = [
-        f"# Tuning of {markdown_text(start.arch)}, {start.precision}{device}\n",
-        f"```sh\n{best_command(result)}\n```\n",
-        "".join(f"- {markdown_text(line)}\n" for line in tuning_lines(result, place)),
-        *(table.markdown() for table in tuning_tables(result, tuning_facts(result, place))),
-    ]
-    return "\n".join(parts)
 
 
 def tuning_tables(result: TuneResult, facts: dict[str, Any]) -> Iterator[Table]:

@@ -209,7 +209,6 @@ def tune_result(found: TuneResult, place: Place) -> Result:
         facts,
         tables,
         lambda: {"tuning": tuning_chart(found)},
-        tuning.tuning_markdown(found, place),
     )
 
 

@@ -73,8 +73,8 @@ class Result:
             if form := _FORM_OF.get(out.suffix):
                 folder, texts = out.parent, {out.name: self.text(form)}
             else:
-                folder, texts = out, {f"{name}.json": self.text("json")}
-                texts |= {f"{name}.md": self.markdown} if self.markdown else {}
+                whole = {f"{name}.json": self.text("json"), f"{name}.md": self.text("markdown")}
+                folder, texts = out, whole
                 for one in self.tables:
                     shown = {"csv": one.csv(), "md": one.markdown(), "tex": one.latex()}
                     texts |= {f"{one.name}.{suffix}": text for suffix, text in shown.items()}

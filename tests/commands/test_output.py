@@ -41,6 +41,6 @@ def test_a_file_has_the_form_of_its_suffix_and_a_folder_has_everything(tmp_path)
         assert (tmp_path / name).read_text("utf-8") == FOUND.text(form)
     FOUND.write(tmp_path / "out", "found")
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"found.json", "speeds.csv", "speeds.md", "speeds.tex"}
+    assert names == {"found.json", "found.md", "speeds.csv", "speeds.md", "speeds.tex"}
     with pytest.raises(UserError, match="cannot write there"):
         FOUND.write(tmp_path / "out" / "found.json" / "x", "found")
