@@ -134,13 +134,9 @@ class MachinePair:
             sure.append(f"geometric mean of {len(rows)} configurations, {ends}")
         else:
             where = f" in {' '.join(first['series'])} batch {first['batch_size']}"
-        costs = [next(iter(of.values()), None) for of in (first["costs"], first["reference_costs"])]
         if mean["cost_ratio"] is not None:
             each, ratio = a_sample(self.sample), three_digits(mean["cost_ratio"])
             cost = f"; {each} costs {ratio} times as much"
-        elif len(rows) == 1 and all(costs):
-            ours, theirs = (f"{one}{' (spot)' * one.price.spot}" for one in costs if one)
-            cost = f"; a million {self.sample}s cost {ours} against {theirs}"
         beside = f" ({'; '.join(sure)})" if sure else ""
         return f"{b} is {as_fast_as(mean['ratio'], mean['ratio'])} {a}{beside}{where}{cost}"
 

@@ -196,8 +196,8 @@ def find_all(
     at most six sentences of `evidence`, the ids of the `runs` that it names, and for some an
     `advice`; `pandas.DataFrame(find_all(runs))` is a table of them. A kind that the data do not
     support has no finding; docs/report.md lists the kinds and when each is reported. With
-    `prices` those about machines say what a million images cost. A report gives `across`, its
-    machines with their prices, and the numbers of its `tables` by their names.
+    `prices` those about machines say how many times as much an image costs. A report gives
+    `across`, its machines with their prices, and the numbers of its `tables` by their names.
     """
     runs = Configurations.of(runs)
     pairs = (across or across_machines(runs, prices)).pairs

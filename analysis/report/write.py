@@ -259,10 +259,7 @@ def doubtful_roofs(runs: Iterable[Run]) -> Iterator[tuple[list[Run], str]]:
 
 
 def front_matter(title: str | None, author: str | None, notes: Path | None) -> FrontMatter:
-    """Return what was given, else the usual. Raises `UserError` for empty words and bad notes."""
-    for name, words in (("title", title), ("author", author)):
-        if words is not None and not words.strip():
-            raise UserError(f"{name}={words!r}: is empty; write one, or leave --{name} out")
+    """Return what was given, else the usual. Raises `UserError` for bad notes."""
     sections = _notes(notes) if notes else {}
     return FrontMatter(title=title or FrontMatter.title, author=author or "", notes=sections)
 
@@ -275,8 +272,6 @@ def _notes(path: Path) -> dict[str, str]:
         why = f"cannot be read ({error.strerror or error})"
     except UnicodeDecodeError:
         why = "is not UTF-8 text; save it as UTF-8"
-    if not why and not text.strip():
-        why = "is empty; write something, or leave --notes out"
     blocks = MarkdownIt("commonmark").parse(f"{text}\n\n{_END}\n")
     if blocks[-1].type != "paragraph_close" or blocks[-2].content != _END:
         why = "a code block or an HTML comment in it is not closed; close it"

@@ -231,19 +231,18 @@ def test_the_reference_is_the_machine_with_most_in_common_else_the_one_asked_for
 @pytest.mark.parametrize(
     ("options", "cost"),
     [
-        (("slow=0.36/h", "fast=0.72/h"), "an image costs 0.667 times as much"),
-        (("slow=0.36/h", "fast=0.72/h spot"),
-         "a million images cost 0.667 USD (spot) against 1 USD"),
-        # two currencies have no ratio
-        (("slow=0.36 EUR/h", "fast=0.72/h"), "a million images cost 0.667 USD against 1 EUR"),
+        (("slow=0.36/h", "fast=0.72/h"), "; an image costs 0.667 times as much"),
+        # two currencies, and prices of two kinds, have no ratio
+        (("slow=0.36/h", "fast=0.72/h spot"), ""),
+        (("slow=0.36 EUR/h", "fast=0.72/h"), ""),
     ],
-)  # fmt: skip
-def test_the_sentence_about_one_configuration_has_the_interval_and_both_costs(options, cost):
+)
+def test_the_sentence_about_one_configuration_has_the_interval_and_the_cost(options, cost):
     known = prices(*options)
     (finding,) = [one for one in find_all(two_machines(), known) if "speed-up" in one.kind]
     assert finding.headline == (
-        f"fast is 3 times as fast as slow (95 %: 2.93 to 3.07) in resnet18 fp32 batch 8; {cost}."
+        f"fast is 3 times as fast as slow (95 %: 2.93 to 3.07) in resnet18 fp32 batch 8{cost}."
     )
     (pair,) = across_machines(two_machines(), known).pairs
     known_ratio = pair.rows[0]["cost_ratio"] is not None
-    assert known_ratio == (mean_row(pair.counted)["cost_ratio"] is not None) == ("times" in cost)
+    assert known_ratio == (mean_row(pair.counted)["cost_ratio"] is not None) == bool(cost)

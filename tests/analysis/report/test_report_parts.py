@@ -90,7 +90,6 @@ def test_notes_below_the_name_of_a_section_stand_in_it(tmp_path):
     [
         (None, "cannot be read"),
         (b"\xff\xfe", "is not UTF-8 text; save it as UTF-8"),
-        (b" \n", "is empty; write something"),
         (b"text\n\n```sh\nmlproject run\n", "is not closed; close it"),
         (b"text\n\n<!-- later\n", "is not closed; close it"),
     ],
@@ -101,11 +100,6 @@ def test_notes_that_cannot_be_put_in_are_one_line(tmp_path, content, message):
         path.write_bytes(content)
     with pytest.raises(UserError, match=rf"^notes=.*notes.md.*{message}.*\Z"):
         front_matter(None, None, path)
-
-
-def test_an_empty_title_is_refused():
-    with pytest.raises(UserError, match="title='': is empty"):
-        front_matter("", None, None)
 
 
 @pytest.mark.parametrize(("text", "fence"), [("plain", "```"), ("a ```` b", "`````")])
