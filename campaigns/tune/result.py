@@ -76,7 +76,6 @@ class PairedComparison:
 
     field: str
     value: str
-    incumbent: RunConfig
     challenger: RunConfig
     decision: Decision
     reason: str

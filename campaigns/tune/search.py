@@ -91,7 +91,6 @@ class OngoingComparison:
         return PairedComparison(
             self.field,
             value,
-            self.incumbent,
             self.challenger,
             self.decision,
             self.reason,

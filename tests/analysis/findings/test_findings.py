@@ -14,11 +14,9 @@ from observed import DRIFT, curve, observation, repeated
 
 from analysis.findings import KINDS, find_all
 from analysis.findings.batches import gains_per_doubling, knee_of
-from analysis.findings.differences import scatter_rows
 from analysis.runs.groups import batch_curves, difference_between
 from analysis.runs.place import place_runs
-from bench.records import Finding, Telemetry
-from bench.records.run_verdict import judge
+from bench.records import Finding
 from tracking.importing.work import CLAIMED
 
 GIGA = make.GIGA
@@ -444,17 +442,6 @@ def test_the_knee_by_hand():
 # Faults
 
 
-def test_the_telemetry_itself_leads_to_the_finding():
-    record = make.run_record(
-        telemetry=samples.facts(
-            Telemetry, interval_s=0.2, series=(), throttle_share={"SwThermal": 0.4}
-        )
-    )
-    record = record.model_copy(update={"verdict": judge(record)})
-    (found,) = KINDS["throttled"].findings(placed(record))
-    assert "SwThermal in 40 % of the samples" in found.headline
-
-
 def test_what_runs_say_of_themselves_is_told_by_machine():
     """Nine of ten runs: six are told, the rest counted."""
     verdict = make.suspect(Finding(code="throttled", level="suspect", message="it did so"))
@@ -494,15 +481,6 @@ def test_drift_is_what_the_stored_verdict_says():
     )
     (found,) = KINDS["drifting"].findings(runs)
     assert found.runs == ("called drifting",)
-
-
-def test_scatter_is_pooled_over_configurations_by_hand():
-    """Logs +-0.01 and +-0.03 around their means: variances 0.0002 and 0.0018, mean 0.001."""
-    runs = repeated("a", np.exp([-0.01, 0.01]), batch_size=1)
-    runs += repeated("b", np.exp([-0.03, 0.03]), batch_size=2)
-    (found,) = scatter_rows(runs)
-    assert found["scatter"] == pytest.approx(np.sqrt(0.001))
-    assert found["degrees"] == 2
 
 
 def test_a_difference_is_of_the_steps_that_are_nearest_to_the_mean():
