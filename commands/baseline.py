@@ -33,12 +33,11 @@ class Set(Shown, Answering):
                 raise UserError(f"{self.side!r}: none of its {len(runs)} runs has a result")
             found = set_baseline(self.name, self.side, [run.name for run in runs])
         of = f"{counted(len(runs), 'run')} of {counted(len(groups), 'configuration')}"
-        where = f"({self.side}), in the experiment {found.experiment}"
-        return Result([f"baseline {self.name}: {of} {where}"], asdict(found))
+        return Result([f"baseline {self.name}: {of} ({self.side})"], asdict(found))
 
 
 class List(Shown, Answering):
-    """List the baselines of all experiments."""
+    """List the baselines."""
 
     def _result(self) -> Result:
         from analysis.table import RunList
@@ -50,7 +49,6 @@ class List(Shown, Answering):
             "name": "name",
             "side": "set to",
             "set_at": ("at (UTC)", lambda at: at[:16].replace("T", " ")),
-            "experiment": "experiment",
             "run_ids": ("runs", lambda runs: f"{len(runs.names)}"),
         }
         rows = [one | {"run_ids": RunList(one["run_ids"])} for one in found]

@@ -31,7 +31,6 @@ class Baseline:
     side: str
     set_at: str
     run_ids: tuple[str, ...]
-    experiment: str
 
 
 def set_baseline(name: str, side: str, run_ids: Sequence[str]) -> Baseline:
@@ -45,7 +44,6 @@ def set_baseline(name: str, side: str, run_ids: Sequence[str]) -> Baseline:
         )
     server = Server()
     where = server.experiment_id()
-    experiment = server.ask(server.client.get_experiment, where).name
     whole, side = schema.whole_tags(), side[: schema.TAG_CHARACTERS // 4]
     tags = {schema.KIND: "baseline", schema.BASELINE: name, schema.SIDE: side}
     tags |= server.user_tag
@@ -54,80 +52,60 @@ def set_baseline(name: str, side: str, run_ids: Sequence[str]) -> Baseline:
     server.ask(server.client.log_text, made.info.run_id, text, _ARTIFACT)
     server.end(made.info.run_id)
     server.log(made.info.run_id, tags=whole)
-    _delete(server, name, where, but=made.info.run_id)
-    return Baseline(name, side, whole[schema.UPLOADED_AT], tuple(run_ids), experiment)
+    _delete(server, name, but=made.info.run_id)
+    return Baseline(name, side, whole[schema.UPLOADED_AT], tuple(run_ids))
 
 
 def find_baseline(name: str) -> Baseline:
-    """Return the baseline of that name, whichever experiment holds it.
-
-    Of several, that of the experiment that MLflow's variables name. Raises `UserError` where there
-    is none, or none of these several, and `TrackingError`.
-    """
+    """Return the baseline of that name. Raises `UserError` where there is none, `TrackingError`."""
     server = Server(must_exist=True)
-    return _read(server, _home(server, name))
+    return _read(server, _run(server, name))
 
 
 def all_baselines() -> list[Baseline]:
-    """Return the baselines of all experiments by name. Raises `TrackingError`."""
+    """Return the baselines by name. Raises `TrackingError`."""
     server = Server(must_exist=True)
-    found = [_read(server, run) for run in _newest(server)]
-    return sorted(found, key=lambda one: (one.name, one.experiment))
+    return [_read(server, run) for _, run in sorted(_newest(server).items())]
 
 
 def remove_baseline(name: str) -> Baseline:
     """Forget the name and return what it meant; its runs stay. Raises as `find_baseline`."""
     server = Server(must_exist=True)
-    run = _home(server, name)
-    found = _read(server, run)
-    _delete(server, name, run.info.experiment_id)
+    found = _read(server, _run(server, name))
+    _delete(server, name)
     return found
 
 
-def _delete(server: Server, name: str, experiment: str, *, but: str | None = None) -> None:
+def _delete(server: Server, name: str, *, but: str | None = None) -> None:
     """Also what a command that was cut, or an answer that was lost, left unfinished."""
     named = schema.runs_filter(f"tags.`{schema.BASELINE}` = '{name}'", kind="baseline")
-    for run in list(server.search(named, [experiment])):
+    for run in list(server.search(named, [server.experiment_id()])):
         if run.info.run_id != but:
             server.ask(server.client.delete_run, run.info.run_id)
 
 
-def _newest(server: Server) -> list[Run]:
-    """The whole run of each name in each experiment; of several the newest."""
-    found: dict[tuple[str, str], Run] = {}
-    for run in server.search(schema.runs_filter(_WHOLE, kind="baseline")):
-        found.setdefault((run.info.experiment_id, run.data.tags[schema.BASELINE]), run)
-    return list(found.values())
+def _newest(server: Server) -> dict[str, Run]:
+    """The whole run of each name; of several the newest."""
+    found: dict[str, Run] = {}
+    wanted = schema.runs_filter(_WHOLE, kind="baseline")
+    for run in server.search(wanted, [server.experiment_id()]):
+        found.setdefault(run.data.tags[schema.BASELINE], run)
+    return found
 
 
-def _home(server: Server, name: str) -> Run:
-    """The run of the name."""
-    runs = _newest(server)
-    found = {run.info.experiment_id: run for run in runs if run.data.tags[schema.BASELINE] == name}
-    if not found:
-        known = ", ".join(sorted({run.data.tags[schema.BASELINE] for run in runs}))
-        there = f"; there is {known}" if known else ""
+def _run(server: Server, name: str) -> Run:
+    found = _newest(server)
+    if name not in found:
+        there = f"; there is {', '.join(sorted(found))}" if found else ""
         raise UserError(
-            f"baseline={name!r}: not set on this server{there}; set it with mlproject baseline set"
+            f"baseline={name!r}: not set on this server, in the experiment that MLflow's variables "
+            f"name{there}; set it with mlproject baseline set"
         )
-    if len(found) == 1:
-        return next(iter(found.values()))
-    if (ours := server.experiment_id()) not in found:
-        names = ", ".join(sorted(_experiment(server, run) for run in found.values()))
-        raise UserError(
-            f"baseline={name!r}: set in several experiments ({names}); name one with "
-            "MLFLOW_EXPERIMENT_NAME"
-        )
-    return found[ours]
-
-
-def _experiment(server: Server, run: Run) -> str:
-    names = {one.experiment_id: one.name for one in server.experiments}
-    return str(names[run.info.experiment_id])
+    return found[name]
 
 
 def _read(server: Server, run: Run) -> Baseline:
     tags = run.data.tags
     name, side, set_at = (tags[each] for each in (schema.BASELINE, schema.SIDE, schema.UPLOADED_AT))
     run_ids = tuple(json.loads(server.read(run.info.artifact_uri, _ARTIFACT)))
-    return Baseline(name, side, set_at, run_ids, _experiment(server, run))
+    return Baseline(name, side, set_at, run_ids)
