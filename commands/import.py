@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -59,26 +59,20 @@ class Import(Tracked):
         readers = load_readers(self.readers)
 
         folders: list[RecordFolder] = []
-        counted: dict[StepSpec, Complexity | str] = {}
         bad = 0
         for path in self.files:
             found = read_results(path, campaign=self.campaign, given=given, readers=readers)
-            places = [RecordFolder(self.records / record.record_id) for record in found.records]
-            known = (folder.readable_record() for folder in places)
-            results = _with_work(
-                [
-                    old if isinstance(old, ImportedRecord) else new
-                    for old, new in zip(known, found.records, strict=True)
-                ],
-                counted,
-            )
             fates: Counter[str] = Counter()
-            for folder, result in zip(places, results, strict=True):
-                is_new = not folder.record.is_file()
-                fates["imported" if is_new else "known already"] += 1
-                if is_new:
+            new: list[ImportedRecord] = []
+            for result in _with_work(found.records):
+                folder = RecordFolder(self.records / result.record_id)
+                folders.append(folder)
+                if folder.record.is_file():
+                    fates["known already"] += 1
+                else:
+                    fates["imported"] += 1
                     write_record(folder, result, self.records)
-            folders += places
+                    new.append(result)
             for problem in found.problems:
                 note(str(problem))
             bad += len(found.problems)
@@ -87,7 +81,7 @@ class Import(Tracked):
             fates["other files"] += found.other_files
             words = ", ".join(f"{number} {what}" for what, number in fates.items() if number)
             click.echo(f"{path}: {words or 'nothing in it'}")
-            for line in _place_lines(results, self.records):
+            for line in _place_lines(new, self.records):
                 click.echo(f"  {line}")
         return max(1 if bad else 0, upload_at_the_end(folders) if self.tracked else 0)
 
@@ -103,22 +97,18 @@ def _check_facts(facts: dict[str, str]) -> None:
             raise UserError(f"set='{name}={text}': give {', '.join(_UNITS[:-1])} or {_UNITS[-1]}")
 
 
-def _with_work(
-    results: Iterable[ImportedRecord], counted: dict[StepSpec, Complexity | str]
-) -> list[ImportedRecord]:
+def _with_work(results: Sequence[ImportedRecord]) -> list[ImportedRecord]:
     """The results with the work of their steps, each step counted once; judged."""
-    steps = [(one, None if one.complexity is not None else step_of(one)) for one in results]
-    new = {step for _, step in steps if step is not None and not isinstance(step, str)}
-    in_order = sorted(
-        new - counted.keys(), key=lambda step: (step.arch, step.precision, step.batch_size)
+    steps = [step_of(one) for one in results]
+    new = {step for step in steps if not isinstance(step, str)}
+    bar = watched(new, "counting the work of their steps", len(new))
+    counted = {step: _count(step) for step in bar}
+    return judge_claims(
+        [
+            with_work(one, step if isinstance(step, str) else counted[step])
+            for one, step in zip(results, steps, strict=True)
+        ]
     )
-    for step in watched(in_order, "counting the work of their steps"):
-        counted[step] = _count(step)
-    known = [
-        one if step is None else with_work(one, step if isinstance(step, str) else counted[step])
-        for one, step in steps
-    ]
-    return judge_claims(known)
 
 
 def _count(step: StepSpec) -> Complexity | str:
