@@ -89,7 +89,7 @@ RUN = {"README.md", "docs/report.md", "docs/python.md"}
 NOT_RUN = {
     "docs/import.md": "a plug-in for another command: tests/tracking/importing",
     "docs/profile.md": "the loop of somebody's own training stands in it as `...`",
-    "docs/models-and-data.md": "a worker runs its step: tests/bench/launcher/test_own_steps.py",
+    "docs/models-and-data.md": "a worker runs its step: tests/bench/launcher/test_launch.py",
 }
 
 

@@ -1,15 +1,10 @@
 """The costs of a model's modules: whose an op is, forward and backward, and the sums."""
 
-import csv
-import json
-
 import pytest
 import torch
-from click.testing import CliRunner
 
 from bench.config import RunConfig
 from bench.cost.estimate import complexity_by_module
-from commands.complexity import Complexity
 
 #: A row's counts per image, and what they sum up to in a step's complexity.
 COUNTS = {
@@ -125,28 +120,6 @@ def test_sums_of_gradients_and_copies_into_them_belong_to_modules():
     images, width = 2, 48
     # The bias, its gradient, and the sum of the two gradients of what the module was given.
     assert rows["inner"]["elementwise_flops_per"] == 3 * images * width
-
-
-def _run(*arguments):
-    result = CliRunner().invoke(Complexity.command(), arguments, catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.stdout
-
-
-TIED = ("--arch", "tiny_models:tied", "--image-size", "4", "--by", "module", "--depth", "1")
-
-
-def test_json_and_csv_have_a_row_per_module():
-    [row] = json.loads(_run(*TIED, "--format", "json"))
-    assert [each["module"] for each in row["modules"]] == [
-        *("(model)", "0", "1", "2", "3", "(loss)", "(optimizer)")
-    ]
-    assert row["tied_parameters"] == {"3.weight": "1.weight"}
-    rows = [*csv.DictReader(_run(*TIED, "--format", "csv").splitlines())]
-    named = {"arch": "tiny_models:tied", "image_size": "4", "batch_size": "32", "precision": "fp32"}
-    for given, expected in zip(rows, row["modules"], strict=True):
-        words = {name: "" if value is None else str(value) for name, value in expected.items()}
-        assert given == {"tokens_per_sample": "", **named, **words}
 
 
 class WithSkip(torch.nn.Module):

@@ -74,6 +74,22 @@ def test_csv_has_the_rows_of_json_and_with_ops_a_row_per_op():
     assert sum(int(op["flops"]) for op in ops) == 2 * expected["step_flops_per_image"]
 
 
+TIED = ("--arch", "tiny_models:tied", "--image-size", "4", "--by", "module", "--depth", "1")
+
+
+def test_json_and_csv_have_a_row_per_module():
+    [row] = json.loads(_run(*TIED, "--format", "json"))
+    assert [each["module"] for each in row["modules"]] == [
+        *("(model)", "0", "1", "2", "3", "(loss)", "(optimizer)")
+    ]
+    assert row["tied_parameters"] == {"3.weight": "1.weight"}
+    rows = [*csv.DictReader(_run(*TIED, "--format", "csv").splitlines())]
+    named = {"arch": "tiny_models:tied", "image_size": "4", "batch_size": "32", "precision": "fp32"}
+    for given, expected in zip(rows, row["modules"], strict=True):
+        words = {name: "" if value is None else str(value) for name, value in expected.items()}
+        assert given == {"tokens_per_sample": "", **named, **words}
+
+
 @pytest.mark.slow
 def test_the_step_is_that_of_a_cpu_unless_cuda_is_asked_for():
     def row(*arguments):

@@ -1,11 +1,23 @@
-"""Real child processes."""
+"""Real child processes, a scripted clock, and a card that says what the test wants."""
 
 import subprocess
 import sys
 
 import pytest
+from fakes import ScriptedClock
+from scripted_nvml import ScriptedNvml
 
 from bench.launcher.processes import terminate_tree
+
+
+@pytest.fixture
+def clock():
+    return ScriptedClock()
+
+
+@pytest.fixture
+def nvml():
+    return ScriptedNvml()
 
 
 @pytest.fixture

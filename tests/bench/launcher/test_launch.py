@@ -1,11 +1,15 @@
 """Real worker processes, and everything that can end one: there is always a record."""
 
 import json
+import os
+import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -15,7 +19,9 @@ from bench.launcher.measurement import launch_measurement
 from bench.launcher.profile import recover
 from bench.launcher.watch import _last_words
 from bench.records.folders import RecordFolder, read_records
+from bench.records.metrics import summary
 
+PROJECT = Path(__file__).resolve().parents[3]
 LONG = pytest.mark.long
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]
 
@@ -271,6 +277,62 @@ def test_the_command_that_is_interrupted_keeps_what_was_measured(
     assert "worker_cpu_percent" in {series.name for series in record.telemetry.series}
     assert (folder.path / "telemetry.csv").exists()
     assert record.verdict.level == "invalid"
+
+
+def test_the_users_own_step_of_the_documentation_is_measured(tmp_path, monkeypatch):
+    text = (PROJECT / "docs/models-and-data.md").read_text("utf-8")
+    [block] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(block.splitlines()) <= 20
+    (tmp_path / "mysteps.py").write_text(block)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    own = {"arch": "mysteps:Echo", "image_size": "auto", "batch_size": 2, "iters": 4}
+    _, record = launched(tmp_path / "records", **own)
+    assert record.outcome == "ok", record.reason
+    assert summary(record)["throughput_tokens_per_s"] > 0
+    assert record.complexity.forward_macs == 2 * 32 * 64 * 1000
+    assert record.environment.model_code.modules == ("mysteps",)
+    assert record.environment.model_code.git_commit is None
+
+
+FOREIGN = ("bench/__init__.py", "commands/__init__.py", "torch/__init__.py", "profile.py",
+           "queue.py", "random.py", "statistics.py", "pickle.py", "socket.py")  # fmt: skip
+
+
+@pytest.fixture
+def crowded(mlproject_command, monkeypatch):
+    """The working folder, with modules that fail, and the user's model beside them."""
+    monkeypatch.setattr(sys, "path", sys.path.copy())  # a model counted here adds the folder
+    folder = mlproject_command.folder
+    for name in FOREIGN:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"raise RuntimeError('foreign {name}')")
+    (folder / "mynets.py").write_text("from crashing_models import small\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"data": "fakedata", "workers": 1},
+        pytest.param({"devices": 2}, marks=LONG),
+        pytest.param({"compile": "default"}, marks=LONG),
+    ],
+)
+@pytest.mark.parametrize("path", ["", os.pathsep])
+def test_no_file_of_the_working_folder_is_executed_by_accident(crowded, monkeypatch, changes, path):
+    monkeypatch.setenv("PYTHONPATH", os.environ["PYTHONPATH"] + path)  # empty: the working folder
+    _, record = launched(crowded / "records", arch="mynets:small", **changes)
+    assert record.outcome == "ok", record.reason
+
+
+@pytest.mark.parametrize("name", ["bench.nets", "commands.nets", "random"])
+def test_a_model_that_another_module_hides_says_so(crowded, mlproject_command, name):
+    (crowded / f"{name.replace('.', '/')}.py").write_text("from crashing_models import small\n")
+    code, _, err = mlproject_command("complexity", "--arch", f"{name}:small")
+    assert code == 2
+    assert "rename" in err
 
 
 ABORT = """terminate called after throwing an instance of 'c10::Error'

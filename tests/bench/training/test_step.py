@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fakes import Card, QueueingDevice, ScriptedClock
+from refusals import refusal
 from small_models import CLASSIFIER, batch_of_ten_classes, resolved, ten_classes
 from torch.nn import functional
 
@@ -300,3 +301,26 @@ def test_the_default_configuration_is_the_fast_one():
     for precision in ("fp32", "tf32", "amp", "amp-fp16"):  # the layout of tensor cores
         found = resolved(RunConfig(precision=precision), card, open_precision(precision, card))
         assert found.channels_last is (precision != "fp32")
+
+
+@pytest.fixture
+def rich_machine(monkeypatch):
+    """A machine with four cards and an Apple GPU."""
+    current = [0]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: current.__setitem__(0, index))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_90"])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+
+
+def test_processes_share_a_processor_and_take_the_card_of_their_number(rich_machine):
+    assert open_device("cpu", local_rank=5, devices=64).backend == "cpu"
+    assert open_device("auto", devices=4).torch_device == torch.device("cuda", 0)
+    assert open_device("cuda", local_rank=3, devices=4).torch_device == torch.device("cuda", 3)
+    for number, found in ((4, "4 cuda devices"), (1, "1 mps device")):
+        asked = "devices=5: torch finds"
+        message = refusal(open_device, found.split()[1], devices=5, error=UnsupportedError)
+        assert message == f"{asked} {found} on this machine; use devices={number}"

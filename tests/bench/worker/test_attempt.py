@@ -1,6 +1,8 @@
 """What a worker leaves, however its job ends."""
 
 import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.worker.attempt import outcome_of
 from bench.worker.measurement import MeasurementAttempt
+from bench.worker.ranks import RankMeasurement
 from bench.worker.step_setup import check_accumulation
 
 
@@ -125,3 +128,40 @@ def test_what_looks_into_the_step_besides_its_window_decides_nothing_about_the_r
 def test_a_step_that_fails_under_the_profiler_and_without_it_is_the_runs_failure(tmp_path):
     with pytest.raises(MemoryError):
         attempt_in(tmp_path)._profile(None, raising(MemoryError()))
+
+
+class NotingTeam:
+    def __init__(self):
+        self.notes = []
+        self.local = False
+
+    def barrier(self):
+        self.notes.append("barrier")
+
+    @contextmanager
+    def no_gradient_sync(self):
+        self.local = True
+        yield
+        self.local = False
+
+    def gather(self, times_s):
+        """Another rank took a second longer in its first step and no time in the others."""
+        self.mine = times_s
+        return [times_s, [times_s[0] + 1.0, *[0.0] * (len(times_s) - 1)]]
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_probed_steps_begin_together_and_count_as_long_as_the_slowest_takes(tmp_path, local):
+    team = NotingTeam()
+
+    def step():
+        team.notes.append("local step" if team.local else "whole step")
+
+    device = SimpleNamespace(synchronize=lambda: team.notes.append("idle"))
+    folder = attempt_in(tmp_path, devices=2).folder
+    measurement = RankMeasurement(folder, None, team)
+    found = measurement._probe(SimpleNamespace(step=step, device=device), 3, local=local)
+    name = "local step" if local else "whole step"
+    assert team.notes == ["barrier", name, "idle"] * 4  # the first does not count
+    assert found == (team.mine[0] + 1.0, *team.mine[1:])
+    assert len(found) == 3
