@@ -44,16 +44,7 @@ def test_images_in_deeper_folders_of_a_relative_source(photos, tmp_path, monkeyp
     assert check_image_folder("a/b/out").images == 18
 
 
-def test_again_does_nothing_and_other_settings_are_refused(photos, tmp_path):
-    out = tmp_path / "out"
-    subset_image_folder(photos, out, images_per_class=2)
-    before = {f: f.lstat().st_mtime_ns for f in out.rglob("*")}
-    subset_image_folder(photos, out, images_per_class=2)
-    assert {f: f.lstat().st_mtime_ns for f in out.rglob("*")} == before
-    assert "images_per_class=2, not images_per_class=3" in refused(photos, out, images_per_class=3)
-
-
-def test_interrupted_subset_is_completed(photos, tmp_path):
+def test_interrupted_subset_is_completed_and_other_settings_are_refused(photos, tmp_path):
     whole, out = tmp_path / "whole", tmp_path / "out"
     subset_image_folder(photos, whole, images_per_class=2)
     shutil.copytree(whole, out, symlinks=True)
@@ -63,6 +54,10 @@ def test_interrupted_subset_is_completed(photos, tmp_path):
     assert chosen(out) == chosen(whole)
     assert all(file.is_symlink() for file in out.glob("*/*.jpg"))
     assert (out / "dataset.json").exists()
+    before = {f: f.lstat().st_mtime_ns for f in out.rglob("*")}
+    subset_image_folder(photos, out, images_per_class=2)
+    assert {f: f.lstat().st_mtime_ns for f in out.rglob("*")} == before
+    assert "images_per_class=2, not images_per_class=3" in refused(photos, out, images_per_class=3)
 
 
 def test_places_that_would_spoil_something_and_too_few_images(photos, tmp_path):

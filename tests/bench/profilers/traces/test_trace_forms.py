@@ -80,37 +80,26 @@ def test_shapes_under_an_older_name_and_in_no_list(tmp_path):
         ("user_annotation", "aten::add", "mark"),
         *((name, "launch", "call") for name in ("Runtime", "cuda_runtime", "cuda_driver")),
         *((f"{device}_runtime", "launch", "call") for device in ("xpu", "mtia", "privateuse1")),
+        *((name, "k", "kernel") for name in ("Kernel", "kernel", "mtia_ccp_events")),
+        *(("Memcpy", "k", "copy"), ("gpu_memcpy", "k", "copy")),
+        *(("Memset", "k", "fill"), ("gpu_memset", "k", "fill")),
+        *((name, "k", None) for name in ("gpu_user_annotation", "python_function", "cuda_sync")),
+        *((name, "k", None) for name in ("overhead", "Trace", "ac2g", None)),
     ],
 )
-def test_categories_of_the_host(tmp_path, category, name, kind):
-    one, other = read(
-        tmp_path, event(category, name=name), event(category, name=name, tid="7")
-    ).host
-    assert (one.kind, one.name, one.thread) == (kind, name, (0, 7))
-    assert other.thread == one.thread
-
-
-@pytest.mark.parametrize(
-    ("category", "kind"),
-    [
-        *(("Kernel", "kernel"), ("kernel", "kernel"), ("mtia_ccp_events", "kernel")),
-        *(("Memcpy", "copy"), ("gpu_memcpy", "copy"), ("Memset", "fill"), ("gpu_memset", "fill")),
-    ],
-)
-def test_categories_of_devices(tmp_path, category, kind):
+def test_categories_of_events(tmp_path, category, name, kind):
     args = {"device": 0, "stream": "7", "correlation": 3, "external id": 4, "bytes": 12}
-    (run,) = read(tmp_path, event(category, args=args)).device
-    assert (run.kind, run.device, run.stream) == (kind, 0, 7)
-    assert (run.correlation, run.external_id, run.size_bytes) == (3, 4, 12)
-
-
-@pytest.mark.parametrize(
-    "category",
-    ["gpu_user_annotation", "python_function", "cuda_sync", "overhead", "Trace", "ac2g", None],
-)
-def test_what_is_no_work_of_host_or_device_is_left_out(tmp_path, category):
-    trace = read(tmp_path, event(category), event())
-    assert (len(trace.host), len(trace.device)) == (0, 1)
+    one = event(category, name=name, args=args)
+    trace = read(tmp_path, one, one | {"tid": "7"}, event("cpu_op", name="other"))
+    host = [span for span in trace.host if span.name != "other"]
+    assert len(trace.host) == len(host) + 1
+    if kind in ("op", "mark", "call"):
+        assert [(span.kind, span.name, span.thread) for span in host] == [(kind, name, (0, 7))] * 2
+    elif kind is not None:
+        assert [(run.kind, run.device, run.stream) for run in trace.device] == [(kind, 0, 7)] * 2
+        run = trace.device[0]
+        assert (run.correlation, run.external_id, run.size_bytes) == (3, 4, 12)
+    assert len(host) + len(trace.device) == (0 if kind is None else 2)
 
 
 @pytest.mark.parametrize(
