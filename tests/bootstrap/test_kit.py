@@ -1,7 +1,9 @@
 """The kit for machines without a network: what it refuses, and one that is packed and used."""
 
+import csv
 import importlib.metadata
 import importlib.util
+import io
 import json
 import os
 import platform
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from refusals import refusal
+from uv import find_uv_bin
 
 import mlproject
 from bench.doctor.checks import package_checks
@@ -20,11 +23,6 @@ from bench.machine.repository import code_id, repository_facts
 from bootstrap import kit as kits
 from bootstrap.setup import Place, SetupError
 from commands.console import options
-
-if sys.version_info >= (3, 11):
-    pass
-else:
-    pass
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 KIT = {
@@ -170,8 +168,6 @@ def other_python():
 @pytest.fixture
 def there():
     """A fresh Python with the oldest torch, and neither pip nor anything else."""
-    from uv import find_uv_bin
-
     version, python = other_python()
     uv = [find_uv_bin(), "--quiet"]
     with tempfile.TemporaryDirectory() as folder:
@@ -218,3 +214,35 @@ def test_a_kit_measures_without_a_network_and_home_tracks_and_reports(
     code, printed, _ = mlproject_command("report", "--no-log")
     assert "squeezenet1_1" in printed
     assert code in (0, 1)  # 1: a busy machine's numbers may be impossible, which it says
+
+
+# The lowest versions that pyproject.toml allows are those that measure, track and report
+
+
+SMALL = ("--arch=squeezenet1_1", "--batch-size=2", "--image-size=64", "--warmup-iters=1")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)  # 5 GB may come first
+def test_the_lowest_versions_measure_track_and_report(tmp_path):
+    uv = [find_uv_bin(), "--quiet"]
+    pins, python = tmp_path / "lowest.txt", tmp_path / "e" / "bin" / "python"
+    compiled = [*uv, "pip", "compile", "--resolution", "lowest-direct", "--output-file", pins]
+    subprocess.run([*compiled, "--python", sys.executable, PROJECT / "pyproject.toml"], check=True)
+    subprocess.run([*uv, "venv", "--python", sys.executable, tmp_path / "e"], check=True)
+    subprocess.run([*uv, "pip", "install", "--python", python, "-r", pins], check=True)
+
+    def command(*words, codes=(0,)):
+        line = [python, PROJECT / "mlproject.py", *words]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode in codes, done.stderr
+        return done.stdout
+
+    assert "python           ok" in command("doctor")
+    command("run", "--backend=cpu", *SMALL, "--iters=3")
+    # 1: a busy machine's numbers may be impossible, which it says
+    assert "squeezenet1_1" in command("report", "--no-log", codes=(0, 1))
+    assert (tmp_path / "reports" / "latest" / "report.html").is_file()
+    [run] = csv.DictReader(io.StringIO(command("pull", "--roofs")))
+    assert (run["arch"], run["outcome"]) == ("squeezenet1_1", "ok")
+    command("pull", "--out", "runs.parquet")

@@ -1,5 +1,6 @@
 """Every example runs as a user starts it, with a small model and few iterations."""
 
+import json
 import os
 import re
 import subprocess
@@ -153,3 +154,12 @@ def test_the_example_records_of_both_schemas_make_a_report(tmp_path):
     assert printed.count("images/s, bound") == 3
     assert "profile of amd-epyc (2) resnet18" in printed
     assert (tmp_path / "out" / "report.html").is_file()
+
+
+@pytest.mark.parametrize("arch", ["alexnet", "hf:gpt2"])
+def test_the_bare_loop_trains_images_and_tokens(arch):
+    options = ["--batch-size", "1", "--seq-len", "8", "--warmup-iters", "1", "--iters", "1"]
+    command = [sys.executable, PROJECT / "benchmarks/bare_loop.py", "--arch", arch, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["samples_per_s"] > 0

@@ -5,15 +5,19 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+import samples
 import torch
 from fakes import Card, ScriptedClock
 from worker_processes import small_run
 
 from bench.config import RunConfig
-from bench.errors import UnsupportedError
+from bench.errors import Unknown, UnsupportedError
+from bench.launcher.measurement import finish_run
 from bench.records import Job
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
+from bench.records.metrics import summary
+from bench.records.run_verdict import judge
 from bench.worker.attempt import outcome_of
 from bench.worker.measurement import MeasurementAttempt
 from bench.worker.ranks import RankMeasurement
@@ -83,9 +87,9 @@ def test_a_mode_that_captures_graphs_cannot_accumulate_on_a_card(mode):
     check_accumulation(config.model_copy(update={"compile": "default"}), card)
 
 
-def attempt_in(tmp_path, **changes):
+def attempt_in(tmp_path, config=None, **changes):
     folder = RecordFolder.create(tmp_path, "one")
-    folder.write(folder.config, Job(config=small_run(**changes)))
+    folder.write(folder.config, Job(config=config or small_run(**changes)))
     journal = JournalWriter(folder.journal)
     return MeasurementAttempt(folder, journal, before_warm_up=lambda: None)
 
@@ -165,3 +169,60 @@ def test_probed_steps_begin_together_and_count_as_long_as_the_slowest_takes(tmp_
     assert team.notes == ["barrier", name, "idle"] * 4  # the first does not count
     assert found == (team.mine[0] + 1.0, *team.mine[1:])
     assert len(found) == 3
+
+
+# `data_only=true`: the loader alone, and nothing said of a model that did not run
+
+
+NO_MODEL = "data_only=true: no model ran"
+
+
+@pytest.mark.slow
+def test_a_loader_is_measured_without_a_model_and_its_rate_has_a_name_of_its_own(
+    tmp_path, generated
+):
+    config = RunConfig(
+        arch="vgg16",  # would take seconds to build
+        backend="cpu",
+        data=str(generated),
+        data_only=True,
+        cudnn_benchmark=False,  # of this process: other tests' stays
+        batch_size=6,
+        image_size=64,
+        workers=1,
+        warmup_iters=2,
+        iters=4,
+    )
+    attempt = attempt_in(tmp_path, config)
+    attempt.attempt()
+    folder, unwatched = attempt.folder, Unknown("nobody watched")
+    record = finish_run(folder, config, samples.NOW, folder.read_worker(), unwatched)
+    assert record.outcome == "ok", record.reason
+    assert record.measurement.samples == 24
+    assert record.complexity is None
+    assert record.missing["complexity"] == NO_MODEL
+    for fact in ("first_loss", "last_loss", "work"):
+        assert getattr(record.measurement, fact) is None
+        assert record.measurement.missing[fact] == NO_MODEL
+    window = record.measurement
+    for waited_s, took_s in zip(window.data_wait_s, window.iteration_times_s, strict=True):
+        assert 0 < waited_s <= took_s
+    found = summary(record)
+    assert found["loader_images_per_s"] == window.throughput_samples_per_s
+    assert not {"throughput_images_per_s", "attained_gflops"} & found.keys()
+    assert "loader_images_per_s" not in summary(samples.run_record())
+
+
+def test_no_finding_is_made_of_a_loss_a_wait_or_an_arithmetic_that_there_was_not():
+    whole = samples.run_record().model_copy(
+        update={
+            "measurement": samples.measurement(
+                first_loss=None, last_loss=None, data_wait_s=(0.5,) * 6
+            ),
+            "resolved": samples.resolved(native_math=False),
+        }
+    )
+    codes = {finding.code for finding in judge(whole).findings}
+    assert codes == {"unproven", "input-bound", "loss-not-finite", "emulated"}
+    loader = whole.model_copy(update={"config": RunConfig(data="photos", data_only=True)})
+    assert [finding.code for finding in judge(loader).findings] == ["unproven"]

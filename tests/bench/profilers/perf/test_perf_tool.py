@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from scripted_perf import CORES
 
 from bench.errors import UserError
 from bench.profilers.perf import PerfTool
-from bench.profilers.perf.tool import choose_events, vector_bits
+from bench.profilers.perf.stat import read_rows
+from bench.profilers.perf.tool import choose_events, counting, make_gate, perf_stat, vector_bits
 from bench.records import Account
 
 PROJECT = Path(__file__).resolve().parents[4]
@@ -152,3 +154,137 @@ def test_the_real_perf_counts_here_or_says_why_not(tmp_path):
         assert len(obstacle) > 60
         with pytest.raises(UserError):
             tool.read(tmp_path, [step()])
+
+
+# The worker's side of the FIFOs: against the real perf, a scripted one, a dead one and none
+
+
+#: Threads that were started before the window work before it and in it; then there is more work.
+THREADED = """
+import json, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+from bench.profilers.perf.tool import counting
+
+def work(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+def thread():
+    work(0.15)
+    begin.wait()
+    work(0.2)
+
+begin = threading.Event()
+threads = [threading.Thread(target=thread) for _ in range(2)]
+for each in threads:
+    each.start()
+work(0.2)
+while time.process_time() < 0.5:
+    time.sleep(0.01)
+with counting(json.loads(sys.argv[2])):
+    before = time.process_time()
+    begin.set()
+    work(0.1)
+    for each in threads:
+        each.join()
+    inside = time.process_time() - before
+work(0.4)
+print(json.dumps({"inside": inside, "whole": time.process_time()}))
+"""
+
+
+@pytest.mark.skipif(shutil.which("perf") is None, reason="perf not installed")
+@pytest.mark.slow
+def test_the_real_perf_counts_all_threads_in_the_window_and_nothing_else(tmp_path):
+    gate, output = make_gate(tmp_path), tmp_path / "counts.csv"
+    worker = [sys.executable, "-c", THREADED, str(PROJECT), json.dumps(gate)]
+    command = [*perf_stat(output, ("task-clock",), gate), *worker]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    cpu_s = json.loads(done.stdout)
+    # The window's 0.5 s, of which 0.4 s are the threads'; the rest of the process is 0.9 s.
+    assert cpu_s["inside"] >= 0.5
+    assert cpu_s["whole"] >= cpu_s["inside"] + 0.9
+    (counted_s,) = [row.count / 1e3 for row in read_rows(output)]
+    assert cpu_s["inside"] * 0.98 <= counted_s <= cpu_s["inside"] + 0.2
+
+
+class Listener:
+    """perf's side: both FIFOs open for reading and writing; gives `answers`."""
+
+    def __init__(self, folder, answers=((b"ack\n\0",), (b"ack\n\0",))):
+        self.gate = make_gate(folder)
+        self._ends = [os.open(path, os.O_RDWR) for path in self.gate.values()]
+        self.heard = []
+        self._thread = threading.Thread(target=self._listen, args=(answers,), daemon=True)
+        self._thread.start()
+
+    def _listen(self, answers):
+        for pieces in answers:
+            self.heard.append(os.read(self._ends[0], 100))
+            for piece in pieces:
+                os.write(self._ends[1], piece)
+
+    def end(self):
+        self._thread.join()
+        for end in self._ends:
+            os.close(end)
+
+
+def open_descriptors():
+    return sum(1 for _ in Path("/dev/fd").iterdir())
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        ((b"ack\n\0",), (b"ack\n\0",)),
+        ((b"a", b"ck\n"), (b"\0", b"ack\n\0")),  # in pieces, with the rest of the one before
+    ],
+)
+def test_commands_are_sent_around_the_body(tmp_path, answers):
+    listener = Listener(tmp_path, answers=answers)
+    descriptors = open_descriptors()
+    with counting(listener.gate):
+        assert listener.heard == [b"enable\n"]
+    assert listener.heard == [b"enable\n", b"disable\n"]
+    assert open_descriptors() == descriptors
+
+
+@pytest.mark.parametrize(
+    ("gate_of", "words"),
+    [
+        (lambda folder: {"control": f"{folder}/a"}, r"listen at .*/a \(No such file"),
+        (make_gate, r"listen at .*perf\.control \(No such device"),
+        *(
+            (
+                lambda folder, answers=answers: Listener(folder, answers=answers).gate,
+                r"did not answer 'enable' in 0\.05 s; .*console\.log",
+            )
+            for answers in [(), ((b"ack",),), ((b"\0",),), ((b"nack",),)]
+        ),
+    ],
+)
+def test_without_an_answer_the_body_does_not_run(tmp_path, gate_of, words):
+    gate = gate_of(tmp_path)
+    descriptors = open_descriptors()
+    with pytest.raises(UserError, match=words), counting(gate, answer_s=0.05):
+        pytest.fail("there was no answer")
+    assert open_descriptors() == descriptors
+
+
+def test_a_perf_that_dies_in_the_window_is_an_error(tmp_path):
+    listener = Listener(tmp_path, answers=((b"ack\n\0",),))
+    with (
+        pytest.raises(UserError, match="perf has ended before 'disable'"),
+        counting(listener.gate),
+    ):
+        listener.end()
+
+
+def test_an_error_in_the_body_comes_out_as_it_is(tmp_path):
+    listener = Listener(tmp_path)
+    with pytest.raises(ValueError, match="of the step"), counting(listener.gate):
+        raise ValueError("of the step")
+    assert listener.heard == [b"enable\n"]
