@@ -217,7 +217,8 @@ def faults(folder: Path, store: Store, side: str) -> dict[str, int]:
             found["doubled" if runs else "missing"] += 1
             continue
         try:
-            assert_one_run(store, RecordFolder(path), record)
+            if side == "ours":  # the bare client writes less
+                assert_one_run(store, RecordFolder(path), record)
         except AssertionError as error:
             print(f"{path.name}: {error}", file=sys.stderr)
             found["different"] += 1
