@@ -21,17 +21,15 @@ from tracking.importing.ledger import GIVEN, GIVEN_COUNTS
 from tracking.importing.work import judge_claims, step_of, with_work
 
 _UNITS = ("s", "ms", "us", "images/s")
-#: Why results have no place, of those printed.
-_MOST_REASONS = 8
 
 
 class Import(Tracked):
     """Import the results of other programs from their files.
 
-    Tables are read: ledgers, iterations, timm's; and what a --reader knows. A folder or a zip is
-    searched; a file is recognised by its contents. Each result becomes a record and a tracked run,
-    marked as imported, with the line it comes from; one that was imported before stays as it is. It
-    ends with 1 where some rows could not be imported; the others are.
+    Tables are read: ledgers, iterations, timm's; and what a --reader knows. A folder is searched; a
+    file is recognised by its contents. Each result becomes a record and a tracked run, marked as
+    imported, with the line it comes from; one that was imported before stays as it is. It ends
+    with 1 where some rows could not be imported; the others are.
     """
 
     files: tuple[Annotated[Path, click.Path(path_type=Path, exists=True)], ...] = argument(
@@ -133,12 +131,8 @@ def _place_lines(results: Sequence[ImportedRecord], records: Path) -> Iterator[s
     )
     for roof, number in roofs.items():
         yield f"{number} under the roof of {roof}, by modelled work"
-    reasons = Counter(run.refusal for run in runs if run.refusal).most_common()
-    for reason, number in reasons[:_MOST_REASONS]:
+    for reason, number in Counter(run.refusal for run in runs if run.refusal).most_common():
         yield f"{number} not placed: {reason}"
-    if rest := reasons[_MOST_REASONS:]:
-        others = sum(number for _, number in rest)
-        yield f"{others} not placed for {len(rest)} other reasons, which report has"
     for one, run in zip(results, runs, strict=True):
         where = (
             one.source_file if one.source_line is None else f"{one.source_file}:{one.source_line}"

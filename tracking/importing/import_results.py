@@ -45,8 +45,8 @@ class Reader(Protocol):
 class Imported:
     """The results of a path.
 
-    `repeated` counts results that say what another one said, `other_files` those of a folder or
-    zip that are of no known format, or of other work than training on images.
+    `repeated` counts results that say what another one said, `other_files` those of a folder that
+    are of no known format, or of other work than training on images.
     """
 
     records: list[ImportedRecord] = field(default_factory=list)
@@ -79,11 +79,11 @@ def load_readers(names: Sequence[str] = ()) -> list[Reader]:
 def read_results(
     path: Path, *, campaign: str, given: Mapping[str, str], readers: Sequence[Reader] = ()
 ) -> Imported:
-    """Read the results in a file, or in all files of a folder or a zip.
+    """Read the results in a file, or in all files of a folder.
 
     `given` are facts for where a file is silent, of those in `tracking.importing.ledger.GIVEN`. A
     file that none of `readers` recognises is read as a table. A result that cannot be taken is a
-    problem; so is a file, but in a folder or zip a file of something else is only counted.
+    problem; so is a file, but in a folder a file of something else is only counted.
     """
     imported = Imported()
     now = datetime.now(timezone.utc).replace(microsecond=0)
@@ -116,7 +116,7 @@ def read_results(
         except Exception as error:  # a mistake in somebody's reader costs its file alone
             problems.append(Problem(f"{type(error).__name__}: {error}"))
         problems.sort(key=lambda problem: problem.line or 0)
-        imported.problems += [replace(problem, path=file.shown) for problem in problems]
+        imported.problems += [replace(problem, path=file.path) for problem in problems]
     return imported
 
 

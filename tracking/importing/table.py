@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import lzma
 import math
 import os
 import re
 import stat
-import struct
-import zipfile
-import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from bench.errors import printable
 
-#: A ledger of ten thousand runs is 2 MB; a longer file is no result, nor is a larger zip.
+#: A ledger of ten thousand runs is 2 MB; a longer file is no result.
 _MOST_BYTES = 64 * 2**20
-_MOST_UNPACKED_BYTES = 2**30
-_ZIP = b"PK\x03\x04"
-#: What `zipfile` raises for an archive that is damaged, encrypted or packed in an unknown way.
-_DAMAGED = (
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError),
-    *(OSError, OverflowError, RuntimeError, ValueError),
-)
 _MOST_COLUMNS = 500
 _CELL_CHARACTERS = 10_000
 _DELIMITERS = ",;\t|"
@@ -58,23 +46,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file's bytes, and where it lies: in `root`, where that is the unpacked `archive`.
-
-    `alone`: the user named the file, not a folder.
-    """
+    """A file's bytes, and where it lies. `alone`: the user named the file, not a folder."""
 
     path: Path
     content: bytes = b""
     alone: bool = False
-    root: Path | None = None
-    archive: Path | None = None
-
-    @property
-    def shown(self) -> Path:
-        """How a message names it."""
-        if self.archive is None or self.root is None:
-            return self.path
-        return self.archive / self.path.relative_to(self.root)
 
     @property
     def name(self) -> str:
@@ -89,8 +65,7 @@ class SourceFile:
     @property
     def folders(self) -> tuple[str, ...]:
         """The folders it lies in, the innermost first."""
-        path = self.path.relative_to(self.root) if self.root else self.path.resolve()
-        return path.parts[-2::-1]
+        return self.path.resolve().parts[-2::-1]
 
     @property
     def sha256(self) -> str:
@@ -107,7 +82,7 @@ class SourceFile:
         A step `..` is the folder above. Raises `ValueError` for a file that holds no text.
         """
         path = self.path.resolve().parent.joinpath(*steps).resolve()
-        if not path.is_file() or (self.root and not path.is_relative_to(self.root.resolve())):
+        if not path.is_file():
             return None
         try:
             return _text_of(_bytes_of(path))
@@ -115,45 +90,27 @@ class SourceFile:
             raise ValueError(f"{steps[-1]}: {error}") from None
 
 
-def source_files(path: Path, archive: Path | None = None) -> Iterator[SourceFile | Problem]:
-    """Yield the file, or those of a folder or a zip, by name; what cannot be read as a problem.
+def source_files(path: Path) -> Iterator[SourceFile | Problem]:
+    """Yield the file, or those of a folder by name; what cannot be read as a problem.
 
-    Hidden files and folders are left out, links to folders not followed. `path` may be an `archive`
-    that is unpacked.
+    Hidden files and folders are left out, links to folders not followed.
     """
     if not path.is_dir():
-        yield from _of_file(SourceFile(path, alone=True))
+        yield _source_file(path, alone=True)
         return
-    root = path if archive else None
     for folder, below, names in os.walk(path):
         below[:] = sorted(name for name in below if not name.startswith("."))
         for name in sorted(names):
             file = Path(folder, name)
             if not name.startswith(".") and file.is_file():
-                yield from _of_file(SourceFile(file, root=root, archive=archive))
+                yield _source_file(file, alone=False)
 
 
-def _of_file(file: SourceFile) -> Iterator[SourceFile | Problem]:
+def _source_file(path: Path, *, alone: bool) -> SourceFile | Problem:
     try:
-        content = _bytes_of(file.path)
+        return SourceFile(path, _bytes_of(path), alone)
     except ValueError as error:
-        yield Problem(str(error), path=file.shown)
-        return
-    zipped = file.path.suffix.lower() == ".zip" or (file.alone and content.startswith(_ZIP))
-    if not zipped or file.archive:
-        yield replace(file, content=content)
-        return
-    with TemporaryDirectory() as folder:
-        try:
-            with zipfile.ZipFile(file.path) as archive:
-                size = sum(one.file_size for one in archive.infolist())
-                if size > _MOST_UNPACKED_BYTES:
-                    raise ValueError(f"{size >> 20} MiB unpacked; results are below 1024 MiB")
-                archive.extractall(folder)
-        except _DAMAGED as error:
-            yield Problem(f"a damaged or encrypted zip ({error})", path=file.path)
-            return
-        yield from source_files(Path(folder), archive=file.path)
+        return Problem(str(error), path=path)
 
 
 def _bytes_of(path: Path) -> bytes:

@@ -152,7 +152,7 @@ def _found(claim: _Claim, sound: Sequence[_Claim]) -> Found:
 
 
 def _conventions(claim: _Claim) -> Iterator[tuple[str, float]]:
-    """Other counts of the same work in GFLOP/s, and figures that are no rate, with their names."""
+    """Other counts of the same work in GFLOP/s, with their names."""
     complexity, own = claim.complexity, claim.own
     forward = own * 2 * complexity.forward_macs / complexity.step_flops
     yield "the forward pass alone", forward
@@ -160,14 +160,3 @@ def _conventions(claim: _Claim) -> Iterator[tuple[str, float]]:
     yield "a training step with a multiply-add as 1 FLOP", own / 2
     yield "2 x the forward pass", 2 * forward
     yield "3 x the forward pass", 3 * forward
-    yield "a training step with a multiply-add as 4 FLOP", 2 * own
-    if claim.record.devices > 1:
-        yield f"one of its {claim.record.devices} devices", own / claim.record.devices
-    yield "TFLOP/s", own / 1e3
-    for what, flops in (
-        ("the forward pass with a multiply-add as 1 FLOP", complexity.forward_macs),
-        ("the forward pass", 2 * complexity.forward_macs),
-        ("a training step", complexity.step_flops),
-    ):
-        yield f"the GFLOP of {what} of one image, no rate", flops / complexity.batch_size / 1e9
-        yield f"the GFLOP of {what} of one batch, no rate", flops / 1e9

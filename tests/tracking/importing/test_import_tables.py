@@ -1,6 +1,5 @@
 """Tables with a row per result: what they say is taken, nothing added, a bad row has its line."""
 
-import zipfile
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -196,32 +195,3 @@ def test_what_is_no_file_or_too_large_is_not_read(tmp_path):
     }.items():
         found = read_results(path, campaign="old", given={})
         assert reason in found.problems[0].reason
-
-
-def zipped(path, **files):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in files.items():
-            archive.writestr(name.replace("_", "."), text)
-    return path.read_bytes()
-
-
-def test_zips_are_searched_and_a_damaged_one_is_named(read, tmp_path, monkeypatch):
-    whole = zipped(tmp_path / "a.zip", old_csv=PUBLISHED.replace("1.74", "1.75"), more_txt="words")
-    read(PUBLISHED)
-    found = read(name=".")
-    assert {record.throughput_images_per_s for record in found.records} == {1.75, 1.74, 807.54}
-    assert (found.problems, found.other_files) == ([], 1)
-    damaged = {
-        "b.zip": whole[:-10],
-        "c.zip": whole[:50] + b"garbage" + whole[57:],
-        "d": whole.replace(b"old.csv", b"\xff\xfe.csv", 1),  # known by what it holds
-    }
-    for name, content in damaged.items():
-        found = read(content, name)
-        assert found.records == []
-        assert "a damaged or encrypted zip" in str(found.problems[0])
-    zipped(tmp_path / "e.zip", old_csv="model,images_per_s\nresnet18,=1\n")
-    [problem] = read(name="e.zip").problems
-    assert str(problem).startswith(f"{tmp_path / 'e.zip' / 'old.csv'}:2: ")
-    monkeypatch.setattr("tracking.importing.table._MOST_UNPACKED_BYTES", 10)
-    assert "MiB unpacked" in str(read(name="a.zip").problems[0])

@@ -101,20 +101,21 @@ def findings(*results):
 
 
 @pytest.mark.parametrize(
-    ("claimed", "words", "changes"),
+    ("claimed", "words"),
     [
-        (34.0, "the forward pass alone", {}),
-        (17.0, "the forward pass alone with a multiply-add as 1 FLOP", {}),
-        (50.0, "a training step with a multiply-add as 1 FLOP", {}),
-        (68.0, "2 x the forward pass", {}),
-        (200.0, "a training step with a multiply-add as 4 FLOP", {}),
-        (0.1, "TFLOP/s", {}),
-        (3.4, "the GFLOP of the forward pass of one image, no rate", {}),
-        (12.5, "one of its 8 devices", {"params": {"devices": "4", "nodes": "2"}}),
+        (34.0, "the forward pass alone"),
+        (17.0, "the forward pass alone with a multiply-add as 1 FLOP"),
+        (50.0, "a training step with a multiply-add as 1 FLOP"),
+        (68.0, "2 x the forward pass"),
+        (102.9, None),
+        (103.1, "3 x the forward pass"),
     ],
 )
-def test_a_figure_of_other_work_is_named_with_its_convention(claimed, words, changes):
-    [said] = findings(result(2, claimed, **changes))
+def test_a_figure_of_other_work_is_named_with_its_convention(claimed, words):
+    if words is None:
+        assert findings(result(2, claimed)) == []
+        return
+    [said] = findings(result(2, claimed))
     both = f"its file states {claimed:.4g} GFLOP/s, images/s x FLOP of a training step are 100"
     assert said == f"note: {both}: the stated figure fits {words}"
 
