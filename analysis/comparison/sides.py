@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from analysis.runs.run import Run, distinguished
 from analysis.server.pull import RecordSet, pull_records
@@ -19,9 +18,6 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records.step_settings import CODE, NO_SETTINGS, OF_SCRIPT
 from tracking import schema
-
-if TYPE_CHECKING:
-    pass
 
 #: Those that most people need, in the order in which errors list them.
 _USUAL = ("env", "device", "campaign", "user", "arch", "precision", "batch_size", "verdict", "run",
