@@ -367,8 +367,8 @@ def predict_on(
         most = class_of(max(without, key=lambda op: op.time_s))
         raise UserError(
             f"on={target.name!r}: no timing supports ops that carry {percent(unproven)} of the "
-            f"step, most of it {most}; give --records with a profiled run of a model that has "
-            "them, on any device of known roofs"
+            f"step, most of it {most}; give --records with a profiled run in {target.mode} of a "
+            "model that has them, on any device of known roofs"
         )
     rests_on, loader_s = [*guess.rests_on()], 0.0
     if loader and loader.sample == step.sample:
@@ -411,11 +411,16 @@ class _Guess:
         like.sort(key=lambda one: (one.device != target.name, one.mode != target.mode))
         self._own = next(iter(like), None)
         self._is_same = bool(self._own and self._own.device == target.name)
-        self._part = 1.0 if self._is_same else float(self._known["carried"])
         found = [self._own.ratio(op) if self._own else None for op in ops]
-        self._corrected = np.array([one is not None for one in found])
         times_s, self._kinds = _op_times_s(ops, target)
-        self.times_s = times_s * np.exp([self._part * (one or 0.0) for one in found])
+        # Products in another precision are other kernels under another roof; in 16 bits on a
+        # processor no timing says how near they come to it.
+        is_other = bool(self._own and self._own.mode != target.mode)
+        of_others = is_other & (self._kinds < len(PRODUCTS))
+        self._part = np.where(self._is_same & ~of_others, 1.0, self._known["carried"])
+        has_basis = ~of_others | (target.is_gpu or target.mode == "fp32")
+        self._corrected = np.array([one is not None for one in found]) & has_basis
+        self.times_s = times_s * np.exp(self._part * [one or 0.0 for one in found])
         is_unproven = (self._kinds == KINDS.index(UNPROVEN)) | (not target.is_gpu)
         self.unproven = is_unproven & ~self._corrected
         own_call_s = self._own.host_call_s if self._own and self._is_same else None
@@ -439,7 +444,7 @@ class _Guess:
         names = ["product"] * 2 + ["convolution"] * len(_CONVOLUTIONS)
         names += [kind if kind in errors else "pass" for kind in KINDS[len(PRODUCTS) :]]
         of_op = np.where(self.unproven, UNPROVEN, np.array(names)[self._kinds])
-        left = 1.0 if other_mode else math.sqrt(1 - self._part**2)
+        left = 1.0 if other_mode else np.sqrt(1 - self._part**2)
         known = np.where(self._corrected, 1 - left, 0.0)
         each = (1 - known) * self.times_s / self.step_s
         variance = sum((errors[name] * each[of_op == name].sum()) ** 2 for name in set(of_op))

@@ -197,11 +197,25 @@ def test_a_profile_with_other_names_of_ops_takes_nothing_from_the_shares():
     assert both.ratios[key] == pytest.approx(alone.ratios[key], rel=0.05)
 
 
-def test_another_precision_of_the_same_machine_is_less_sure():
+def test_runs_in_another_precision_correct_products_by_what_is_carried_and_other_ops_whole():
     target, own = on_own_machine()
     sure = predict_on(target, config(), counting(PRODUCT, NORM), own)
-    other = predict_on(replace(target, mode="bf16"), config(), counting(PRODUCT, NORM), own)
-    assert other.deviation > sure.deviation
+    other = [replace(one, mode="bf16") for one in own]
+    assert predict_on(target, config(), counting(PRODUCT, NORM), other).deviation > sure.deviation
+    twice = {("linear", "forward"): math.log(2), ("batch_norm", "forward"): math.log(2)}
+    other = OwnRuns("NVIDIA L4", "bf16", True, 1, twice, None)
+    for ops, part in (((PRODUCT,), shares()["carried"]), ((NORM,), 1)):
+        alone, helped = predict(ops=ops), predict(ops=ops, own=[other])
+        slower = helped.account.step_time_s / alone.account.step_time_s
+        assert slower == pytest.approx(2**part, rel=0.01)
+
+
+def test_products_in_16_bits_on_a_processor_rest_on_runs_in_that_precision():
+    target, own = on_own_machine()
+    lower = replace(target, mode="bf16")
+    with pytest.raises(UserError, match=r"no timing supports .* profiled run in bf16"):
+        predict_on(lower, config(), counting(PRODUCT, NORM), own)
+    assert predict_on(lower, config(), counting(PRODUCT), [replace(own[0], mode="bf16")])
 
 
 def test_a_processor_without_a_run_has_no_basis():
