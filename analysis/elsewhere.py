@@ -4,8 +4,9 @@ The time of each op is that of `analysis.shares`. The host's time, of a step and
 beside it: t = (device^3 + host^3)^(1/3) on a GPU, their sum on a processor.
 
 Runs of one's own correct the shares of their kinds of ops: by what the profiled ops of a run took
-over what the shares say of them on that machine. There the correction counts whole, on another
-machine by the part that published steps carried from chip to chip.
+over what the shares say of them on that machine. There the correction counts whole; on another
+machine, and for products in another precision, by the part that published steps carried from chip
+to chip.
 
 The interval is learned from devices that were left out of the fit: a deviation of the device, which
 all ops share, one for each class of ops on it, by its part of the time, and one of the model.
@@ -415,8 +416,8 @@ class _Guess:
         times_s, self._kinds = _op_times_s(ops, target)
         # Products in another precision are other kernels under another roof; in 16 bits on a
         # processor no timing says how near they come to it.
-        is_other = bool(self._own and self._own.mode != target.mode)
-        of_others = is_other & (self._kinds < len(PRODUCTS))
+        self._is_other = bool(self._own and self._own.mode != target.mode)
+        of_others = self._is_other & (self._kinds < len(PRODUCTS))
         self._part = np.where(self._is_same & ~of_others, 1.0, self._known["carried"])
         has_basis = ~of_others | (target.is_gpu or target.mode == "fp32")
         self._corrected = np.array([one is not None for one in found]) & has_basis
@@ -436,15 +437,14 @@ class _Guess:
     def deviation(self) -> float:
         """The deviation of the logarithm of the step's time."""
         errors, target = dict(self._known["errors"]), self._target
-        other_mode = self._own is not None and self._own.mode != target.mode
-        if other_mode or (target.is_gpu and target.mode != "fp32"):
+        if self._is_other or (target.is_gpu and target.mode != "fp32"):
             errors |= dict.fromkeys(("product", "convolution"), errors["tensor"])
         elif target.is_gpu and target.is_newer:
             errors["convolution"] = max(errors["convolution"], errors["newer_convolution"])
         names = ["product"] * 2 + ["convolution"] * len(_CONVOLUTIONS)
         names += [kind if kind in errors else "pass" for kind in KINDS[len(PRODUCTS) :]]
         of_op = np.where(self.unproven, UNPROVEN, np.array(names)[self._kinds])
-        left = 1.0 if other_mode else np.sqrt(1 - self._part**2)
+        left = 1.0 if self._is_other else np.sqrt(1 - self._part**2)
         known = np.where(self._corrected, 1 - left, 0.0)
         each = (1 - known) * self.times_s / self.step_s
         variance = sum((errors[name] * each[of_op == name].sum()) ** 2 for name in set(of_op))
