@@ -3,17 +3,13 @@
 `python benchmarks/fit_shares.py FOLDER` reads the folder's op times (`bmm.csv.gz` and others),
 steps of transformers (`whole_models_ms.csv`) and of CNNs (`cnn_training_s.csv`); docs/results.md
 says where they are from. Each chip is left out once; those without op times never enter a fit.
-`--out` writes the fitted numbers. With timm's table of an RTX 3090 (`results/` of its repository)
-instead of a folder it fits nothing, and says how far the product misses steps in 16 bits.
+`--out` writes the fitted numbers.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import gzip
 import json
-import os
 import random
 import re
 import tempfile
@@ -26,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import linalg, optimize
 
-from analysis.elsewhere import find_target, predict_on
 from analysis.roofs.roof import Peaks, datasheet_peaks, normalised
 from analysis.shares import (
     KINDS,
@@ -41,9 +37,8 @@ from analysis.shares import (
     kernel_times_s,
     kernels_of,
 )
-from bench.config import RunConfig, parse_config
+from bench.config import RunConfig
 from bench.cost import cached_ops
-from bench.errors import UserError
 from bench.records import StepSpec
 from bench.records.complexity import ListedOp
 
@@ -120,10 +115,6 @@ _H200_FLOPS, _H200_BYTES = {"fp32": 53.4e12, "amp": 706e12}, 4356e9
 _HOST_BOUND = ("resnet18", "8", "fp32", 794.0), ("convnext_tiny", "64", "amp", 2296.0)
 
 
-#: Of timm's models each so many is asked: no choice of ours.
-_EVERY = 12
-
-
 @dataclass(frozen=True)
 class Timed:
     """Kernels on one device that took `time_s` together; `of` is a key of `_WEIGHTS`."""
@@ -152,9 +143,8 @@ class Timed:
         return f"{self.of} {re.sub(' [0-9 ]+$', '', self.name)}"
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        yield from csv.DictReader(file)
+def _rows(path: Path) -> list[dict[Any, str]]:
+    return pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
 
 
 def _op_of(row: Mapping[str, str], name: str) -> ListedOp:
@@ -237,9 +227,8 @@ def read_runs(device: str, precision: str) -> Iterator[Timed]:
     """Yield steps of PyTorch."""
     for text in _RUNS[device, precision].split(", "):
         arch, batch, rate = text.split()
-        yield Timed(
-            "torch", device, arch, int(batch) / float(rate), _of_run(arch, batch, precision)
-        )
+        kernels = _of_run(arch, batch, precision)
+        yield Timed("torch", device, arch, int(batch) / float(rate), kernels)
 
 
 class Fit:
@@ -248,11 +237,10 @@ class Fit:
     def __init__(self, timed: Sequence[Timed], table: Mapping[str, Peaks]) -> None:
         self.devices = sorted({one.device for one in timed})
         self.peaks = [table[normalised(name)] for name in self.devices]
-        of_timed = [
-            [getattr(one.kernels, field.name) for one in timed] for field in fields(Kernels)
-        ]
+        names = [field.name for field in fields(Kernels)]
+        of_timed = ([getattr(one.kernels, name) for one in timed] for name in names)
         self.kernels = Kernels(*map(np.concatenate, of_timed))
-        self.owner = np.repeat(np.arange(len(timed)), [len(each) for each in of_timed[0]])
+        self.owner = np.repeat(np.arange(len(timed)), [len(one.kernels.kind) for one in timed])
         self.device = np.array([self.devices.index(one.device) for one in timed])
         self.times_s = np.array([one.time_s for one in timed])
         self.of = np.array([one.of for one in timed])
@@ -350,9 +338,8 @@ def learn_deviations(found: Sequence[HeldOut]) -> dict[str, float]:
     chips, models = (np.array([getattr(one.step, name) for one in found])
                      for name in ("chip", "model"))  # fmt: skip
     same_chip, same_model = (one[:, None] == one for one in (chips, models))
-    classes = [
-        np.outer(part, part) * same_chip for part in np.array([one.parts for one in found]).T
-    ]
+    parts = np.array([one.parts for one in found]).T
+    classes = [np.outer(part, part) * same_chip for part in parts]
     terms = np.array([same_chip, *classes, same_model + np.eye(len(found))], dtype=float)
     errors, first = np.array([one.error for one in found]), np.log([*_DEVIATIONS.values()])
 
@@ -387,15 +374,11 @@ def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, 
     for device, precision in [key for key in _RUNS if key[0] != "Tesla T4"]:
         one = table[normalised(device)]
         mode = {"amp": "bf16"}.get(precision, precision)
-        reach, peak, rate = (
-            datasheet_reach(one, known, mode),
-            one.flops_per_s[mode],
-            one.bytes_per_s,
-        )
-        chip = Chip(peak * reach[0], rate * reach[1], peak, one.processors, fp32=mode == "fp32")
+        peak, rate = one.flops_per_s[mode], one.bytes_per_s
+        reach = datasheet_reach(one, known, mode)
         if device == "NVIDIA H200":
-            peak = _H200_FLOPS[precision]
-            chip = Chip(peak, _H200_BYTES, peak, one.processors, fp32=mode == "fp32")
+            peak, rate, reach = _H200_FLOPS[precision], _H200_BYTES, (1.0, 1.0)
+        chip = Chip(peak * reach[0], rate * reach[1], peak, one.processors, fp32=mode == "fp32")
         for run in read_runs(device, precision):
             times = kernel_times_s(run.kernels, chip, known) * run.kernels.calls
             is_product = run.kernels.kind < len(PRODUCTS)
@@ -436,47 +419,16 @@ def print_table(found: Sequence[HeldOut], scores: Mapping[int, float], limit: fl
         print(f"| {row} | {len(chosen)} |", *(f"{100 * one:.1f} % |" for one in figures))
 
 
-def score_timm(path: Path) -> None:
-    """Print how far the product misses steps in 16 bits on a device that no fit has."""
-    os.environ["TIMM_FUSED_ATTN"] = "0"  # timm of that time had none
-    target = find_target("NVIDIA GeForce RTX 3090", "amp-fp16")
-    errors, inside = [], []
-    for row in [*_rows(path)][::_EVERY]:
-        asked = {"arch": f"timm:{row['model']}", "batch_size": row["train_batch_size"],
-                 "image_size": row["train_img_size"], "precision": "amp-fp16"}  # fmt: skip
-        try:
-            found = predict_on(target, parse_config(asked), cached_ops)
-        except UserError as error:
-            print(error)
-            continue
-        rate = float(row["train_samples_per_sec"])
-        errors.append(rate / found.samples_per_s - 1)
-        inside.append([low <= rate <= high for low, high in map(found.interval, (50, 90))])
-        print(f"{row['model']}: step time {100 * errors[-1]:+.0f} %")
-    half, most = np.mean(inside, axis=0)
-    mean, bias = np.abs(errors).mean(), np.mean(errors)
-    print(f"{len(errors)} models: missed by {mean:.1%}, bias {bias:+.1%}, in 50 %: {half:.0%}, "
-          f"in 90 %: {most:.0%}")  # fmt: skip
-
-
 def main() -> None:
-    """Fit by a folder of published times, or score the product by timm's table."""
+    """Read, fit, leave each chip out, print the table, and write the numbers if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path, help="the folder, or timm's table of steps")
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, help="file for the fitted numbers, as JSON")
     asked = parser.parse_args()
-    if asked.data.is_file():
-        score_timm(asked.data)
-    else:
-        fit_and_leave_out(asked.data, asked.out)
-
-
-def fit_and_leave_out(folder: Path, out: Path | None) -> None:
-    """Fit, leave each chip out, print the table and the numbers, and write them to `out`."""
     table = {name: row for row in (*datasheet_peaks(), *_UNLISTED) if row.processors
              for name in row.names}  # fmt: skip
-    steps = [*read_steps(folder), *read_runs("Tesla T4", "fp32")]
-    ops = [*read_op_times(folder, 250)]
+    steps = [*read_steps(asked.folder), *read_runs("Tesla T4", "fp32")]
+    ops = [*read_op_times(asked.folder, 250)]
     fitted = [one for one in (*ops, *steps) if one.chip not in _UNLIKE]
     known, _ = Fit(fitted, table).fit({name: PRIOR[name][0] for name in _NAMES}, 25)
     found: list[HeldOut] = []
@@ -515,8 +467,8 @@ def fit_and_leave_out(folder: Path, out: Path | None) -> None:
                "carried": deviations["model"] ** 2 / whole}  # fmt: skip
     rounded = json.loads(json.dumps(numbers), parse_float=lambda text: float(f"{float(text):.4g}"))
     print(text := json.dumps(rounded, indent=1))
-    if out:
-        out.write_text(f"{text}\n")
+    if asked.out:
+        asked.out.write_text(f"{text}\n")
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ class Run(Configured, Measuring):
         if self.like is not None:
             record = timed_record(self.like, self.records, "like")
             if record.script:
-                again = record.script.get("command", "watch it again")
+                again = record.script.get("command", "watch it with mlproject watch")
                 raise UserError(f"like={self.like!r}: is of a script; {again}")
             asked = record.config.model_dump(exclude={"env", "repeat"}).items()
             vars(self).update((n, spelled(value)) for n, value in asked if n not in self.given)

@@ -204,7 +204,7 @@ def commands(runs: Sequence[Run]) -> list[tuple[list[int], str]]:
 
 def _command(run: Run) -> str:
     if script := _script(run):
-        return script.get("command", "not recorded")
+        return script.get("command", "# the command of this script is not recorded")
     return shlex.join(["mlproject", "run", *run_options(run.config)])
 
 

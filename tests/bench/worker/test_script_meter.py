@@ -59,6 +59,7 @@ def test_a_loop_that_stops_stepping_keeps_its_window(short_window, monkeypatch, 
         return SimpleNamespace(start=lambda: None, cancel=lambda: None)
 
     monkeypatch.setattr("bench.worker.script.threading.Timer", timer)
+    monkeypatch.setattr("sys.argv", ["/x/train.py", "--lr", "1", "--api-key", "abc123"])
     with mlproject.watch(600, records=tmp_path) as seen:
         trained(tokens_model(), 10**6, is_over=lambda: alarms and next(more, None) is None)
         ringing = threading.Thread(target=alarms[0])
@@ -67,6 +68,7 @@ def test_a_loop_that_stops_stepping_keeps_its_window(short_window, monkeypatch, 
     measured = seen.record.measurement
     assert (seen.record.outcome, len(measured.iteration_times_s)) == ("ok", 3)
     assert measured.ended_early == "no step ended after seconds=600 after 3 iterations"
+    assert seen.record.script["command"] == "python /x/train.py --lr 1 --api-key (left out)"
 
 
 @pytest.mark.slow
