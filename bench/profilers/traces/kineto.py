@@ -147,7 +147,9 @@ def _parsed(contents: bytearray) -> _File:
 def _decoded(contents: bytes | bytearray) -> _File:
     if contents[:4096].lstrip()[:1] != b"[":
         return _FILE.decode(contents)
-    return _File(_EVENTS.decode(contents))
+    # Chrome's format lets a writer leave out the bracket at the end of a list.
+    text = contents.rstrip()
+    return _File(_EVENTS.decode(text if text[-1:] == b"]" else text.removesuffix(b",") + b"]"))
 
 
 def _value_in(written: bytes | msgspec.Raw) -> Any:

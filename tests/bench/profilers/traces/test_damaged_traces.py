@@ -39,7 +39,7 @@ WHOLE = json.dumps({"traceEvents": [event()]})
         (gzip.compress(b"\x00" * 10**6, mtime=0), "begins as no JSON does"),
         ("{", "truncated"),
         (WHOLE[:-1], "truncated"),
-        (json.dumps([event()])[:-4], "truncated"),
+        (json.dumps([event()])[:-4], "malformed"),
         (WHOLE + "x", "trailing"),
         (gzip.compress(WHOLE.encode(), mtime=0)[:-9], "gzip"),
         (gzip.compress(WHOLE.encode(), mtime=0)[:20] + b"\x00" * 30, "gzip"),

@@ -125,6 +125,8 @@ def forms():
         "two gzip members": gzip.compress(text[:999].encode()) + gzip.compress(text[999:].encode()),
         "mark in front": b"\xef\xbb\xbf" + text.encode(),
         "list": events.encode(),
+        "list without its bracket": events[:-1].encode() + b"\n",
+        "list after a comma": events[:-1].encode() + b",\n",
         "indented": json.dumps(cut(MI300X), indent=2).encode(),
         "control characters": text.replace("nccl:", "nccl:\x01\n").encode(),
         "NaN": text.replace(
