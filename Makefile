@@ -29,7 +29,7 @@ TESTS = $(ACTIVATED) env -u MLFLOW_TRACKING_URI -u PYTHONDONTWRITEBYTECODE pytho
 AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help run ui test test-fast test-slow mutants lint format setup setup-dev kit lock clean
+.PHONY: help run ui test test-fast test-slow mutants findings lint format setup setup-dev kit lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -75,6 +75,11 @@ mutants: setup-dev ## how many faults, put into eleven modules, the tests notice
 	@$(ACTIVATED) OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 mutmut run
 	@$(BIN)/mutmut results --all true | awk '/__mutmut_/ { sub(/\.x[^ ]*:/, ""); count[$$1 " " $$2]++ } \
 		END { for (what in count) print what, count[what] }' | sort
+
+findings: ## what libraries do that nobody would guess, shown by scripts (by hand, needs a network)
+	@changed=""; for script in findings/*.sh; do \
+		echo "$$script"; "$$script" || changed="$$changed $$script"; \
+	done; [ -z "$$changed" ] || { echo "no longer so:$$changed" >&2; exit 1; }
 
 lint: setup-dev ## style, types and import rules
 	@$(BIN)/ruff check .

@@ -11,7 +11,8 @@ from programs import complaints
 PROJECT = Path(__file__).resolve().parent.parent.parent
 DEPLOY = PROJECT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text("utf-8")
-SCRIPTS = [*DEPLOY.glob("*.sh"), PROJECT / ".ci" / "run"]
+FINDINGS = sorted((PROJECT / "findings").glob("*.sh"))
+SCRIPTS = [*DEPLOY.glob("*.sh"), PROJECT / ".ci" / "run", *FINDINGS]
 
 
 def instructions(name):
@@ -52,6 +53,16 @@ def test_what_git_ignores_stays_out_and_everything_else_goes_in():
 def opinion(text):
     # the variables of a SkyPilot task come from its `envs`, which shellcheck cannot see
     return complaints("shellcheck", "--shell=bash", "--exclude=SC2154", text=text)
+
+
+def test_every_finding_has_the_form_that_their_page_shows():
+    page = (PROJECT / "findings" / "README.md").read_text("utf-8")
+    [form] = re.findall(r"^```bash\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert opinion(form) == ""
+    for text in [form, *(path.read_text("utf-8") for path in FINDINGS)]:
+        head = text.split("\nset -euo pipefail\n")[0]
+        entries = re.findall(r"^# (package|version|expected|guess|seen): \S", head, re.MULTILINE)
+        assert entries == ["package", "version", "expected", "guess", "seen"], head
 
 
 def test_every_script_is_clean_where_shellcheck_would_find_something():
