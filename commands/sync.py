@@ -68,7 +68,7 @@ class Sync(WithRecords, CopiedRuns):
             if self.reap:
                 self._reap(age_s)
         except TrackingError as error:
-            when = "then" if error.denied else "later"
+            when = "later" if error.away and not error.denied else "then"
             note(f"{error}; sync again {when}, nothing is lost")
             return NOT_TRACKED
         return code

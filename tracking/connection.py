@@ -11,9 +11,6 @@ import getpass
 import logging
 import math
 import os
-import re
-import sqlite3
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,9 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import ParamSpec, TypeVar
 
-import requests
 from mlflow.entities import Experiment, Metric, Param, Run, RunTag, ViewType
-from mlflow.exceptions import ERROR_CODE_TO_HTTP_STATUS, MlflowException
 from mlflow.store.artifact.artifact_repo import ArtifactRepository
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
@@ -38,8 +33,8 @@ from bench.doctor import Check, check
 from bench.errors import Problem, UserError
 from bench.records.journal import Clock
 from tracking import schema
+from tracking.failures import NOT_MLFLOW, failure_line, is_away, is_denied, is_the_servers
 from tracking.store import (
-    CREDENTIALS,
     is_broken,
     is_embedded,
     is_unmade,
@@ -76,29 +71,14 @@ _PAGE, _EMBEDDED_PAGE = 1000, 4000
 _IDS_AT_ONCE = 100
 #: Record ids begin with their day, as in 20261120T104500Z-1f2e3d4c.
 _DAY_CHARACTERS = 8
-#: What MLflow's server answers when its database fails, such as without a free connection; for
-#: what a client got wrong it has other codes.
-_DATABASE = "BAD_REQUEST"
-_LOST = "the connection broke"
-#: What a server, its database or the way there can raise, besides SQLAlchemy's.
-_FAILURES = (MlflowException, requests.RequestException, OSError, sqlite3.Error)
-#: What the text of a failed request says of its cause.
-_SIGNS = {
-    "timed? ?out": "the server does not answer",
-    "refused": "nothing answers there (connection refused)",
-    "NameResolution|getaddrinfo": "there is no host of that name",
-    "reset": f"{_LOST} (reset)",
-    "Remote end closed|RemoteDisconnected": f"{_LOST} (closed without an answer)",
-    "IncompleteRead": f"{_LOST} (half an answer)",
-    "CERTIFICATE": "its TLS certificate is not trusted: set MLFLOW_TRACKING_SERVER_CERT_PATH",
-}
 
 
 class TrackingError(Exception):
     """The server could not be used; the message is one line and holds no credentials.
 
     `away`: whether it can be used for nothing now, as opposed to having refused this one thing.
-    `denied`: whether it refused the credentials or what they may do. `code`: MLflow's own.
+    `denied`: whether something must be mended first, such as credentials, address or proxy.
+    `code`: MLflow's own.
     """
 
     def __init__(
@@ -181,8 +161,7 @@ class Server:
         except (UserError, TrackingError):
             raise
         except Exception as error:
-            line, status = CREDENTIALS.sub("", failure_line(error)), _status(error)
-            denied = status in (401, 403)
+            line, denied = failure_line(error, self.uri), is_denied(error)
             away = denied or is_away(error)
             file = sqlite_file(self.uri)
             if file is not None and is_broken(file, error):
@@ -191,7 +170,7 @@ class Server:
                     f"the store is damaged or unfinished ({line[:120]}); the records hold "
                     f"everything: move {file.name} away, then mlproject sync"
                 )
-            elif not isinstance(error, _FAILURES) and not _is_sqlalchemys(error, "SQLAlchemyError"):
+            elif not is_the_servers(error):
                 raise
             raise TrackingError(
                 f"{public_uri(self.uri)}: {line}"[:400],
@@ -223,7 +202,21 @@ class Server:
             page = self.ask(self.client.search_experiments, max_results=_PAGE, page_token=token)
             found += page
             if not (token := page.token):
-                return found
+                break
+        if not found:  # so reads `{}` too, which another service may say
+            default = "refused by MLflow"
+            with suppress(TrackingError):
+                default = self.ask(self.client.get_experiment, "0").experiment_id
+            self.named(default)
+        return found
+
+    def named(self, name: str) -> str:
+        """Return the name of what was made or asked for; an answer without one is not MLflow's."""
+        if not name:
+            raise TrackingError(
+                f"{public_uri(self.uri)}: another service {NOT_MLFLOW}", denied=True
+            )
+        return name
 
     def experiment_id(self) -> str:
         """Return the experiment that MLflow's variables name, made if new; else MLflow's default.
@@ -318,7 +311,7 @@ class Server:
             for start in range(0, len(of_day), _IDS_AT_ONCE):
                 begin = commonprefix(of_day[start : start + _IDS_AT_ONCE])  # noqa: RUF071
                 for run in self.search(f"tags.`{schema.RECORD_ID}` LIKE '{begin}%'"):
-                    runs = found.setdefault(run.data.tags[schema.RECORD_ID], {})
+                    runs = found.setdefault(run.data.tags.get(schema.RECORD_ID, ""), {})
                     runs[run.info.run_id] = run
         return {
             record_id: sorted(runs.values(), key=lambda run: (not is_whole(run), run.info.run_id))
@@ -395,64 +388,6 @@ def paused_collector() -> Iterator[None]:
 def is_whole(run: Run) -> bool:
     """Whether the run holds all of its record."""
     return bool(run.data.tags.get(schema.UPLOADED) == "true")
-
-
-def is_away(error: BaseException) -> bool:
-    """Whether the server may do the same later: not reached, not answering, 5xx, 408 or 429."""
-    if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
-        return isinstance(error, (ConnectionError, TimeoutError))
-    if _is_sqlalchemys(error, "OperationalError"):
-        return True
-    if not isinstance(error, (MlflowException, requests.RequestException)):
-        return False
-    status = _status(error)
-    from_database = getattr(error, "error_code", None) == _DATABASE
-    return from_database or status is None or status >= 500 or status in (408, 429)
-
-
-def failure_line(error: BaseException) -> str:
-    """Return what happened in one line, with the remedy where there is one."""
-    text, status = str(error), _status(error)
-    if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
-        return " ".join(text.split()) or type(error).__name__
-    if status == 401:
-        return (
-            "the server refuses the credentials (401): set MLFLOW_TRACKING_USERNAME and "
-            "MLFLOW_TRACKING_PASSWORD"
-        )
-    if status == 403:
-        return "these credentials may not do that (403): ask for the right to write"
-    if status is not None:
-        own = error.message if isinstance(error, MlflowException) else text
-        line = (own.strip().splitlines() or [type(error).__name__])[0]
-        return line if status < 500 else f"the server fails ({status}): {line}"
-    if found := re.search(r"too many (\d+) error responses", text):
-        return f"the server fails ({found[1]})"
-    for sign, meaning in _SIGNS.items():
-        if re.search(sign, text):
-            return meaning
-    return (text.strip().splitlines() or ["the server cannot be reached"])[0]
-
-
-def _status(error: BaseException) -> int | None:
-    """The HTTP status of an answer; None where there was none, or only ones worth a repeat.
-
-    MLflow wraps what its HTTP library raised in an error of its own, without a code.
-    """
-    if isinstance(error, requests.RequestException):
-        return None if error.response is None else error.response.status_code
-    if not isinstance(error, MlflowException) or re.match(
-        r"API request to http.* failed with (timeout )?exception ", error.message, re.DOTALL
-    ):
-        return None
-    if found := re.search(r"failed with error code (\d{3}) ", error.message):
-        return int(found[1])
-    return int(ERROR_CODE_TO_HTTP_STATUS.get(error.error_code, 500))
-
-
-def _is_sqlalchemys(error: BaseException, kind: str) -> bool:
-    """Whether SQLAlchemy raised it; an embedded store alone imports that, which takes long."""
-    return isinstance(error, getattr(sys.modules.get("sqlalchemy.exc"), kind, ()))
 
 
 def tracking_checks() -> list[Check]:

@@ -3,7 +3,7 @@
 What can go wrong, by name: `refuse` (the connection breaks before the server sees the request),
 `hang` (no answer, the server never sees it), `lost` (the server acts, its answer never arrives),
 `half` (the server acts, the connection breaks within its answer), or a status such as `503`
-instead of the server's own.
+instead of the server's own, also with a text: `(200, PAGE)`.
 """
 
 import http.client
@@ -15,11 +15,15 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
+PAGE = "<!DOCTYPE html><html><title>Sign in</title></html>"
 WAYS = ("refuse", "hang", "lost", "half", "500", "503", "429", "401", "403")
 
 
 class FaultyProxy:
-    """`fail(n, way)`: from now on the n-th request (from 1) goes wrong, and `times` in all."""
+    """`fail(n, way)`: from now on the n-th request (from 1) goes wrong, and `times` in all.
+
+    With `only` those requests alone are counted whose method and path have it, such as `PUT`.
+    """
 
     def __init__(self, upstream):
         self.upstream = upstream
@@ -27,15 +31,16 @@ class FaultyProxy:
         self.hit = threading.Event()
         self.delay_s = 0.0
         self._lock = threading.Lock()
-        self._first, self._last, self._way = 0, 0, None
+        self._first, self._last, self._way, self._only = 0, 0, None, ""
         self._released = threading.Event()
 
-    def fail(self, number, way, times=1):
+    def fail(self, number, way, times=1, only=""):
         self._released = threading.Event()
         self.hit.clear()
         with self._lock:
             self.requests = []
             self._first, self._last, self._way = number, number + times - 1, way
+            self._only = only
 
     def heal(self):
         self._way = None
@@ -45,7 +50,9 @@ class FaultyProxy:
         """Count a request; how it is to go wrong, or None."""
         with self._lock:
             self.requests.append(line)
-            wrong = self._way is not None and self._first <= len(self.requests) <= self._last
+            counted = sum(self._only in each for each in self.requests)
+            wrong = self._way is not None and self._first <= counted <= self._last
+            wrong = wrong and self._only in line
         if wrong:
             self.hit.set()
         return self._way if wrong else None
@@ -62,13 +69,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self):
         proxy = self.server.proxy
+        how = self.headers.get("Transfer-Encoding", "")
         body = self._body()
-        way = proxy.take(f"{self.command} {urlsplit(self.path).path}")
+        way = proxy.take(f"{self.command} {urlsplit(self.path).path} {how}".strip())
         time.sleep(proxy.delay_s)
         if way == "hang":
             proxy.wait_for_release()
         if way in ("hang", "refuse"):
             return self._break()
+        if isinstance(way, tuple):
+            return self._answer(way[0], {"Content-Type": "text/html"}, way[1].encode())
         if way is not None and way.isdigit():
             return self._answer(int(way), {"Retry-After": "600"}, b"the proxy says no")
         status, headers, content = self._ask(body)

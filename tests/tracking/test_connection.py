@@ -8,6 +8,7 @@ from pathlib import Path
 import mlflow
 import pytest
 import requests
+from faulty_proxy import PAGE, faulty_proxy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlflow.exceptions import MlflowException, RestException
@@ -16,13 +17,8 @@ from servers import free_port
 from sqlalchemy import create_engine
 
 from analysis import pull_record, pull_runs
-from tracking.connection import (
-    Server,
-    TrackingError,
-    failure_line,
-    is_away,
-    tracking_checks,
-)
+from tracking.connection import Server, TrackingError, tracking_checks
+from tracking.failures import failure_line, is_away
 from tracking.store import is_unmade
 
 AWAY = MlflowException("API request to http://x failed with exception refused")
@@ -135,6 +131,63 @@ def answered(status):
 def test_failures_are_told_from_refusals(error, away, told):
     assert is_away(error) is away
     assert told in failure_line(error)
+
+
+# What answers instead of it: another service, a page, a proxy on the way
+
+JSON = '{"detail": "Not Found"}'
+
+
+@pytest.mark.parametrize(
+    ("way", "denied", "told"),
+    [
+        ((200, PAGE), True, "web page"),
+        ((302, PAGE), True, "web page"),
+        ((400, PAGE), True, "web page"),
+        ((403, PAGE), True, "web page"),
+        ((404, PAGE), True, "web page"),
+        ((404, JSON), True, "another service"),
+        ((405, "no"), True, "another service"),
+        ((200, "[]"), True, "another service"),
+        ((200, "{}"), True, "another service"),
+        ((200, '{"experiments": 5}'), True, "another service"),
+        ((200, '{"experiments": [{"tags": 1}]}'), True, "another service"),
+        ((403, "Permission denied"), True, "right to write"),
+        ((413, PAGE), False, "client_max_body_size"),
+        ((429, PAGE), False, "429"),
+        ((503, JSON), False, "fails"),
+    ],
+)
+def test_what_is_not_mlflow_is_named_and_only_what_passes_is_asked_again(way, denied, told):
+    with faulty_proxy("http://127.0.0.1:1") as (proxy, uri):
+        proxy.fail(1, way, times=1000)
+        with pytest.raises(TrackingError) as caught:
+            _ = Server(uri, patience_s=0).experiments
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.denied == denied
+    assert caught.value.away == (denied or way[0] in (429, 503))
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
+@pytest.mark.parametrize("status", [None, 403, 407, 502])
+def test_a_proxy_that_is_gone_or_forbids_is_named(monkeypatch, name, status):
+    with faulty_proxy("http://127.0.0.1:1") as (proxy, uri):
+        proxy.fail(1, (status, PAGE), times=1000)
+        there = f"127.0.0.1:{free_port()}" if status is None else uri.removeprefix("http://")
+        monkeypatch.setenv(name, f"http://me:secret@{there}")
+        server = Server("http://tracking.example", patience_s=0)
+        with pytest.raises(TrackingError) as caught:
+            _ = server.experiments
+        assert caught.value.denied == (status in (403, 407))
+        assert f"{name.upper()}, http://{there}, " in str(caught.value)
+        assert "NO_PROXY=tracking.example" in str(caught.value)
+        assert "credentials" not in str(caught.value)
+        monkeypatch.setenv("NO_PROXY", "tracking.example,127.0.0.1")
+        asked = len(proxy.requests)
+        with pytest.raises(TrackingError, match="no host of that name"):
+            _ = server.experiments
+        assert len(proxy.requests) == asked
 
 
 # Its address, and what a command says of it

@@ -1,0 +1,161 @@
+"""What a server, its database or the way there did wrong: in one line, and whether it passes."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import sys
+from urllib.parse import urlsplit
+
+import requests
+from mlflow.exceptions import ERROR_CODE_TO_HTTP_STATUS, MlflowException
+
+from tracking.store import CREDENTIALS
+
+#: What MLflow's server answers when its database fails, such as without a free connection; for
+#: what a client got wrong it has other codes.
+_DATABASE = "BAD_REQUEST"
+_LOST = "the connection broke"
+#: What a server, its database or the way there can raise, besides SQLAlchemy's.
+_FAILURES = (MlflowException, requests.RequestException, OSError, sqlite3.Error)
+#: What the text of a failed request says of its cause.
+_SIGNS = {
+    "ProxyError|Unable to connect to proxy": "it is not reached",
+    "timed? ?out": "the server does not answer",
+    "refused": "nothing answers there (connection refused)",
+    "NameResolution|getaddrinfo": "there is no host of that name",
+    "reset": f"{_LOST} (reset)",
+    "Remote end closed|RemoteDisconnected": f"{_LOST} (closed without an answer)",
+    "IncompleteRead": f"{_LOST} (half an answer)",
+    "CERTIFICATE": "its TLS certificate is not trusted: set MLFLOW_TRACKING_SERVER_CERT_PATH",
+}
+#: What an HTTP status says, and the remedy.
+_REFUSALS = {
+    401: "the server refuses the credentials (401): set MLFLOW_TRACKING_USERNAME and "
+    "MLFLOW_TRACKING_PASSWORD",
+    403: "these credentials may not do that (403): ask for the right to write",
+    407: "a proxy asks for a login (407)",
+    411: "a proxy takes no request without a length (411): have it take them",
+    413: "a proxy takes no request of this size (413): raise its limit, client_max_body_size of "
+    "nginx, MAX_UPLOAD of ours",
+}
+NOT_MLFLOW = "answers there, not MLflow: sign in, or check the address"
+#: What MLflow says of `mlruns` without a database, its store of old.
+_FILE_STORE = "MLFLOW_ALLOW_FILE_STORE"
+_OLD_MLRUNS = (
+    "MLflow takes the old mlruns for its store, and refuses it: export "
+    "MLFLOW_TRACKING_URI=sqlite:///mlflow.db; if the old runs are wanted, before that mlflow "
+    "migrate-filestore --source . --target sqlite:///mlflow.db"
+)
+
+
+def is_the_servers(error: BaseException) -> bool:
+    """Whether the server, its database or the way there failed, and not this program."""
+    known = isinstance(error, _FAILURES) or _is_sqlalchemys(error, "SQLAlchemyError")
+    return known or _answer(error) is not None
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether the server may do the same later: not reached, not answering, 5xx, 408 or 429."""
+    if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
+        return isinstance(error, (ConnectionError, TimeoutError))
+    if _is_sqlalchemys(error, "OperationalError"):
+        return True
+    if not isinstance(error, (MlflowException, requests.RequestException)):
+        return False
+    status = _status(error)
+    from_database = getattr(error, "error_code", None) == _DATABASE and not _is_strange(error)
+    return from_database or status is None or status >= 500 or status in (408, 429)
+
+
+def is_denied(error: BaseException) -> bool:
+    """Whether the credentials, the address or a proxy must be mended before it does anything."""
+    refused = _status(error) in (401, 403, 407) or _FILE_STORE in str(error)
+    passes = is_away(error) or _status(error) in (411, 413)  # or this one request alone is refused
+    return refused or (_is_strange(error) and not passes)
+
+
+def failure_line(error: BaseException, uri: str = "") -> str:
+    """Return what a server at `uri` did in one line, with the remedy where there is one."""
+    line, status = CREDENTIALS.sub("", _line(error)), _status(error)
+    asked = uri.startswith("http") and isinstance(error, _FAILURES[:2])
+    proxies = requests.utils.get_environ_proxies(uri) if asked else {}
+    proxy = requests.utils.select_proxy(uri, proxies)
+    strange = _answer(error) is None or _is_strange(error)
+    if proxy and strange and (status in (None, 403, 407) or status >= 500):
+        scheme = urlsplit(uri).scheme
+        name = f"{scheme if scheme in proxies else 'all'}_PROXY".upper()
+        line += (
+            f"; the proxy of {name}, {CREDENTIALS.sub('', proxy)}, stands between: mend it, or set "
+            f"NO_PROXY={urlsplit(uri).hostname}"
+        )
+    return line
+
+
+def _line(error: BaseException) -> str:
+    text, status, answer = str(error), _status(error), _answer(error)
+    if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
+        return " ".join(text.split()) or type(error).__name__
+    if _FILE_STORE in text:
+        return _OLD_MLRUNS
+    is_page = answer is not None and answer.text.lstrip().startswith("<")
+    if status in _REFUSALS and not (status == 403 and is_page):
+        return _REFUSALS[status]
+    if is_denied(error):
+        who = "a web page" if is_page else "another service"
+        return f"{who} {NOT_MLFLOW} (status {status})"
+    if status is not None:
+        own = error.message if isinstance(error, MlflowException) else text
+        line = (own.strip().splitlines() or [type(error).__name__])[0]
+        return line if status < 500 else f"the server fails ({status}): {line}"
+    if found := re.search(r"too many (\d+) error responses", text):
+        return f"the server fails ({found[1]})"
+    for sign, meaning in _SIGNS.items():
+        if re.search(sign, text):
+            return meaning
+    return (text.strip().splitlines() or ["the server cannot be reached"])[0]
+
+
+def _answer(error: BaseException) -> requests.Response | None:
+    """The HTTP answer that MLflow could not use, None where there was none or half of one.
+
+    MLflow's errors keep neither the status nor the text of what another service says, and what
+    reads an answer may raise anything: the answer is in the frame that read it.
+    """
+    if isinstance(error, OSError) and not isinstance(error, requests.exceptions.JSONDecodeError):
+        return getattr(error, "response", None)
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        held = [*trace.tb_frame.f_locals.values()]
+        found = next((one for one in held if isinstance(one, requests.Response)), found)
+        trace = trace.tb_next
+    return found
+
+
+def _is_strange(error: BaseException) -> bool:
+    """Whether the answer is none of MLflow's; it has no text for a file that is not there."""
+    answer = _answer(error)
+    if answer is None or (isinstance(error, requests.HTTPError) and answer.status_code == 404):
+        return False
+    return re.search("error_code|Permission denied", answer.text) is None
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status of an answer; None where there was none, or only ones worth a repeat.
+
+    MLflow wraps what its HTTP library raised in an error of its own, without a code.
+    """
+    if (answer := _answer(error)) is not None:
+        return answer.status_code
+    if found := re.search(r"Tunnel connection failed: (\d{3})", str(error)):
+        return int(found[1])
+    if not isinstance(error, MlflowException) or re.match(
+        r"API request to http.* failed with (timeout )?exception ", error.message, re.DOTALL
+    ):
+        return None
+    return int(ERROR_CODE_TO_HTTP_STATUS.get(error.error_code, 500))
+
+
+def _is_sqlalchemys(error: BaseException, kind: str) -> bool:
+    """Whether SQLAlchemy raised it; an embedded store alone imports that, which takes long."""
+    return isinstance(error, getattr(sys.modules.get("sqlalchemy.exc"), kind, ()))
