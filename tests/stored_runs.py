@@ -106,7 +106,8 @@ def assert_equals_record(store, run_id, folder, record):
     ended_ms = int((record.created.timestamp() + real_s) * 1000)
     name = content.tags[schema.RUN_NAME]
     assert store.info(run_id) == (content.status, started_ms, ended_ms, name)
-    names = [name for name in ARTIFACTS if (folder.path / name).is_file()]
+    paths = {name: folder.path / name for name in ARTIFACTS}
+    names = [name for name, path in paths.items() if path.is_file() and path.stat().st_size]
     assert store.artifacts(run_id) == {name: (folder.path / name).read_bytes() for name in names}
 
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 import pandas
 import pytest
 import samples
-from faulty_proxy import WAYS
+from faulty_proxy import PAGE, WAYS
 from stored_runs import PROJECT, assert_equals_record, assert_one_run, filed, project_run
 
 from analysis import pull_records, pull_runs
@@ -37,8 +37,8 @@ from tracking.upload.upload import (
 )
 
 pytestmark = pytest.mark.slow
-#: experiments, search, create, search, four artifacts, one batch, the end, whole.
-REQUESTS, CREATE = 11, 3
+#: experiments, search, create, search, four artifacts, their list, one batch, the end, whole.
+REQUESTS, CREATE = 12, 3
 
 
 @pytest.fixture
@@ -496,6 +496,61 @@ def test_a_failure_that_passes_is_not_even_noticed(proxy, store, tmp_path, monke
     assert proxy.hit.is_set()
     assert store.active(store.runs_of(record.record_id)) == [run_id]
     assert_equals_record(store, run_id, folder, record)
+
+
+def test_an_empty_file_is_not_sent_as_a_request_without_a_length(proxy, store, tmp_path, capsys):
+    folder, record = filed(tmp_path)
+    (folder.path / "console.log").touch()
+    (folder.path / "ncu").mkdir()
+    (folder.path / "ncu" / "empty.csv").touch()
+    proxy.fail(1, (411, ""), times=1000, only="chunked")
+    assert main(["sync", "--records", str(tmp_path)]) == 0
+    assert not proxy.hit.is_set()
+    assert set(store.artifacts(assert_one_run(store, folder, record))) == {
+        *("record.json", "iterations.csv", "telemetry.csv", "environment.json"),
+    }
+    assert main(["sync", "--records", str(tmp_path), "--verify"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("only", "text"),
+    [
+        ("PUT", PAGE),  # the files are taken, and not kept
+        ("PUT", "{}"),
+        ("GET /api/2.0/mlflow-artifacts", PAGE),
+        ("GET /api/2.0/mlflow-artifacts", "[]"),
+        ("runs/create", "{}"),
+        ("runs/create", PAGE),
+        ("log-batch", PAGE),
+        ("runs/update", PAGE),
+    ],
+)
+def test_a_login_page_in_the_midst_of_an_upload_leaves_no_run_that_counts_as_whole(
+    proxy, store, tmp_path, capsys, only, text
+):
+    folder, record = filed(tmp_path)
+    filed(tmp_path)
+    proxy.fail(1, (200, text), times=1000, only=only)
+    assert main(["sync", "--records", str(tmp_path)]) == 3
+    [line] = [line for line in capsys.readouterr().err.splitlines() if "mlproject:" in line]
+    assert "sign in, or check the address" in line
+    assert "later" not in line
+    assert not any(
+        schema.UPLOADED in store.tags(run_id) for run_id in store.runs_of(record.record_id)
+    )
+    proxy.heal()
+    assert main(["sync", "--records", str(tmp_path)]) == 0
+    assert_equals_record(store, *store.active(store.runs_of(record.record_id)), folder, record)
+
+
+def test_a_file_that_a_proxy_refuses_for_its_size_stops_no_other_record(proxy, tmp_path, capsys):
+    for _ in range(2):
+        filed(tmp_path)
+    proxy.fail(1, (413, PAGE), times=1, only="PUT")
+    assert main(["sync", "--records", str(tmp_path)]) == 1
+    told = capsys.readouterr()
+    assert "client_max_body_size" in told.err
+    assert "1 uploaded, 1 failed" in told.out
 
 
 def test_a_slow_server_that_gets_on_is_not_cut_off(proxy, store, tmp_path):

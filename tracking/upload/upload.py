@@ -15,6 +15,8 @@ from typing import TypeAlias
 
 from filelock import FileLock, Timeout
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Run
+from mlflow.store.artifact.artifact_repo import ArtifactRepository
+from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
 
 from bench.config import user_path, without_home
 from bench.errors import UserError
@@ -24,7 +26,8 @@ from bench.records.folders import DEFAULT_RECORDS, AnyRecord, MeasuredRecord, Re
 from tracking import schema
 from tracking.connection import Server, TrackingError, is_whole
 from tracking.content import content_of, end_ms, figures_digest, last_values
-from tracking.store import CREDENTIALS
+from tracking.failures import NOT_MLFLOW
+from tracking.store import CREDENTIALS, public_uri
 
 ARTIFACTS = (
     "iterations.csv",
@@ -98,6 +101,7 @@ def upload(
                 tags=content.tags,
                 run_name=content.tags[schema.RUN_NAME],
             )
+            server.named(made.info.artifact_uri)
             # an answer may have been lost, or another machine be at a copy of the folder
             run = server.run_of(record.record_id) or made
         if not is_whole(run) or differences(server, run, content_of(record), folder):
@@ -141,18 +145,24 @@ def differences(
     metrics, tags = otherwise(run, schema.Addition(last_values(content.metrics), own))
     params = content.params.keys() - run.data.params.keys()
     status = [] if run.info.status == content.status else [f"status {run.info.status}"]
-    repository = server.files(run.info.artifact_uri)
-    sizes = {each.path: each.file_size for each in server.ask(repository.list_artifacts)}
-    files = [
-        path.name
-        for path, below in _files(folder.path)
-        if below is None and sizes.get(path.name, -1) not in (None, path.stat().st_size)
-    ]
+    files = _missing_files(server, server.files(run.info.artifact_uri), folder)
     if byte_by_byte and folder.record.name not in files:
         there = server.read(run.info.artifact_uri, schema.RECORD_ARTIFACT)
         if there != folder.record.read_bytes():
             files.append(folder.record.name)
     return [*status, *sorted({*metrics, *tags, *params, *_strange_tags(run, content)}), *files]
+
+
+def _missing_files(
+    server: Server, repository: ArtifactRepository, folder: RecordFolder
+) -> list[str]:
+    """Names of the record's files that the run does not list, or lists with another size."""
+    sizes = {each.path: each.file_size for each in server.ask(repository.list_artifacts)}
+    return [
+        path.name
+        for path, below in _files(folder.path)
+        if below is None and sizes.get(path.name, -1) not in (None, path.stat().st_size)
+    ]
 
 
 def _strange_tags(run: Run, content: schema.Content) -> list[str]:
@@ -196,6 +206,10 @@ def _fill(
     repository = server.files(run.info.artifact_uri)
     for path, place in _files(folder.path):
         server.ask(repository.log_artifact, str(path), place)
+    by_http = isinstance(repository, HttpArtifactRepository)  # where a login's page takes anything
+    if by_http and (missing := _missing_files(server, repository, folder)):
+        why = f"{', '.join(missing)} not kept: a web page {NOT_MLFLOW}"
+        raise TrackingError(f"{public_uri(server.uri)}: {why}", denied=True)
     metrics = [
         Metric(schema.logged_name(p.key), p.value, int(p.unix_s * 1000), p.step)
         for p in content.metrics
@@ -312,17 +326,22 @@ def log_report(folder: Path, *, name: str, tags: dict[str, str], run_id: str | N
 def _files(folder: Path) -> Iterator[tuple[Path, str | None]]:
     """The artifacts of a record with the folder of the run that each goes to.
 
-    Links are left out: a folder that somebody else wrote must not name files of this machine.
+    Links are left out: a folder that somebody else wrote must not name files of this machine. So
+    are empty files: an HTTP client sends one without a length, which many proxies refuse.
     """
     for name in ARTIFACTS:
-        if _is_plain(folder / name):
+        if _is_filled(folder / name):
             yield folder / name, None
     for name in ARTIFACT_FOLDERS:
         for root, folders, files in os.walk(folder / name, onerror=None):
             folders[:] = sorted(each for each in folders if not Path(root, each).is_symlink())
             for file in sorted(files):
-                if _is_plain(Path(root, file)) and not (folder / name).is_symlink():
+                if _is_filled(Path(root, file)) and not (folder / name).is_symlink():
                     yield Path(root, file), Path(root).relative_to(folder).as_posix()
+
+
+def _is_filled(path: Path) -> bool:
+    return _is_plain(path) and path.stat().st_size > 0
 
 
 def _is_plain(path: Path) -> bool:
