@@ -8,18 +8,21 @@ step the hook lets it go on.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from bench.config import TimeLimits, max_seconds_on
 from bench.cost.count_step import LiveStepTracer
@@ -46,6 +49,10 @@ _WINDOW_SHARE, _WITHOUT_WARMUP = 0.6, 0.8
 _LATER = 0.25
 #: A profiled step, the one before it, and reading its trace.
 _STEPS_OF_ONE, _MOST_PROFILED = 4, 3
+#: How often a look at steps is begun that a profile of the script may end, and how long the end of
+#: such a profile is awaited: one around the whole loop grows meanwhile.
+_MOST_TRIES, _PROFILE_S = 3, 5.0
+_PROFILES_ITSELF = Unknown("the script profiles itself, and torch has one profile at a time")
 _NOT_OF_A_SCRIPT: dict[str, Any] = {
     "startup_s": {},
     "data_wait_s": Unknown("the window of a script does not show it; profiled steps do"),
@@ -59,6 +66,10 @@ _NOT_OF_A_SCRIPT: dict[str, Any] = {
 Steps = Generator[None, Any, None]
 
 
+class _ScriptProfilesError(Exception):
+    """The script begins a profile of its own."""
+
+
 class ScriptMeter:
     """Measures the process that it is made in; torch's hooks call `before` and `after`.
 
@@ -70,10 +81,12 @@ class ScriptMeter:
         self._folder = folder
         self._job = folder.read_job(recorded=True)
         self._journal = JournalWriter(folder.journal)
+        self._clock = time.perf_counter  # the script may put another in its place
         self._deadline_s = float(self._job.task["deadline_s"])
         self._counts: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._leader: torch.optim.Optimizer | None = None
         self._tracer: LiveStepTracer | None = None
+        self._work: tuple[CallWork, ...] = ()
         self._steps: Steps | None = None
         self._done = 0
         self._device: Device | None = None
@@ -103,26 +116,31 @@ class ScriptMeter:
         if optimizer is self._leader and not self._job.task["step_of"]:
             self.stepped()
 
-    def stepped(self) -> None:
-        """Go on to the next step. Raises nothing: the script's own work goes on."""
+    def stepped(self, begins: Exception | None = None) -> None:
+        """Go on to the next step, or to what the script `begins` within it.
+
+        Raises nothing: the script's own work goes on.
+        """
         if self.has_ended:
             return
         card = self._device if self._device and self._device.backend == "cuda" else None
         on_card = torch.cuda.device(card.torch_device) if card else contextlib.nullcontext()
         try:
             with self._lock, on_card:
-                self._go_on()
+                self._go_on(begins)
         except StopIteration:
             self.close(None, goes_on=True)
         except Exception as error:
             self.close(error, goes_on=True)
 
-    def _go_on(self) -> None:
-        self._done += 1
-        if self._steps is None:
+    def _go_on(self, begins: Exception | None) -> None:
+        self._done += begins is None
+        if self._steps is not None and begins is not None:
+            self._steps.throw(begins)
+        elif self._steps is None:
             self._steps = self._measuring(Training(self._counts))
             next(self._steps)
-        elif not self._whole and time.perf_counter() > self._deadline_s:
+        elif not self._whole and self._clock() > self._deadline_s:
             self.close(None, why=f"seconds={self._job.task['seconds']}", goes_on=True)
         else:
             next(self._steps)
@@ -204,16 +222,59 @@ class ScriptMeter:
         self._journal.note("window_ended")
         yield  # what follows may import modules
         self._write("ok", None)
-        work = yield from self._counting(training)
+        yield from self._unprofiled("complexity", partial(self._counting, training))
+        yield from self._unprofiled("ops", partial(self._profiling, device, window))
+
+    def _unprofiled(self, name: str, look: Callable[[], Steps]) -> Steps:
+        """Look at steps while the script has no profile of its own; give way to one that begins."""
+        until_s = min(time.perf_counter() + _PROFILE_S, self._deadline_s)
+        for _ in range(_MOST_TRIES):
+            while _script_profiles():
+                self._found[name] = _PROFILES_ITSELF
+                if time.perf_counter() > until_s:
+                    return
+                yield
+            self._found.pop(name, None)
+            try:
+                with self._giving_way():
+                    yield from look()
+                return
+            except UserError as error:
+                self._found[name] = Unknown(str(error))
+                return
+            except _ScriptProfilesError:
+                self._found[name] = _PROFILES_ITSELF
+                yield
+
+    @contextlib.contextmanager
+    def _giving_way(self) -> Iterator[None]:
+        """End what looks at a step within the block before the script starts a profile there.
+
+        As long as the block lasts, torch's two functions that start one are wrapped.
+        """
+        thread, profiler = threading.get_ident(), vars(torch.autograd.profiler)
+        starts = {name: profiler[name] for name in ("_prepare_profiler", "_enable_profiler")}
+
+        def after_us(start: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == thread and not self._lock.locked():  # not our own
+                is_enabled = profiler["_is_profiler_enabled"]
+                self.stepped(_ScriptProfilesError())
+                profiler["_is_profiler_enabled"] = is_enabled
+            return start(*args, **kwargs)
+
+        profiler.update({name: partial(after_us, start) for name, start in starts.items()})
+        try:
+            yield
+        finally:
+            profiler.update(starts)
+
+    def _profiling(self, device: Device, window: Window) -> Steps:
         step_s = max(statistics.median(window.warmup_times_s), 1e-3)
         fit = int((self._deadline_s - time.perf_counter()) / (_STEPS_OF_ONE * step_s))
-        try:
-            steps = min(max(fit, 1), _MOST_PROFILED)
-            measured = self._found["measurement"]
-            pace_s = measured.step_s if isinstance(measured, Measurement) else None
-            self._found["ops"] = yield from profiling(device, work, steps, pace_s=pace_s)
-        except UserError as error:
-            self._found["ops"] = Unknown(str(error))
+        steps = min(max(fit, 1), _MOST_PROFILED)
+        measured = self._found["measurement"]
+        pace_s = measured.step_s if isinstance(measured, Measurement) else None
+        self._found["ops"] = yield from profiling(device, self._work, steps, pace_s=pace_s)
 
     def _looking(self, training: Training) -> Steps:
         """Look at what the model is given in one step, and at what the script has set."""
@@ -239,7 +300,7 @@ class ScriptMeter:
         self._found |= {"resolved": resolved, "script": training.names}
         self._journal.note("notice", text=f"{training.names['model']}; a step: {seen}")
 
-    def _counting(self, training: Training) -> Generator[None, Any, tuple[CallWork, ...]]:
+    def _counting(self, training: Training) -> Steps:
         """Count what one step computes and moves; each op runs once, as without it."""
         try:
             if torch._C._len_torch_dispatch_stack():
@@ -248,16 +309,39 @@ class ScriptMeter:
                 raise UserError("a compiled model is counted uncompiled: not with --keep-going")
             self._tracer = LiveStepTracer()
             with torch.compiler.set_stance("force_eager"), self._tracer:
-                yield
-            self._found["complexity"], work = training.counted(
+                try:
+                    yield
+                finally:
+                    _put_on_top(self._tracer)
+            self._found["complexity"], self._work = training.counted(
                 self._tracer, self._job.config, self._found["resolved"]
             )
-        except UserError as error:
-            self._found["complexity"] = Unknown(str(error))
-            return ()
         finally:
             self._tracer = None
-        return work
+
+
+def _script_profiles() -> bool:
+    """Whether a profile of the script records or warms up, or can be asked for from outside."""
+    profiler = torch.autograd.profiler
+    return (
+        profiler._is_profiler_enabled
+        or torch._C._autograd._profiler_enabled()
+        or "KINETO_USE_DAEMON" in os.environ
+        or any(
+            one.enabled and one.entered and one.kineto_results is None
+            for one in gc.get_objects()
+            if issubclass(type(one), profiler.profile)
+        )
+    )
+
+
+def _put_on_top(mode: TorchDispatchMode) -> None:
+    """Of torch's modes the last one ends first; the script may have entered one that goes on."""
+    above: list[Any] = []
+    while (top := _pop_mode()) is not mode:
+        above.append(top)
+    for one in (*reversed(above), mode):
+        _push_mode(one)
 
 
 def _device_of(training: Training) -> Device:

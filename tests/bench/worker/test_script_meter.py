@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
 import mlproject
 from bench.config import TimeLimits
@@ -122,6 +123,93 @@ def test_of_two_optimizers_the_rarer_ends_a_step(short_window, tmp_path):
                 optimizers[number].step()
     assert seen.record.complexity.forward_macs == 3 * 3 * 4 * 4
     assert seen.record.measurement.samples_per_iteration == 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["whole loop", "schedule", "first steps"])
+def test_while_the_script_profiles_itself_it_is_left_alone(
+    kind, short_window, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("bench.worker.script._PROFILE_S", 0.0 if kind == "whole loop" else 500.0)
+    seen, done, is_over = [], [], ended(tmp_path)
+
+    def products(profiler):
+        names = [event.name for event in profiler.events()]
+        seen.append((names.count("aten::mm"), "ProfilerStep#0" in names))
+
+    plan = torch.profiler.schedule(wait=3, warmup=2, active=2) if kind == "schedule" else None
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    usual = torch.profiler.profile(activities=cpu, schedule=plan, on_trace_ready=products)
+
+    def after_a_step():
+        done.append(len(done))
+        if kind == "schedule":
+            usual.step()
+        if kind == "first steps" and len(done) == 31:
+            usual.stop()
+        return is_over()
+
+    with mlproject.watch(600, records=tmp_path) as watched:
+        usual.start()
+        trained(tokens_model(), 5000, is_over=after_a_step)
+        if kind != "first steps":
+            usual.stop()
+    record, steps = watched.record, 31 if kind == "first steps" else len(done)
+    assert record.outcome == "ok"
+    if kind == "schedule":
+        assert {count for count, _ in seen[:-1]} == {2 * 2}
+    else:
+        assert seen == [(2 * steps, False)]
+    if kind == "first steps":
+        assert (len(record.ops.ops) > 0, record.complexity.forward_macs) == (True, 3 * 32 * 16)
+    else:
+        assert "profiles itself" in record.missing["ops"]
+
+
+@pytest.mark.slow
+def test_a_profile_that_begins_in_a_step_of_ours_is_whole(short_window, tmp_path):
+    model, seen, is_over = tokens_model(), [], ended(tmp_path)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with mlproject.watch(600, records=tmp_path) as watched:
+        for step in range(5000):
+            loss = model(torch.randint(16, (3, 4))).sum()
+            if step % 3 == 0:
+                with torch.autograd.profiler.profile() as profiler:
+                    loss.backward()
+                names = [event.name for event in profiler.function_events]
+                seen.append(names.count("aten::mm"))
+            else:
+                loss.backward()
+            optimizer.step()
+            if is_over():
+                break
+    assert set(seen) == {2}
+    assert watched.record.outcome == "ok"
+    assert "profiles itself" in watched.record.missing["ops"]
+
+
+@pytest.mark.slow
+def test_a_mode_that_the_script_enters_in_the_counted_step_stays_its_own(short_window, tmp_path):
+    model, counted, is_over = nn.Linear(4, 4), [], ended(tmp_path)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def half_of_a_step(end):
+        model(torch.ones(3, 4)).sum().backward()
+        if end:
+            optimizer.step()
+
+    with mlproject.watch(600, records=tmp_path):
+        for _ in range(5000):
+            half_of_a_step(end=False)
+            with FlopCounterMode(display=False) as mode:
+                half_of_a_step(end=True)  # within it ends the step
+                half_of_a_step(end=False)
+            counted.append(mode.get_total_flops())
+            half_of_a_step(end=True)
+            if is_over():
+                break
+    assert set(counted) == {2 * 2 * (2 * 3 * 4 * 4)}
+    assert torch._C._len_torch_dispatch_stack() == 0
 
 
 def test_a_block_without_a_step_is_refused(tmp_path):
