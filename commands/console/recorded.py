@@ -55,7 +55,7 @@ _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _LOCKED = "being uploaded by another process"
 #: What may become of a record folder that is to be uploaded, in the order of printing.
 _FATES = ("uploaded", "put right", "not as their records", "there already", "not uploaded",
-          "still measuring", _LOCKED, "failed")  # fmt: skip
+          "still measuring", "without a step", _LOCKED, "failed")  # fmt: skip
 #: Findings about what else the machine did.
 _DISTURBANCES = ("busy-host", "stolen-time", "foreign-process", "ops-above-step")
 #: A person waits: MLflow's import and a server that does not answer take no longer together, save
@@ -88,7 +88,9 @@ class Recording(Tracked, Shown):
         found = {"record": str(folder.path), "outcome": record.outcome, "reason": record.reason}
         found |= facts
         code = OUTCOME_CODES[record.outcome]
-        if self.tracked:
+        if self.tracked and _lacks_step(folder, record):
+            note(f"no step was seen, so nothing is uploaded; {folder.path} has the record")
+        elif self.tracked:
             began_s = time.monotonic()
             from tracking.connection import Server
             from tracking.upload.upload import upload
@@ -143,6 +145,13 @@ class Measuring(Recording):
             with WorkerProgress(title, drawn=drawn) as progress:
                 record = launch(folder, progress.on_event)
             return self.finish(folder, record, facts(record))
+
+
+def _lacks_step(folder: RecordFolder, record: AnyRecord) -> bool:
+    """Whether it is of a script that was watched in vain, and `mlflow run` made no run for it."""
+    if not isinstance(record, RunRecord) or not record.config.arch.startswith("script:"):
+        return False
+    return record.environment is None and not folder.project_run.exists()
 
 
 def _account(record: MeasuredRecord, records: Path) -> StepAccount | None:
@@ -324,6 +333,8 @@ def _uploaded(
         return "still measuring" if folder.in_use() or not verify else "not uploaded"
     if record.record_id != folder.record_id:
         raise UserError(f"holds the record {record.record_id[:80]!r}: name the folder so")
+    if not runs and _lacks_step(folder, record):
+        return "without a step"
     different = None
     if runs and all(map(is_whole, runs)):
         different = differences(server, runs[0], content_of(record), folder, byte_by_byte=verify)
