@@ -3,7 +3,8 @@
 A device is held by a lock on the machine and not by a claim on the server: two measurements that
 share a device spoil each other even when they belong to different campaigns or servers, and a
 machine without network can measure too. The workers inherit the lock: one that outlives its
-launcher, killed with SIGKILL, still holds the device. Windows gives the lock to the launcher alone.
+launcher, killed with SIGKILL, still holds the device. A watched script does not: what it starts may
+live on. Windows gives the lock to the launcher alone.
 """
 
 from __future__ import annotations

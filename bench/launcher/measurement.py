@@ -191,6 +191,7 @@ def launch_script(
         number: signal.signal(number, watch.pass_on)
         for name in _PASSED_ON
         if (number := getattr(signal, name, None)) is not None
+        if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
         account = watch.wait()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -113,7 +116,8 @@ def terminate_tree(popen: Popen, grace_s: float, leaders: Sequence[psutil.Proces
     which ends when they have. A process that the kernel cannot end (a hung driver) is left after a
     while. The child stays to be reaped by its `WatchedProcess`.
     """
-    child = [process for process in _family(popen, ()) if process.pid == popen.pid]
+    family = _family(popen, leaders)  # which an ended child can no longer name
+    child = [process for process in family if process.pid == popen.pid]
     for process in leaders or child:
         with suppress(psutil.Error):  # it has ended since
             process.terminate()
@@ -121,13 +125,41 @@ def terminate_tree(popen: Popen, grace_s: float, leaders: Sequence[psutil.Proces
     while any(map(is_running, (*child, *leaders))) and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
     deadline_s = time.monotonic() + _KILL_WAIT_S
-    while left := [process for process in _family(popen, leaders) if is_running(process)]:
+    while left := [one for one in family | _family(popen, leaders) if is_running(one)]:
         for process in left:
             with suppress(psutil.Error):
                 process.kill()
         if time.monotonic() > deadline_s:
             return
         time.sleep(_POLL_S)
+
+
+def interrupt(popen: Popen, grace_s: float, others: Iterable[psutil.Process] = ()) -> None:
+    """Ask a child with its process group, and `others`, as Ctrl-C does; wait for those asked."""
+    if sys.platform == "win32":
+        return
+    group = {
+        one
+        for one in _family(popen, ())
+        if value_or_none(partial(os.getpgid, one.pid)) == popen.pid
+    }
+    for process in (asked := group | {*others}):
+        with suppress(psutil.Error):
+            process.send_signal(signal.SIGINT)
+    deadline_s = time.monotonic() + grace_s
+    while any(map(is_running, asked)) and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+
+
+def pythons_of(folder: Path) -> list[psutil.Process]:
+    """Return the Pythons that run under the hook of the watch that writes into `folder`."""
+    pythons = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # another user's, or it has ended
+            watch = process.environ().get("MLPROJECT_WATCH")
+            if watch == str(folder.resolve()) and "python" in process.name():
+                pythons.append(process)
+    return list(filter(is_running, pythons))
 
 
 def _family(popen: Popen, leaders: Sequence[psutil.Process]) -> set[psutil.Process]:

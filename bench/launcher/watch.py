@@ -21,7 +21,13 @@ from typing_extensions import override
 
 from bench.errors import Unknown
 from bench.launcher.device_lock import held_locks
-from bench.launcher.processes import WatchedProcess, starters, terminate_tree
+from bench.launcher.processes import (
+    WatchedProcess,
+    interrupt,
+    pythons_of,
+    starters,
+    terminate_tree,
+)
 from bench.launcher.telemetry import Devices, HostSource, Sampler, device_source
 from bench.machine.limits import allocator_settings, describe_exit, oom_kills
 from bench.records import Account, Job, Measurement, ProcessFigures, Telemetry
@@ -34,7 +40,7 @@ _WORKER = _PROJECT / "bench" / "worker" / "__main__.py"
 _POLL_S = 0.05
 _TICK_S = 1.0
 #: A worker that is asked to end may finish an operation and write what it has, a script its work.
-_GRACE_S = 20.0
+_GRACE_S, _INTERRUPT_S = 20.0, 60.0
 
 
 class TimeLimit:
@@ -115,6 +121,7 @@ class WorkerWatch:
 
             threading.Thread(target=call_and_close, daemon=True).start()
         self._process = WatchedProcess(popen)
+        self._pid = popen.pid  # of the tree that is measured
         folder.claim(os.getpid(), popen.pid)
         self._sampler.add(HostSource(popen.pid))
 
@@ -139,7 +146,7 @@ class WorkerWatch:
         """
         next_tick_s = 0.0
         try:
-            while self._process.poll() is None:
+            while self._goes_on():
                 self._report()
                 self._sampler.sample()
                 if time.perf_counter() >= next_tick_s:
@@ -157,6 +164,9 @@ class WorkerWatch:
             time.sleep(_POLL_S)
         self._report()
         return self._folder.read_worker() or self._death()
+
+    def _goes_on(self) -> bool:
+        return self._process.poll() is None
 
     def _finish(self) -> None:
         terminate_tree(self._popen, _GRACE_S, self._ranks)
@@ -194,10 +204,10 @@ class WorkerWatch:
             self._sampler.add(self._devices)
         elif backend == "cpu":
             return
-        source = device_source(backend, event.facts["uuid"], self._popen.pid)
+        source = device_source(backend, event.facts["uuid"], self._pid)
         self._devices.join(event.facts.get("rank", 0), source)
 
-    def figures(self) -> ProcessFigures:
+    def figures(self) -> ProcessFigures | Unknown:
         """Return the ended worker's times and memory."""
         unknown = Unknown("the worker ended before it could say")
         return self._process.figures(self._peak_bytes or unknown)
@@ -237,6 +247,7 @@ _HOOK = _PROJECT / "bench" / "worker" / "hook"
 #: After its seconds a script may end the step that it is in, and look into some more.
 _LATER, _LAST_S = 0.25, 30.0
 _REMEDY = "give a larger --seconds, or --step-of module:function, which is called once a step"
+_STEP_OF = "give module:function, or module:Class.method, of what is not made within a function"
 _NO_HOOK = "ran no Python with our hook, which Python's options -I, -E and -S leave out"
 
 
@@ -250,9 +261,12 @@ class ScriptWatch(WorkerWatch):
     ) -> None:
         self._command = command
         self._keeps_going = bool(job.task["keep_going"])
-        self._first_step_by_s = math.inf if self._keeps_going else float(job.task["deadline_s"])
+        self._deadline_s = float(job.task["deadline_s"])
+        self._first_step_by_s = math.inf if self._keeps_going else self._deadline_s
         self._ends_at_s = self._first_step_by_s + _LATER * float(job.task["seconds"]) + _LAST_S
         self._ended_by_us = self._signalled = self._is_ending = False
+        #: What goes on where the script's first process has ended, such as a daemon.
+        self._left: list[psutil.Process] = []
         self._tell = on_event
         super().__init__(job, folder, self._look_at_clock)
         self._last = "its start"
@@ -278,10 +292,14 @@ class ScriptWatch(WorkerWatch):
             "MLPROJECT_WATCH": str(self._folder.path.resolve()),
             "MLPROJECT_STEP_OF": self._job.task["step_of"],
         }
-        variables = {**os.environ, **hooked}
-        return subprocess.Popen(
-            self._command, env=variables, start_new_session=True, pass_fds=held_locks()
-        )
+        # The script hears Ctrl-C, which a shell's `&` has us ignore. Our locks it does not get:
+        # what it leaves in the background would hold them.
+        ours = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            variables = {**os.environ, **hooked}
+            return subprocess.Popen(self._command, env=variables, start_new_session=True)
+        finally:
+            signal.signal(signal.SIGINT, ours)
 
     def pass_on(self, number: int, frame: FrameType | None) -> None:
         """Send the script a signal that we got; what it is told to end by it does in time."""
@@ -293,7 +311,7 @@ class ScriptWatch(WorkerWatch):
     @override
     def _take(self, event: Event) -> None:
         super()._take(event)
-        if event.name == "ended":
+        if event.name == "ended" and (event.facts["goes_on"] or event.facts["outcome"] == "ok"):
             self._sampler.stop()
             if event.facts["goes_on"] and not self._keeps_going:
                 self._end()
@@ -314,25 +332,65 @@ class ScriptWatch(WorkerWatch):
             raise KeyboardInterrupt  # as `TimeLimit` ends a worker
 
     @override
+    def wait(self) -> Account:
+        """Return the account, but for one that saw no step, or our own interrupt alone."""
+        account = super().wait()
+        unseen = account.outcome == "refused" and "device" not in self._reached
+        ended = account.outcome == "interrupted" and self._ended_by_us
+        return self._death() if unseen or ended else account
+
+    @override
+    def figures(self) -> ProcessFigures | Unknown:
+        left = Unknown("the script went on in a process that its first one did not wait for")
+        return left if self._left else super().figures()
+
+    @override
+    def _goes_on(self) -> bool:
+        """Whether the script runs; if it ended well, whether a Python that it left may measure."""
+        if super()._goes_on():
+            return True
+        if self._process.poll() or self._signalled or "ended" in self._reached:
+            return False
+        if not any(map(is_running, self._left)) and (left := pythons_of(self._folder.path)):
+            self._left = left
+            self._folder.claim(os.getpid(), *(one.pid for one in left))
+        is_late = "device" not in self._reached and time.perf_counter() > self._deadline_s
+        return not is_late and any(map(is_running, self._left))
+
+    @override
+    def _sample_device(self, event: Event) -> None:
+        if self._left:
+            self._pid = int((self._folder.path / "claimed").read_text("utf-8"))
+            self._sampler = Sampler()
+            self._sampler.add(HostSource(self._pid))
+        super()._sample_device(event)
+
+    @override
     def _finish(self) -> None:
         """A script that has ended by itself may have left processes that are to go on."""
-        if self._process.poll() is None:
-            terminate_tree(self._popen, _GRACE_S)
+        if self._process.poll() is None or (self._left and self._ended_by_us):
+            if not self._signalled:
+                interrupt(self._popen, _INTERRUPT_S, self._left)
+            terminate_tree(self._popen, _GRACE_S, self._left)
 
     @override
     def _death(self) -> Account:
         """Why a script has left no account."""
-        claimed = self._folder.path / "claimed"
-        if problem := claimed.read_text("utf-8") if claimed.exists() else "":
-            return Account.of_none("unsupported", problem)
+        problem = self._folder.path / "problem"
+        if problem.exists():
+            return Account.of_none("unsupported", problem.read_text("utf-8"))
         if not (self._folder.path / "hooked").exists():
             return Account.of_none("refused", f"{self._command[0]!r} {_NO_HOOK}")
         if not self._ended_by_us and (self._signalled or self._process.poll()):
             self._interrupted = self._signalled
             return super()._death()
         after = f"seconds={self._job.task['seconds']}" if self._ended_by_us else "the script ended"
-        none = "step ended in time" if "device" in self._reached else "optimizer of torch stepped"
-        return Account.of_none("refused", f"{after}, and no {none}: {_REMEDY}")
+        none, remedy = "optimizer of torch stepped", _REMEDY
+        if "device" in self._reached:
+            none = "step ended in time"
+        elif step_of := self._job.task["step_of"]:
+            none, remedy = f"call of step-of={step_of} was seen", _STEP_OF
+        return Account.of_none("refused", f"{after}, and no {none}: {remedy}")
 
 
 def _last_words(console: str) -> str:

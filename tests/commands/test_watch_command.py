@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -34,7 +35,7 @@ def save(*_):
     json.dump(times, open("times.json", "w"))
     sys.exit()
 
-signal.signal(signal.SIGTERM, save)
+signal.signal(signal.SIGINT, save)
 model = torchvision.models.squeezenet1_1()
 optimizer = torch.optim.SGD(model.parameters(), options.lr, momentum=0.9)
 data = torchvision.datasets.FakeData(10_000, (3, 32, 32), 1000, ToTensor())
@@ -56,12 +57,13 @@ while True:
 def watch(tmp_path):
     """Run `mlproject watch` on a script of this text; return what it printed and the record."""
 
-    def run(text, *arguments, options=(), launcher=()):
+    def run(text, *arguments, options=(), launcher=(), tracked=False, **how):
         (tmp_path / "train.py").write_text(text)
-        command = [sys.executable, PROJECT / "mlproject.py", "watch", "--no-track", *options]
+        command = [sys.executable, PROJECT / "mlproject.py", "watch", *options]
+        command += [] if tracked else ["--no-track"]
         command += ["--", sys.executable, *launcher, "train.py", *arguments]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, **how)
         [folder] = record_folders(tmp_path / "records")
         return ended, folder.read_record()
 
@@ -168,7 +170,7 @@ def test_a_script_that_does_not_step_in_time_is_ended(watch):
 STEPS_WHEN_TOLD_TO_END = """
 import signal
 
-signal.signal(signal.SIGTERM, lambda *_: None)
+signal.signal(signal.SIGINT, lambda *_: None)
 signal.pause()
 import torch
 
@@ -210,3 +212,244 @@ def test_of_several_ranks_one_is_measured(watch):
     assert record.measurement.samples == 8 * len(record.measurement.iteration_times_s)
     assert "one-rank" in {finding.code for finding in record.verdict.findings}
     assert record.script["model"].startswith("Linear ")
+
+
+STEPS_IN_VAIN = """
+import functools
+
+class Trainer:
+    def train_step(self):
+        return 1
+
+def main():
+    def train_one():
+        return 2
+    return train_one() + Trainer().train_step()
+
+number, partly = 5, functools.partial(main)
+print("ended well", main(), partly())
+"""
+
+
+@pytest.mark.parametrize(
+    ("step_of", "said"),
+    [
+        ("train_step", "but the function Trainer.train_step"),
+        ("train_one", "but the function main.<locals>.train_one"),
+        ("Trainer", "but the class Trainer"),
+        *[(name, "and no call of") for name in ("nosuch", "number", "partly")],
+    ],
+)
+def test_a_wrong_step_of_is_one_line_and_the_script_goes_on(watch, step_of, said):
+    options = ("--keep-going", "--step-of", f"__main__:{step_of}")
+    ended, record = watch(STEPS_IN_VAIN, options=options)
+    assert ended.stdout.startswith(b"ended well 3 3\n")
+    assert (ended.returncode, record.measurement) == (2, None)
+    if sys.version_info >= (3, 11) or "but" not in said:
+        assert said in record.reason
+    assert "module:Class.method" in record.reason
+    assert ended.stderr.count(record.reason.encode()) == 1
+
+
+COUNTS_CALLS = """
+import sys, torch
+
+model, calls = torch.nn.Linear(4, 4), []
+
+def learn(kind):
+    calls.append(kind)
+    model(torch.ones(2, 4)).sum().backward()
+
+class Trainer:
+    @staticmethod
+    def static(kind):
+        learn(kind)
+
+    @classmethod
+    def of_class(cls, kind):
+        learn(cls)
+
+    def usual(self, kind):
+        learn(kind)
+
+class Heir(Trainer):
+    pass
+
+names = "static", "of_class", "usual"
+for _ in range(200):
+    for name in names:
+        getattr(Heir(), name)(Heir)
+assert calls == [Heir] * 600
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["static", "of_class", "usual"])
+def test_a_method_of_any_kind_may_be_the_step(watch, name):
+    ended, record = watch(
+        COUNTS_CALLS, options=("--keep-going", "--step-of", f"__main__:Heir.{name}")
+    )
+    assert (ended.returncode, record.outcome) == (0, "ok")
+    assert ended.stderr.count(b"Error") == 0
+    if record.complexity is not None:
+        assert record.complexity.forward_macs == 3 * 2 * 4 * 4
+
+
+BREAKS_THE_HOOK = """
+import weakref, torch
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters())
+weakref.WeakKeyDictionary = None
+for step in range(3):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print("ended well")
+"""
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_in_the_hook_is_the_reason_and_the_script_goes_on(watch):
+    ended, record = watch(BREAKS_THE_HOOK)
+    assert ended.stdout.startswith(b"ended well\n")
+    assert (ended.returncode, record.outcome) == (2, "unsupported")
+    assert "TypeError" in record.reason
+
+
+def test_without_a_step_nothing_is_uploaded(watch, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    ended, record = watch("print('hello')", tracked=True)
+    assert (ended.returncode, record.outcome) == (2, "refused")
+    assert b"nothing is uploaded" in ended.stderr
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+@pytest.mark.slow
+def test_nor_by_sync(watch, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    watch("print('hello')")
+    command = [sys.executable, PROJECT / "mlproject.py", "sync"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True)
+    assert (ended.returncode, ended.stdout.partition(b" (")[0]) == (0, b"1 without a step")
+
+
+IS_ENDED = """
+import atexit, subprocess, sys, time
+
+child = "import time\\ntry: time.sleep(60)\\nexcept KeyboardInterrupt: print('child')"
+atexit.register(print, "exit")
+started = subprocess.Popen([sys.executable, "-c", child])
+try:
+    time.sleep(60)
+finally:
+    started.wait(60)
+    print("finally", flush=True)
+"""
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no process groups to interrupt")
+def test_a_script_is_ended_as_by_ctrl_c(watch, in_background):
+    def as_a_shell_does():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    how = {"preexec_fn": as_a_shell_does} if in_background else {}
+    ended, record = watch(IS_ENDED, options=("--seconds", "1"), **how)
+    assert ended.stdout.splitlines()[:3] == [b"child", b"finally", b"exit"]
+    assert (ended.returncode, record.outcome) == (2, "refused")
+    assert "seconds=1" in record.reason
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_script_gets_no_lock_of_ours(watch):
+    holds = "import glob, os\nprint([os.path.realpath(f) for f in glob.glob('/proc/self/fd/*')])"
+    ended, _ = watch(holds)
+    assert b".lock" not in ended.stdout
+
+
+#: Each takes what the hook might lean on.
+ROBS = """
+import os, shutil, sys, time
+
+if "second" not in sys.argv:
+    os.mkdir("away")
+    os.chdir("away")
+import torch
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters())
+monotonic, end_s = time.monotonic, time.monotonic() + 60
+
+def steps(least):
+    done = 0
+    while done < least and monotonic() < end_s:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        done += 1
+
+if "second" not in sys.argv:
+    steps(20)
+    os.execv(sys.executable, [sys.executable, "../train.py", "second"])
+time.perf_counter = time.time = time.monotonic = lambda: 5.0
+shutil.rmtree(os.getcwd())
+os.environ.clear()
+sys.path.clear()
+steps(10**9)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="there exec starts another process")
+def test_a_script_that_replaces_itself_and_takes_what_it_can_is_measured(watch, tmp_path):
+    ended, record = watch(ROBS)
+    assert (ended.returncode, record.outcome) == (0, "ok")
+    assert min(record.measurement.iteration_times_s) > 0
+    assert not (tmp_path / "away").exists()
+
+
+DAEMON = """
+import os, time, torch
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters())
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+end_s = time.monotonic() + 60
+try:
+    while time.monotonic() < end_s:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+except KeyboardInterrupt:
+    open("asked", "w")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="a daemon is found by its environment")
+def test_a_daemon_is_measured_and_ended(watch, tmp_path):
+    ended, record = watch(DAEMON)
+    assert (ended.returncode, record.outcome) == (0, "ok")
+    assert record.process is None
+    assert (tmp_path / "asked").exists()
+
+
+FAILS_ONCE = """
+import os, time, torch
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters())
+for step in range(10**9 if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) else 5):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+raise RuntimeError("once")
+"""
+
+
+@pytest.mark.long
+def test_what_torchrun_restarts_is_measured(watch):
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--max-restarts", "1")
+    ended, record = watch(FAILS_ONCE, launcher=launcher)
+    assert (ended.returncode, record.outcome) == (0, "ok")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import json
 import os
 import sys
+import time
 from functools import reduce, wraps
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
@@ -19,26 +21,37 @@ from typing import Any
 
 _HERE = Path(__file__).resolve().parent
 _PROJECT = str(_HERE.parents[2])
+_OF_FUNCTION = 2  # a flag of code: CO_NEWLOCALS, which the body of a class lacks
 
 
 class _Ours:
-    """For a block this project's modules have their names, which are the script's otherwise."""
+    """For a block this project's modules have their names, which are the script's otherwise.
+
+    The clocks are Python's own again, and what it could import at its start it can.
+    """
 
     def __init__(self) -> None:
         self._modules: dict[str, Any] = {}
+        self._path = [*sys.path]
+        self._clocks = self._clocks_now()
 
     def __enter__(self) -> None:
-        self._theirs = self._taken()
+        self._theirs = self._taken(), self._clocks_now(), sys.path
         sys.modules.update(self._modules)
-        sys.path.insert(0, _PROJECT)
+        sys.path = [_PROJECT, *sys.path, *self._path]
+        vars(time).update(self._clocks)
 
     def __exit__(self, *error: object) -> None:
-        sys.path.remove(_PROJECT)
+        modules, clocks, sys.path = self._theirs
+        vars(time).update(clocks)
         self._modules = self._taken()
-        sys.modules.update(self._theirs)
+        sys.modules.update(modules)
+
+    def _clocks_now(self) -> dict[str, Any]:
+        return {name: getattr(time, name) for name in ("perf_counter", "monotonic", "time")}
 
     def _taken(self) -> dict[str, Any]:
-        names = [name for name in sys.modules if name.partition(".")[0] == "bench"]
+        names = [name for name in [*sys.modules] if name.partition(".")[0] == "bench"]
         return {name: sys.modules.pop(name) for name in names}
 
 
@@ -46,7 +59,8 @@ class _Hook:
     """A finder of modules that finds none: it only looks whether torch has optimizers yet.
 
     Then it is taken out, and waits in torch's own hooks. Of the processes of a machine the first of
-    rank 0 in which an optimizer steps is measured; one that it forks is not.
+    rank 0 in which an optimizer steps is measured. Once that has ended without having been measured
+    to the end, or has replaced itself, the next is.
     """
 
     def __init__(self, folder: Path, step_of: str) -> None:
@@ -73,12 +87,32 @@ class _Hook:
     def _look_for_function(self, frame: Any, event: str, _: object) -> None:
         """Put a hook around the function of --step-of when it is called for the first time."""
         *outer, name = self._function.split(".")
-        names = frame.f_code.co_name, frame.f_globals.get("__name__")
+        code = frame.f_code
+        names = code.co_name, frame.f_globals.get("__name__")
         if event != "call" or names != (name, self._module):
             return
-        sys.setprofile(None)
-        holder = reduce(getattr, outer, sys.modules[self._module])
-        function = getattr(holder, name)
+        if sys.getprofile() == self._look_for_function:  # the script may have set its own
+            sys.setprofile(None)
+        asked, self._function = self._function, ""
+        try:
+            self._stand_around(reduce(getattr, outer, sys.modules[self._module]), name)
+        except Exception:
+            what = "function" if code.co_flags & _OF_FUNCTION else "class"
+            called = getattr(code, "co_qualname", name)
+            self._note(
+                f"step-of={self._module}:{asked}: {asked} is no function of {self._module}, but "
+                f"the {what} {called}; give module:function, or module:Class.method, of what is "
+                "not made within a function"
+            )
+
+    def _stand_around(self, holder: Any, name: str) -> None:
+        from inspect import getattr_static
+
+        found = getattr_static(holder, name)
+        kind = type(found) if isinstance(found, staticmethod | classmethod) else lambda same: same
+        function = getattr(found, "__func__", found)
+        if not callable(function):
+            raise TypeError(name)
 
         @wraps(function)
         def stepping(*args: Any, **kwargs: Any) -> Any:
@@ -86,13 +120,14 @@ class _Hook:
             self._call("stepped")
             return result
 
-        for place in [holder, *sys.modules.values()]:  # other modules may have imported it
-            if getattr(place, name, None) is function:
+        setattr(holder, name, kind(stepping))
+        for place in [*sys.modules.values()]:  # other modules may have imported it
+            if getattr(place, "__dict__", {}).get(name) is found:  # a lazy one imports nothing
                 setattr(place, name, stepping)
 
     def _before(self, *about: Any) -> None:
         if self._meter is not None:
-            self._meter.before(*about)
+            self._call("before", *about)
 
     def _after(self, *about: Any) -> None:
         self._call("after", *about)
@@ -100,52 +135,75 @@ class _Hook:
     def _call(self, name: str, *about: Any) -> None:
         """Act; a script may compile its whole step, the optimizer's and so this hook too."""
         if not self._is_idle:
-            dynamo = sys.modules.get("torch._dynamo")
-            if self._act is None or (dynamo is not None and not self._is_uncompiled):
-                self._is_uncompiled = dynamo is not None
-                self._act = dynamo.disable(self._do) if dynamo is not None else self._do
+            disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
+            if self._act is None or (disable is not None and not self._is_uncompiled):
+                self._is_uncompiled = disable is not None
+                self._act = disable(self._do) if disable is not None else self._do
             self._act(name, *about)
 
     def _do(self, name: str, *about: Any) -> None:
         """Whatever goes wrong here, the script goes on."""
-        if self._meter is None and not self._begins():
-            return
         try:
+            if self._meter is None and not self._begins():
+                return
             with contextlib.nullcontext() if self._meter.is_timing else self._ours:
                 getattr(self._meter, name)(*about)
             self._is_idle = self._meter.has_ended
         except Exception as error:
             self._is_idle = True
-            print(f"mlproject: no more is measured: {error!r}", file=sys.stderr)
+            self._note(f"no more is measured: {error!r}")
 
     def _begins(self) -> bool:
         """Measure in this process, unless another one does."""
         self._is_idle = True
-        if int(os.environ.get("LOCAL_RANK", "0")) or _rank():
+        if int(os.environ.get("LOCAL_RANK") or 0) or _rank():
             return False
         try:
-            (self._folder / "claimed").touch(exist_ok=False)
             with self._ours:
+                if not self._claims():
+                    return False
                 from bench.records.folders import RecordFolder
                 from bench.worker.script import ScriptMeter
 
                 self._meter = ScriptMeter(RecordFolder(self._folder))
         except ImportError as error:
-            text = f"{error}; install mlproject in the environment of {sys.executable}"
-            (self._folder / "claimed").write_text(text)
-        except OSError:
-            pass
-        else:
-            self._is_idle = False
-            atexit.register(self._close)
-        return not self._is_idle
+            self._note(f"{error}; install mlproject in the environment of {sys.executable}")
+            return False
+        except OSError:  # another process was faster, or the folder is gone
+            return False
+        self._is_idle = False
+        atexit.register(self._close)
+        return True
+
+    def _claims(self) -> bool:
+        """Whether no other process measures, or has done so to the end."""
+        claimed, account = self._folder / "claimed", self._folder / "worker.json"
+        if claimed.exists():
+            from bench.records.folders import is_running
+
+            pid = int(claimed.read_text("utf-8") or os.getppid())
+            is_whole = account.exists() and json.loads(account.read_bytes())["outcome"] == "ok"
+            if is_whole or (pid != os.getpid() and is_running(pid)):
+                return False
+            claimed.unlink()
+            account.unlink(missing_ok=True)
+        with claimed.open("x") as file:
+            file.write(f"{os.getpid()}")
+        return True
 
     def _close(self) -> None:
-        self._is_idle = False
-        self._call("close", getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
+        if self._meter is not None:  # not in what this process has forked
+            self._is_idle = False
+            self._call("close", getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
 
     def _forked(self) -> None:
-        self._is_idle, self._meter = self._meter is not None, None
+        """Measure nothing that the parent does, and leave alone what it holds open."""
+        self._of_parent, self._meter, self._is_idle = self._meter, None, False
+
+    def _note(self, problem: str) -> None:
+        """Leave for the launcher why nothing is measured; the first reason is the one."""
+        with contextlib.suppress(OSError), (self._folder / "problem").open("x") as file:
+            file.write(problem)
 
 
 def _rank() -> int:
@@ -157,7 +215,7 @@ def _rank() -> int:
 
 def _chain() -> None:
     """Import the `sitecustomize` that Python would have found without this one."""
-    sys.path[:] = [path for path in sys.path if not path or Path(path).resolve() != _HERE]
+    sys.path[:] = [path for path in sys.path if path != str(_HERE)]
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
         module = sys.modules["sitecustomize"] = module_from_spec(spec)
