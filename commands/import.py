@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import click
 
 from bench.config import parse_config
+from bench.config.model_names import nearest
 from bench.errors import UserError
 from bench.records import Complexity, ImportedRecord, StepSpec
 from bench.records.folders import RecordFolder, ceilings_in
@@ -17,7 +19,7 @@ from commands.console.options import Tracked, argument, note, option, set_values
 from commands.console.progress import watched
 from commands.console.recorded import upload_at_the_end, write_record
 from tracking.importing import load_readers, read_results
-from tracking.importing.ledger import GIVEN, GIVEN_COUNTS
+from tracking.importing.ledger import GIVEN, GIVEN_COUNTS, MEANINGS, plain
 from tracking.importing.work import judge_claims, step_of, with_work
 
 _UNITS = ("s", "ms", "us", "images/s")
@@ -41,6 +43,13 @@ class Import(Tracked):
         "--set",
         metavar="FACT=VALUE",
     )
+    columns: tuple[str, ...] = option(
+        "what a column is whose heading does not say so, as throughput=imgs/sec; other is none "
+        "(may be given again)",
+        (),
+        "--column",
+        metavar="FACT=HEADING",
+    )
     readers: tuple[str, ...] = option(
         "a plug-in for another format: a Python file or package.module (may be given again)",
         (),
@@ -54,12 +63,13 @@ class Import(Tracked):
         given = set_values(self.facts, GIVEN, f"FACT=VALUE with one of {', '.join(GIVEN)}")
         _check_facts(given)
         parse_config({"campaign": self.campaign})
-        readers = load_readers(self.readers)
-
+        readers, named = load_readers(self.readers), _named(self.columns)
+        read = partial(read_results, campaign=self.campaign, given=given, readers=readers)
+        # all are read first: a column that must be named stops before anything is kept
+        results = [(path, read(path, named=named)) for path in self.files]
         folders: list[RecordFolder] = []
         bad = 0
-        for path in self.files:
-            found = read_results(path, campaign=self.campaign, given=given, readers=readers)
+        for path, found in results:
             fates: Counter[str] = Counter()
             new: list[ImportedRecord] = []
             for result in _with_work(found.records):
@@ -82,6 +92,18 @@ class Import(Tracked):
             for line in _place_lines(new, self.records):
                 click.echo(f"  {line}")
         return max(1 if bad else 0, upload_at_the_end(folders) if self.tracked else 0)
+
+
+def _named(pairs: Sequence[str]) -> dict[str, str]:
+    """Return what the user calls columns, by their headings as `plain` writes them."""
+    named = {}
+    for pair in pairs:
+        fact, _, heading = pair.partition("=")
+        if fact not in MEANINGS or not plain(heading):
+            hint = nearest(fact, MEANINGS, "FACT is throughput, batch_size, devices, other, ...")
+            raise UserError(f"column={pair!r}: give FACT=HEADING; {hint}")
+        named[plain(heading)] = fact
+    return named
 
 
 def _check_facts(facts: dict[str, str]) -> None:

@@ -137,7 +137,7 @@ class LiveStepTracer(StepTracer):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # it dispatches the ops of the tensors that it is made of
-        return self.dispatch(func, args, kwargs or {})
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the op and record it."""
@@ -162,7 +162,8 @@ class LiveStepTracer(StepTracer):  # type: ignore[no-untyped-call]
         updated = {
             access.value for call in update for item in call.passes for access in item.writes
         }
-        return frozenset(self.values.living(made=False) | self.values.living(made=True) & updated)
+        found, made = (set(self.values.living(made=is_made).values()) for is_made in (False, True))
+        return frozenset(found | made & updated)
 
     def split(self, call: OpCall, writes: list[torch.Tensor]) -> list[TensorPass]:
         """Bytes alone where the FLOP of `call` cannot be counted."""
@@ -183,7 +184,7 @@ class LiveStepTracer(StepTracer):  # type: ignore[no-untyped-call]
             passes = tuple(replace(item, phase=phase) for item in last.passes)
             self.calls[-1] = replace(last, phase=phase, passes=passes)
         if phase == "backward" and self.saved_bytes is None:
-            living = self.values.living(made=True)
+            living = self.values.living(made=True).values()
             self.saved_bytes = sum(self.values.sizes_bytes[value] for value in living)
         self.record(call, phase)
         if phase == "backward" or (phase == "optimizer" and not self._updates):

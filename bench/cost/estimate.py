@@ -43,7 +43,7 @@ def complexity_of(spec: StepSpec, step: RecordedStep) -> Complexity:
         precision=spec.precision,
         math_mode=spec.resolved_math_mode,
         parameters=step.parameters,
-        activations=step.activations // spec.batch_size,
+        activations=step.activations and step.activations // spec.batch_size,
         **counts_of(step, spec.cache_bytes),
         cache_bytes=spec.cache_bytes,
         memory=step.memory,

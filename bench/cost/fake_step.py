@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, get_args
+from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -65,7 +66,7 @@ class RecordedStep(RecordedCalls):
     """
 
     parameters: int
-    activations: int
+    activations: int | None
     memory: MemoryFootprint
     workload: Workload
     model: torch.nn.Module
@@ -93,7 +94,8 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
     with _model_errors(spec):
         saved = SavedTensors(tracer, weights)
         hooks = torch.autograd.graph.saved_tensors_hooks(saved.note, lambda tensor: tensor)
-        with rules, fake, modules, tracer, hooks:
+        unhooked = patch.object(torch.autograd.graph, "disable_saved_tensors_hooks", saved.unhooked)
+        with rules, fake, modules, tracer, hooks, unhooked:
             # A fused update takes no complex numbers.
             fused = spec.fused_optimizer and not any(p.is_complex() for p in model.parameters())
             optimizer = make_optimizer(model, spec.optimizer, fused=fused)
@@ -104,7 +106,7 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
                 optimizer,
                 _PRECISIONS[spec.resolved_math_mode](),
                 grad_accum_steps=grad_accum_steps,
-                phases=_Traced(tracer),
+                phases=_Traced(tracer, saved),
             )
             batch = workload.batch(spec.batch_size)
             for _ in range(grad_accum_steps):
@@ -115,7 +117,7 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
     return RecordedStep(
         **vars(tracer.recorded(frozenset(access.value for access in lasting if access))),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        activations=sum(saved.elements.values()),
+        activations=sum(saved.elements.values()) if saved.all_noted else None,
         memory=MemoryFootprint(
             weights_bytes=sizes_bytes(model.parameters()) + sum(saved.copies_bytes.values()),
             gradients_bytes=gradients_bytes,
@@ -130,13 +132,16 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
 class _Traced(Phases):
     """Sets in the tracer which phase of the step runs."""
 
-    def __init__(self, tracer: StepTracer) -> None:
+    def __init__(self, tracer: StepTracer, saved: SavedTensors) -> None:
         self._tracer = tracer
+        self._saved = saved
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Record what is dispatched as part of the phase."""
         self._tracer.phase = _PHASES.get(name)
+        if name == "backward" and not self._saved.all_noted:
+            self._saved.note_living()
         yield
         self._tracer.phase = None
 
@@ -204,7 +209,11 @@ class SavedTensors:
     What the backward pass computes again is not kept between the two passes, so it does not count.
     `elements` has no vectors either: these are not an image's, but the statistics of a batch norm's
     channels, or the labels. `copies_bytes` are copies of weights, such as those cast to 16 bits.
+    Transforms of `torch.func` save unseen: then not `all_noted`, and all that the forward pass has
+    made and still holds stands for what is saved.
     """
+
+    all_noted = True
 
     def __init__(self, tracer: StepTracer, weights: Sequence[torch.Tensor]) -> None:
         self._tracer = tracer
@@ -216,7 +225,7 @@ class SavedTensors:
 
     def note(self, tensor: torch.Tensor) -> torch.Tensor:
         """Note a tensor that is saved, and return it."""
-        if in_recomputation():  # hooks run with gradients off, but only for what is recorded
+        if in_recomputation(recorded=True):  # hooks run with gradients off
             return tensor
         key = self._tracer.values.key(tensor)
         size_bytes = tensor.untyped_storage().nbytes()
@@ -227,6 +236,25 @@ class SavedTensors:
         elif key not in self._given:
             self.copies_bytes[key] = size_bytes
         return tensor
+
+    def note_living(self) -> None:
+        """Note what the step has made and still holds."""
+        for key, value in self._tracer.values.living(made=True).items():
+            if key not in self._tracer.weights:
+                self.sizes_bytes[key] = self._tracer.values.sizes_bytes[value]
+
+    @contextmanager
+    def unhooked(self, reason: str) -> Iterator[None]:
+        """Do as torch's context of this kind, which refuses to begin within hooks such as ours."""
+        self.all_noted = False
+        before = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
+        torch._C._autograd._saved_tensors_hooks_disable(reason, False)
+        try:
+            yield
+        finally:
+            torch._C._autograd._saved_tensors_hooks_enable()
+            if before is not None:
+                torch._C._autograd._saved_tensors_hooks_disable(before, False)
 
 
 def _optimizer_state(

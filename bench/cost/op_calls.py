@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import torch
@@ -14,9 +15,14 @@ from bench.cost.op_table import Op, known_op
 from bench.records import Phase
 from bench.records.complexity import plain_label
 
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
 
 class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active, is given every op that torch dispatches; of control flow, the op itself."""
+    """While active, is given every op that torch dispatches; of control flow, the op itself.
+
+    Under `torch.inference_mode` torch itself leaves ops whole that are made of others.
+    """
 
     supports_higher_order_operators = True
 
@@ -25,7 +31,19 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _has_kernel(func, _COMPOSITE):
+            devices = (each.device.type for each in tensors_in(args))
+            own = map(torch._C._dispatch_key_for_device, islice(devices, 1))
+            if not any(_has_kernel(func, key) for key in own):
+                with self:
+                    return func._op_dk(_COMPOSITE, *args, **(kwargs or {}))
         return self.dispatch(func, args, kwargs or {})
+
+
+@cache
+def _has_kernel(func: Any, key: Any) -> bool:
+    named = isinstance(func, torch._ops.OpOverload) and func.namespace != "prim"
+    return named and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
 
 
 @dataclass(frozen=True)
@@ -111,7 +129,7 @@ def bind(
     """Return the call of `func` that gave `result`, defaults of `func` left out."""
     names, mutable = _signature(func)
     packet: str = func.overloadpacket.__name__
-    name = packet if func.namespace == "aten" else f"{func.namespace}.{packet}"
+    name = packet if func.namespace in ("aten", "prims") else f"{func.namespace}.{packet}"
     op = name.removeprefix("_foreach_").rstrip("_")
     return OpCall(
         name=name,

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.function import BackwardCFunction
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from bench.cost.flops import (
@@ -33,6 +34,7 @@ ASK_VALUE = torch.ops.aten._local_scalar_dense.default
 _BATCH_NORM = torch.ops.aten.native_batch_norm.default
 #: Where torch's checkpoints compute again: `use_reentrant=True`, and False.
 _CHECKPOINTS = {("torch.utils.checkpoint", name) for name in ("backward", "unpack_hook")}
+_ENGINE = {("torch.autograd", name) for name in ("backward", "grad")}
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,10 @@ class Values:
         value = self._current[key] = self._number(tensor.untyped_storage())
         return self._access(value, tensor)
 
-    def living(self, *, made: bool) -> set[int]:
+    def living(self, *, made: bool) -> dict[int, int]:
         """Return what the storages in use hold, of those that an op has made, or of the others."""
         return {
-            value
+            key: value
             for key, value in self._current.items()
             if value is not None and (key in self._made) is made
             if not self._seen[key].expired()  # type: ignore[no-untyped-call]
@@ -172,6 +174,8 @@ class StepTracer(OpMode):
             return 0.0  # a loss scaler asks for overflown gradients: there are none
         if isinstance(func, torch._ops.HigherOrderOperator):
             refuse_uncounted(f"torch.{func._name}")
+        if kwargs.get("device") == torch.device("meta"):  # a prim's, which mixes it with others
+            kwargs = kwargs | {"device": torch.device("cpu")}
         module = self._module_now()
         # Fake tensors have nothing to update in place, and torch has no fake fused optimizers.
         updates_only = func.namespace == "aten" and not func._schema.returns
@@ -195,7 +199,7 @@ class StepTracer(OpMode):
             return  # a view, or a query about a tensor
         passes = [self._pass(call.name, phase, item) for item in self.split(call, writes)]
         label = call.label(phase)
-        if torch.is_grad_enabled() and in_recomputation():
+        if in_recomputation(recorded=torch.is_grad_enabled()):
             passes = [
                 replace(each, macs=0, elementwise_flops=0, causal_skipped_macs=0,
                         recomputed_macs=each.macs)
@@ -241,22 +245,29 @@ class StepTracer(OpMode):
         )
 
 
-def in_recomputation() -> bool:
-    """Return whether what is recorded for autograd now is computed again in the backward pass.
+def in_recomputation(*, recorded: bool) -> bool:
+    """Return whether what runs now is what a checkpoint computes again in the backward pass.
 
-    Autograd records nothing of what it computes itself, unless gradients are to have gradients. It
-    keeps the graph for these: then only torch's own checkpoints are known, by their calls.
+    Torch's checkpoints are known by their calls. Any other is a function whose backward computes
+    what is `recorded` for autograd, though nobody asked the pass for gradients of gradients.
     """
     if torch._C._current_graph_task_id() == -1:
         return False
-    if not torch._C._autograd._get_current_graph_task_keep_graph():
-        return True
+    in_function, called = False, None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if (frame.f_globals.get("__name__"), frame.f_code.co_name) in _CHECKPOINTS:
+        here = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if here in _CHECKPOINTS and called not in _ENGINE:  # the reentrant one starts a pass, too
             return True
-        frame = frame.f_back
-    return False
+        if here in _ENGINE:
+            if in_function and not frame.f_locals["create_graph"]:
+                return True
+            in_function = False
+        elif frame.f_code is BackwardCFunction.apply.__code__:
+            in_function = recorded
+        called, frame = here, frame.f_back
+    # A device's own thread does not show who started the pass.
+    return in_function and not torch._C._autograd._get_current_graph_task_keep_graph()
 
 
 @dataclass(frozen=True)

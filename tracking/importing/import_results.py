@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import resolve_name
 from runpy import run_path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
@@ -77,13 +78,20 @@ def load_readers(names: Sequence[str] = ()) -> list[Reader]:
 
 
 def read_results(
-    path: Path, *, campaign: str, given: Mapping[str, str], readers: Sequence[Reader] = ()
+    path: Path,
+    *,
+    campaign: str,
+    given: Mapping[str, str],
+    readers: Sequence[Reader] = (),
+    named: Mapping[str, str] = MappingProxyType({}),
 ) -> Imported:
     """Read the results in a file, or in all files of a folder.
 
     `given` are facts for where a file is silent, of those in `tracking.importing.ledger.GIVEN`. A
-    file that none of `readers` recognises is read as a table. A result that cannot be taken is a
-    problem; so is a file, but in a folder a file of something else is only counted.
+    file that none of `readers` recognises is read as a table; `named` has what the user calls its
+    columns, of `MEANINGS`. A result that cannot be taken is a problem; so is a file, but in a
+    folder a file of something else is only counted. Raises `UserError` where a column must be named
+    first.
     """
     imported = Imported()
     now = datetime.now(timezone.utc).replace(microsecond=0)
@@ -96,7 +104,8 @@ def read_results(
         try:
             text = file.text()
             reader = next((one for one in readers if one.recognises(file, text)), None)
-            for one in (reader.read if reader else read_table)(file, text, given):
+            read = reader.read if reader else partial(read_table, named=named)
+            for one in read(file, text, given):
                 about = (file, campaign, given, now)
                 record = one if isinstance(one, Problem) else _record(one, *about)
                 if isinstance(record, Problem):
@@ -106,15 +115,14 @@ def read_results(
                 else:
                     known.add(record.record_id)
                     imported.records.append(record)
-        except OtherFileError as error:
-            if file.alone:
-                problems.append(Problem(str(error)))
-            else:
-                imported.other_files += 1
-        except ValueError as error:
-            problems.append(Problem(str(error)))
+        except UserError as error:
+            raise UserError(f"{file.path}: {error}") from None
         except Exception as error:  # a mistake in somebody's reader costs its file alone
-            problems.append(Problem(f"{type(error).__name__}: {error}"))
+            if isinstance(error, OtherFileError) and not file.alone:
+                imported.other_files += 1
+            else:
+                kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+                problems.append(Problem(f"{kind}{error}"))
         problems.sort(key=lambda problem: problem.line or 0)
         imported.problems += [replace(problem, path=file.path) for problem in problems]
     return imported

@@ -8,85 +8,115 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
 from typing import Any, TypeAlias
 
-from bench.config.model_names import torchvision_architectures
+from bench.errors import UserError
 from bench.records import ImportedRecord
-from tracking.importing.table import SourceFile
+from tracking.importing.table import SourceFile, Table
 
 #: A fact, and what a cell is multiplied by to be in its unit.
 Meaning: TypeAlias = tuple[str, float]
 
-TEXTS = {
-    "env": "env|environment|machine|machine_label|platform",
-    "arch": "arch|architecture|model|model_name|network",
-    "device": "device|device_name|gpu|gpu_name|hardware|accelerator_name",
-    "backend": "backend|accelerator|device_type",
-    "precision": "precision|dtype|prec|math|numeric_format",
-    "label": "label|run_label|run_name|name",
-    "measured_at": "measured_at|timestamp|datetime|date|started|start_time|created|created_at",
+#: The headings of each fact, as `plain` writes them, with what a cell is multiplied by.
+_HEADINGS: Mapping[Meaning, str] = {
+    ("env", 1.0): "env environment machine platform",
+    ("arch", 1.0): "arch architecture model model_name network",
+    ("device", 1.0): "device device_name gpu gpu_name name_gpu hardware",
+    ("backend", 1.0): "backend accelerator device_type",
+    ("precision", 1.0): "precision dtype prec math",
+    ("label", 1.0): "label run_name",
+    ("measured_at", 1.0): "measured_at timestamp date",
+    ("batch_size", 1.0): "batch_size batch batchsize",
+    ("repeat", 1.0): "repeat run trial",
+    ("repeats", 1.0): "repeats",
+    ("iterations", 1.0): "iterations iters",
+    ("warmup_iters", 1.0): "warmup_iters",
+    ("image_size", 1.0): "image_size img_size resolution",
+    ("devices", 1.0): "devices gpus num_gpus num_gpu",
+    ("nodes", 1.0): "nodes num_nodes",
+    ("grad_accum_steps", 1.0): "grad_accum_steps grad_accum gradient_accumulation_steps",
+    ("parameters", 1.0): "parameters num_params",
+    ("parameters", 1e6): "params_m",
+    ("claimed_gflops", 1.0): "claimed_gflops attained_gflops gflops gflop_per_s",
+    ("claimed_gflops", 1e3): "claimed_tflops attained_tflops tflops tflop_per_s",
+    ("throughput_images_per_s", 1.0): "images_per_s images_per_sec images_per_second images_s "
+    "throughput_images_per_s throughput_images_s img_s throughput_img_s",
+    ("throughput_images_per_s_std", 1.0): "images_per_s_sd images_per_s_std "
+    "throughput_images_per_s_std",
+    ("window_s", 1.0): "window_s",
+    ("real_s", 1.0): "real_s",
+    ("user_s", 1.0): "user_s",
+    ("system_s", 1.0): "sys_s system_s",
+    ("max_rss_mb", 1.0): "max_rss_mb",
+    ("max_rss_mb", 1024 / 1e6): "max_rss_kb",  # KiB, as time -v
+    ("peak_memory_mb", 1.0): "peak_memory_mb",
+    ("energy_j", 1.0): "energy_j",
+    ("iteration", 1.0): "iteration iter step batch_idx global_step",
 }
-COUNTS = {
-    "batch_size": "batch_size|batch|bs|batchsize|train_batch_size",
-    "repeat": "repeat|run|rep|trial|run_index|repetition",
-    "repeats": "(n_|num_)?repeats|n_runs|runs",
-    "iterations": "(num_|n_)?iters|iterations|(num_)?steps|measured_iters",
-    "warmup_iters": "warmup(_iters|_iterations|_steps)?",
-    "image_size": "(train_)?(image|img)_size|input_size|resolution",
+#: Facts that no heading means by itself: the user names the column.
+_NAMED: Mapping[str, Meaning] = {
+    "throughput": ("throughput_images_per_s", 1.0),
+    "global_batch_size": ("global_batch_size", 1.0),
+    "other": ("other", 1.0),
 }
-#: What a file says beside its result; the text stays among the file's own columns too.
-BESIDE = {
-    "devices": "((n|num)_)?(devices|gpus)|gpu_count|ngpus?",
-    "nodes": "((n|num)_)?nodes",
-    "grad_accum_steps": "grad_accum(_steps)?|gradient_accumulation_steps",
-    "parameters": "((n|num)_)?parameters|(n|num)_params",
-    "claimed_gflops": r"((claimed|attained|achieved)_)?gflop(s|s?_(per_)?s(ec)?)",
-}
-_RATE = "throughput|(train_|throughput_)?(images?|imgs?|samples)_(per_)?s(ec(ond)?)?"
 #: Milliseconds in a unit, by what follows a time's name.
-MS_FACTORS = {"ms": 1.0, "msec": 1.0, "s": 1e3, "sec": 1e3, "secs": 1e3, "seconds": 1e3, "us": 1e-3}
-_UNIT = f"({'|'.join(MS_FACTORS)})"
-_STATISTICS = ("mean", "avg", "median", "std", "p50", "p95", "p99")
-_OTHERWISE = {"avg": "mean", "median": "p50"}
-_STATISTIC = f"({'|'.join(_STATISTICS)})"
-_STEP = "(iter|iteration|step)"
-#: Times per iteration: `mean_step_time_s`, `iteration_time_ms_p95`, `avg_iter_ms`, `p50_s`.
-_TIME = re.compile(
-    f"({_STATISTIC}_)?({_STEP}_time|time_per_iter)(_{_STATISTIC})?_{_UNIT}(_{_STATISTIC})?"
-    f"|{_STATISTIC}_{_STEP}_{_UNIT}|(p50|p95|p99)_{_UNIT}|{_UNIT}_per_{_STEP}"
-)
-#: Every other column: a fact, the factor of its unit, and the names.
-_COLUMNS = (
-    *((fact, 1.0, names) for group in (TEXTS, COUNTS, BESIDE) for fact, names in group.items()),
-    ("claimed_gflops", 1e3, BESIDE["claimed_gflops"].replace("gflop", "tflop")),
-    ("parameters", 1e6, "param(eter)?s_m(illion)?"),
-    ("throughput_images_per_s", 1.0, _RATE),
-    ("throughput_images_per_s_std", 1.0, f"({_RATE})_(std|sd)"),
-    ("window_s", 1.0, "window_s"),
-    ("real_s", 1.0, "(real|wall|wall_time|elapsed|total_time)_s"),
-    ("user_s", 1.0, "user_s"),
-    ("system_s", 1.0, "sys(tem)?_s"),
-    ("max_rss_mb", 1.0, "(max|peak)_rss_mb"),
-    ("max_rss_mb", 1024 / 1e6, "max_?rss_kb"),  # KiB, as time -v
-    ("peak_memory_mb", 1.0, "(peak|max)_(gpu_)?memory_mb|gpu_(mem|memory)_mb"),
-    ("energy_j", 1.0, "energy_j"),
-)
-#: Names of the time of one iteration, without their unit.
-TIME_NAMES = frozenset(
-    (
-        *("time", "duration", "latency", "batch_time", "iteration_time", "iter_time", "step_time"),
-        *("train_time", "time_per_iter", "time_per_step", "time_per_batch", "iteration_duration"),
-    )
-)
+MS_FACTORS = {"s": 1e3, "sec": 1e3, "ms": 1.0, "us": 1e-3}
+_TIMES: Mapping[str, Meaning] = {
+    f"{time}_{unit}{statistic}": (f"iteration_time_ms{statistic or '_mean'}", factor)
+    for time in ("iteration_time", "iter_time", "step_time")
+    for unit, factor in MS_FACTORS.items()
+    for statistic in ("", "_mean", "_p50", "_p95", "_p99", "_std")
+}
+#: What a column is by its heading, or by the name that the user gives it.
+MEANINGS: Mapping[str, Meaning] = {
+    **{name: meaning for meaning, names in _HEADINGS.items() for name in names.split()},
+    **_TIMES,
+    **_NAMED,
+}
+TEXTS = frozenset(("env", "arch", "device", "backend", "precision", "label", "measured_at"))
+COUNTS = frozenset(("batch_size", "repeat", "repeats", "iterations", "warmup_iters", "image_size"))
+#: What a file says beside its result; the text stays among the file's own columns too.
+CLAIMED = frozenset(("parameters", "claimed_gflops"))
+BESIDE = CLAIMED | {"devices", "nodes", "grad_accum_steps", "global_batch_size"}
+#: Times of one iteration where each has a row; `batch_time` as PyTorch's ImageNet example has it.
+ITERATION_TIMES: Mapping[str, Meaning] = {
+    "batch_time": ("iteration_time_ms_mean", 1e3),
+    **{
+        f"{time}_{unit}": ("iteration_time_ms_mean", factor)
+        for time in ("time", "duration", "latency", "batch_time")
+        for unit, factor in MS_FACTORS.items()
+    },
+}
 #: What timm's benchmark.py means by its columns: its times are in ms, its parameters in millions.
 TIMM: Mapping[str, Meaning] = {
+    "train_samples_per_sec": ("throughput_images_per_s", 1.0),
     "train_step_time": ("iteration_time_ms_mean", 1.0),
+    "train_batch_size": ("batch_size", 1.0),
+    "train_img_size": ("image_size", 1.0),
     "param_count": ("parameters", 1e6),
 }
+#: Headings that are made of these words alone, and of a batch's or a device's among them, may
+#: change what a result means: they are never passed over.
+_UNCLEAR = re.compile(
+    r"(?:(?:"
+    r"(?P<batch>batch|[gm]?bsz?|accum(?:ulat(?:e|ed|ion))?|grad_acc|"
+    r"(?:image|img|sample|example)s?_per)"
+    r"|(?P<device>(?:v?gpu|[tnhxi]pu|gcd|device|accelerator|card|chip|node|host|machine|instance|"
+    r"rank|replica|proc|process|task)(?:_?s|es)?|world|parallel|[dtp]p|np)"
+    r"|n|num|number|no|nr|nb|count|cnt|of|per|the|in|to|all|each|total|size|degree|used|global|"
+    r"local|effective|actual|train|training|mini|micro|grad|gradient|steps?|iters?|batches|update|"
+    r"data|tensor|model|pipeline|cuda|visible|available|slurm|cores?|graphics"
+    r")_?)+"
+)
+#: The same of rates, where no column is known as one.
+_RATE = re.compile(
+    r"(?!infer|eval|test|val)(?:.*_)?"
+    r"(?:throughput|ips|fps|(?:image|img|sample|example)s?_(?:per_)?s(?:ec(?:ond)?)?)(?:_.*)?"
+)
 
 
 def plain(column: str) -> str:
@@ -94,64 +124,71 @@ def plain(column: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
 
 
-@cache
-def _meaning(name: str) -> Meaning | None:
-    for fact, factor, names in _COLUMNS:
-        if re.fullmatch(names, name):
-            return fact, factor
-    if not _TIME.fullmatch(name):
-        return None
-    words = name.split("_")
-    statistic = next((word for word in words if word in _STATISTICS), "mean")
-    factor = next(MS_FACTORS[word] for word in words if word in MS_FACTORS)
-    return f"iteration_time_ms_{_OTHERWISE.get(statistic, statistic)}", factor
-
-
 def known_columns(
-    columns: Sequence[str], also: Mapping[str, Meaning] | None = None
+    columns: Sequence[str], named: Mapping[str, str], also: Mapping[str, Meaning] | None = None
 ) -> dict[str, Meaning]:
     """Return what each column that is known means; of two that mean the same, the first.
 
-    `also` has what columns mean in this table alone.
+    `named` has what the user calls columns, and goes first; `also` what they mean in this table
+    alone.
     """
     first: dict[str, tuple[str, Meaning]] = {}
-    for column in columns:
+    for column in sorted(columns, key=lambda column: plain(column) not in named):
         name = plain(column)
-        if meaning := (also or {}).get(name) or _meaning(name):
+        own = None if name in _NAMED else MEANINGS.get(name)
+        if meaning := MEANINGS.get(named.get(name, "")) or (also or {}).get(name) or own:
             first.setdefault(meaning[0], (column, meaning))
     return dict(first.values())
 
 
-def time_factor_ms(column: str, stated_unit: str | None = None) -> float | None:
-    """Milliseconds in a unit of a column that holds one iteration's time; None for another.
+def names_a_rate(column: str) -> bool:
+    """Whether a heading looks like a throughput of training."""
+    return _RATE.fullmatch(plain(column)) is not None
 
-    A name that has no unit has the one that the user states: s, ms or us. Without, `batch_time` is
-    in seconds, as PyTorch's ImageNet example, whose word it is, measures it.
+
+def check_headings(
+    table: Table, known: Mapping[str, Meaning], named: Mapping[str, str], *, has_rate: bool
+) -> None:
+    """Raise `UserError` for a column that may be a batch or devices, and is not known.
+
+    Also for one that may be the rate, unless the table has one.
     """
-    name = plain(column)
-    stem, _, unit = name.rpartition("_")
-    if name in TIME_NAMES:
-        return MS_FACTORS.get(stated_unit or ("s" if name == "batch_time" else ""))
-    if re.fullmatch(f"{_UNIT}_per_{_STEP}", name):
-        unit = name.partition("_")[0]
-    elif stem not in TIME_NAMES:
-        return None
-    return MS_FACTORS.get(unit)
+    for column in table.columns:
+        name, (fact, _) = plain(column)[:100], known.get(column, ("", 1.0))
+        if name in named or (fact and fact not in TEXTS):
+            continue
+        number = r"\W*\d{1,3}" if fact else r"\W*\d.*"
+        if not any(re.fullmatch(number, row.cells.get(column, "")) for row in table.rows):
+            continue
+        found = _UNCLEAR.fullmatch(name)
+        if found and found["batch"]:
+            what, fact = "a batch", "batch_size"
+            how = "of one device; global_batch_size is of all, grad_accum_steps counts batches"
+        elif found and found["device"]:
+            what, fact, how = (
+                "a number of devices",
+                "devices",
+                "of each machine; nodes counts machines",
+            )
+        elif not has_rate and names_a_rate(column):
+            what, fact, how = "a throughput", "throughput", "images/s of all devices"
+        else:
+            continue
+        option = f"--column {fact}={shlex.quote(column)}"
+        raise UserError(
+            f"{column!r} looks like {what}: add {option} ({how}; other is none of these)"
+        )
 
 
 _BACKENDS = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
+#: Also Lightning's `16-mixed`, Keras's `mixed_float16` and Apex's `O1`, by their documentations.
 _PRECISIONS = {
-    "float32": "fp32",
-    "float": "fp32",
-    "float16": "fp16",
-    "half": "fp16",
+    **dict.fromkeys(("float32", "float", "32-true", "32", "o0"), "fp32"),
+    **dict.fromkeys(("float16", "half"), "fp16"),
     "bfloat16": "bf16",
-    "mixed": "amp",
-    "mixed-precision": "amp",
-    "amp_bf16": "amp-bf16",
-    "amp_bfloat16": "amp-bf16",
-    "amp_fp16": "amp-fp16",
-    "amp_float16": "amp-fp16",
+    **dict.fromkeys(("mixed", "mixed-precision"), "amp"),
+    **dict.fromkeys(("amp-bf16", "amp-bfloat16", "bf16-mixed", "mixed-bfloat16"), "amp-bf16"),
+    **dict.fromkeys(("amp-fp16", "amp-float16", "16-mixed", "mixed-float16", "o1"), "amp-fp16"),
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}")
 _LABEL = re.compile(
@@ -183,6 +220,8 @@ _SETTINGS = (
 )
 #: What a file says beside its result: no part of the record's id.
 _CLAIMS = (*BESIDE, "throughput_images_per_s_max")
+#: A rate may be of other iterations than a mean time; no published file is further apart.
+_AGREEMENT = 0.2
 
 
 @dataclass
@@ -208,8 +247,6 @@ class Result:
     params: dict[str, str] = field(default_factory=dict)
     measured_at: datetime | None = None
     iteration_times_s: tuple[float, ...] | None = None
-    #: The column of a rate whose name does not say that it is of images.
-    rate_column: str | None = None
 
 
 def record_of(
@@ -231,7 +268,7 @@ def record_of(
     result.facts = stated | facts_in_name(texts.get("label", "")) | facts | texts
     if label := result.facts.pop("label", None):
         result.extra.setdefault("label", label)
-    _check(result, given)
+    _check(result)
     throughput = result.facts.get("throughput_images_per_s") or _derived(result)
     known_why = {"batch_size", "throughput_images_per_s"} & result.missing.keys()
     timed = result.iteration_times_s or "iteration_time_ms_mean" in result.facts
@@ -255,7 +292,8 @@ def record_of(
         source_line=result.line,
         source_format=result.format,
         campaign=campaign,
-        arch=facts["arch"],
+        # the same name may be another model elsewhere: timm's vgg16 convolves its classifier
+        arch=f"timm:{facts['arch']}" if result.format == "timm" else facts["arch"],
         device=facts.get("device"),
         backend=_spelled(facts.get("backend"), _BACKENDS),
         precision=_spelled(facts.get("precision"), _PRECISIONS),
@@ -271,20 +309,37 @@ def record_of(
     )
 
 
-def _check(result: Result, given: Mapping[str, str]) -> None:
-    arch = result.facts.get("arch")
+def _check(result: Result) -> None:
+    """Raise `ValueError` where a fact cannot be, or its time and batch deny the rate."""
+    facts = result.facts
+    arch = facts.get("arch")
     if arch is None:
         raise ValueError("no model is named: add --set arch=NAME")
     if not _NAME.fullmatch(arch):
         raise ValueError(f"model={arch[:40]!r} is no model's name")
-    of_images = arch in torchvision_architectures() or _FAMILIES.match(arch)
-    if result.rate_column and given.get("unit") != "images/s" and not of_images:
-        raise ValueError(
-            f"{result.rate_column}: {arch} may train on something else than images; if these are "
-            "images/s, add --set unit=images/s"
-        )
-    if (batch := result.facts.get("batch_size") or 0) > _LARGEST_BATCH:
+    devices = (facts.get("devices") or 1) * (facts.get("nodes") or 1)
+    accumulated = facts.get("grad_accum_steps") or 1
+    if (whole := facts.pop("global_batch_size", None)) is not None:
+        if not facts.get("devices"):
+            raise ValueError(f"global_batch_size={whole}: shared by how many? add --set devices=N")
+        share, rest = divmod(whole, devices * accumulated)
+        if rest or facts.setdefault("batch_size", share) != share:
+            raise ValueError(
+                f"global_batch_size={whole}: is not {devices} devices x {accumulated} batches x "
+                f"{facts.get('batch_size', 'a whole number')}"
+            )
+    if (batch := facts.get("batch_size") or 0) > _LARGEST_BATCH:
         raise ValueError(f"batch_size={batch}: more than {_LARGEST_BATCH}")
+    rate, time_ms = facts.get("throughput_images_per_s"), facts.get("iteration_time_ms_mean")
+    if not (rate and batch and time_ms):
+        return
+    own = batch * devices * 1e3 / time_ms
+    if all(abs(rate / (own * steps) - 1) > _AGREEMENT for steps in (1, accumulated)):
+        raise ValueError(
+            f"a batch of {batch} on each of {devices} devices in {time_ms:g} ms is {own:.4g} "
+            f"images/s, and the file says {rate:.4g}: name by --column which of its columns is "
+            "of all devices (global_batch_size), or other"
+        )
 
 
 def _derived(result: Result) -> float | None:
@@ -363,4 +418,4 @@ def gpu_in_name(label: str) -> tuple[str | None, int | None]:
 def _spelled(text: str | None, spellings: Mapping[str, str]) -> str | None:
     """A name in this project's spelling: `cuda:0` is cuda, `torch.float16` is fp16."""
     plain = (text or "").lower().removeprefix("torch.").partition(":")[0]
-    return spellings.get(plain, plain)[:64] or None
+    return spellings.get(plain.replace("_", "-"), plain)[:64] or None

@@ -20,18 +20,20 @@ from bench.config.model_names import torchvision_architectures
 from bench.records.metrics import iteration_statistics_ms
 from tracking.importing.ledger import (
     BESIDE,
+    CLAIMED,
     COUNTS,
+    ITERATION_TIMES,
     MS_FACTORS,
     TEXTS,
-    TIME_NAMES,
     TIMM,
     Meaning,
     Result,
+    check_headings,
     facts_in_name,
     gpu_in_name,
     known_columns,
+    names_a_rate,
     plain,
-    time_factor_ms,
 )
 from tracking.importing.table import (
     OtherFileError,
@@ -48,36 +50,52 @@ _EMPTY = frozenset(("", "-", "n/a", "na", "none", "null"))
 _IMAGES_PER_S = "images/s"
 
 
-def read_table(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Result | Problem]:
-    """Yield the results in a table, and its bad rows.
+def read_table(
+    file: SourceFile, text: str, given: Mapping[str, str], named: Mapping[str, str]
+) -> Iterator[Result | Problem]:
+    """Yield the results in a table, and its bad rows; `named` says what columns mean.
 
-    Raises `OtherFileError` for what is no table of results, `ValueError` where none can be taken.
+    Raises `OtherFileError` for what is no table of results, `ValueError` where none can be taken,
+    `UserError` where a column must be named first.
     """
     if text.startswith(("{", "[")):
         raise OtherFileError("no table, and of no known format: add --reader PLUG-IN for another")
     table = parse_table(text)
-    known = {fact for fact, _ in known_columns(table.columns).values()}
-    has_result = any(fact.startswith(("throughput", "iteration_time")) for fact in known)
-    if not (has_result or known & {"arch", "iterations"}) and any(map(_is_model, table.columns)):
-        yield from _read_columns_of_models(parse_table(text, index="env"), file, given)
-    elif counter := _counter_of_iterations(table):
-        yield from _read_iterations(table, counter, file, given)
+    is_timm = "train_samples_per_sec" in map(plain, table.columns)
+    known = known_columns(table.columns, named, TIMM if is_timm else None)
+    facts = {fact for fact, _ in known.values()}
+    has_result = any(fact.startswith(("throughput", "iteration_time")) for fact in facts)
+    if not (has_result or facts & {"arch", "iterations"}) and any(map(_is_model, table.columns)):
+        table = parse_table(text, index="env")
+        known = known_columns(table.columns, named)
+        check_headings(table, known, named, has_rate=True)
+        yield from _read_columns_of_models(table, known, file, given)
+        return
+    times = known_columns(table.columns, named, ITERATION_TIMES)
+    counter = _counter_of_iterations(table, times)
+    if counter or has_result or ("arch" in facts and any(map(names_a_rate, table.columns))):
+        has_rate = counter is not None or "throughput_images_per_s" in facts
+        check_headings(table, known, named, has_rate=has_rate)
+    if counter:
+        yield from _read_iterations(table, times, counter, file, given)
     elif has_result:
-        yield from _read_rows(table, file)
+        yield from _read_rows(table, known, file, "timm" if is_timm else "table")
     else:
-        columns = ", ".join(table.columns)[:200]
-        raise OtherFileError(f"no column of it is known as a throughput or a time ({columns})")
+        raise OtherFileError(
+            "no column of it is known as a throughput or a time, which --column throughput=HEADING "
+            f"makes it ({', '.join(table.columns)[:200]})"
+        )
 
 
 def _take(result: Result, table: Table, column: str, cell: str, meaning: Meaning) -> bool:
     """Take a cell's fact; False where the cell is also kept as it is. Raises `ValueError`."""
     fact, factor = meaning
-    if fact in BESIDE:
+    if fact in ("iteration", "other"):
+        return False
+    if fact in CLAIMED:
         with contextlib.suppress(ValueError):  # what cannot be read costs no row
             number = table.number(cell) * factor
-            if fact not in ("parameters", "claimed_gflops"):
-                result.facts[fact] = count(cell)
-            elif fact != "parameters" or number >= _LEAST_PARAMETERS:
+            if fact != "parameters" or number >= _LEAST_PARAMETERS:
                 result.facts[fact] = number
         return False
     if fact == "measured_at":
@@ -91,24 +109,20 @@ def _take(result: Result, table: Table, column: str, cell: str, meaning: Meaning
         result.facts.setdefault("label", cell)  # a run's name, not its number
     elif fact in TEXTS:
         result.facts[fact] = cell
-    elif fact in COUNTS:
+    elif fact in COUNTS | BESIDE:
         result.facts[fact] = count(cell)
-        if fact != "warmup_iters" and not result.facts[fact]:
+        if fact not in ("warmup_iters", "grad_accum_steps") and not result.facts[fact]:
             raise ValueError("'0' is not above zero")
     else:
         may_be_zero = fact.endswith(_MAY_BE_ZERO)
         result.facts[fact] = table.number(cell, may_be_zero=may_be_zero) * factor
-        is_rate = fact == "throughput_images_per_s"
-        if is_rate and result.format != "timm" and not _OF_IMAGES.search(column.lower()):
-            result.rate_column = column
-    return True
+    return fact not in BESIDE
 
 
 #: No image model has fewer: such a number counts millions, or something else.
 _LEAST_PARAMETERS = 10_000
 #: Deviations, and shares of a processor's time, may be zero.
 _MAY_BE_ZERO = ("_std", "user_s", "system_s")
-_OF_IMAGES = re.compile(r"im(a)?g")
 
 
 def _of_times(kind: str, times_s: Sequence[float]) -> Result:
@@ -124,14 +138,13 @@ _TIMM_NAME = re.compile(
 )
 
 
-def _read_rows(table: Table, file: SourceFile) -> Iterator[Result | Problem]:
-    names = {plain(column) for column in table.columns}
-    is_timm = bool(names & {"train_samples_per_sec", "infer_samples_per_sec"})
-    known = known_columns(table.columns, TIMM if is_timm else None)
-    name = _TIMM_NAME.fullmatch(file.stem) if is_timm else None
+def _read_rows(
+    table: Table, known: Mapping[str, Meaning], file: SourceFile, kind: str
+) -> Iterator[Result | Problem]:
+    name = _TIMM_NAME.fullmatch(file.stem) if kind == "timm" else None
     yield from table.problems
     for row in table.rows:
-        result = Result("timm" if is_timm else "table", name.groupdict() if name else {}, row.line)
+        result = Result(kind, name.groupdict() if name else {}, row.line)
         column = ""
         try:
             for column, cell in row.cells.items():
@@ -142,7 +155,7 @@ def _read_rows(table: Table, file: SourceFile) -> Iterator[Result | Problem]:
         except ValueError as error:
             yield Problem(f"{column}: {error}", row.line)
             continue
-        if is_timm and "throughput_images_per_s" not in result.facts:
+        if kind == "timm" and "throughput_images_per_s" not in result.facts:
             why = result.extra.get("error", "inference alone")
             yield Problem(f"no training result ({why})"[:300], row.line)
         else:
@@ -151,14 +164,7 @@ def _read_rows(table: Table, file: SourceFile) -> Iterator[Result | Problem]:
 
 # A row per iteration of one run
 
-_COUNTERS = frozenset(
-    (
-        *("iteration", "iter", "iters", "it", "step", "i", "iter_idx", "iteration_index"),
-        *("batch_idx", "batch_index", "iteration_number", "step_index", "global_step", "batch"),
-    )
-)
-#: Of these the names that may also be a number of the run, such as its batch size.
-_ALSO_FACTS = frozenset(("batch", "iters"))
+_TIME = "iteration_time_ms_mean"
 _WARM_UP = frozenset(("phase", "stage", "warmup", "is_warmup"))
 _WARM_UP_WORDS = frozenset(("warmup", "warm-up", "warm_up", "true", "1", "yes"))
 #: So many rows are enough to see that a column counts them.
@@ -169,28 +175,34 @@ _CLOCK_ROWS = 10
 _OF_A_RUN = frozenset(("batch_size", "repeat", "image_size", *TEXTS, *BESIDE)) - {"measured_at"}
 
 
-def _counter_of_iterations(table: Table) -> str | None:
-    """The column that numbers iterations; `batch` and `iters` do only where they count."""
-    for counter in (each for each in table.columns if plain(each) in _COUNTERS):
-        if (counts := _counts(table, counter)) or plain(counter) not in _ALSO_FACTS:
-            # Beside an epoch a time without a unit is one too: the user states it, or is asked to.
-            unit = None if _epoch(table) is None else "s"
-            return counter if counts or _time_column(table, unit) is not None else None
-    return None
+def _counter_of_iterations(table: Table, known: Mapping[str, Meaning]) -> str | None:
+    """The column that numbers iterations, where it counts or a time stands beside it."""
+    counter = next((each for each, (fact, _) in known.items() if fact == "iteration"), None)
+    if counter is None:
+        may_count = (each for each in table.columns if plain(each) in ("batch", "iters"))
+        return next((each for each in may_count if _counts(table, each)), None)
+    return counter if _counts(table, counter) or _time_column(known) else None
 
 
 def _read_iterations(
-    table: Table, counter: str, file: SourceFile, given: Mapping[str, str]
+    table: Table,
+    known: Mapping[str, Meaning],
+    counter: str,
+    file: SourceFile,
+    given: Mapping[str, str],
 ) -> Iterator[Result | Problem]:
     """The run of a table, or its bad rows: a run with a hole in it is no run.
 
     Rows that are marked as warm-up are left out; where none is, the first `warmup_iters` of
     `given`. A column that is the same in every row is a fact of the run.
     """
-    unit = given.get("unit")
-    column = _time_column(table, unit)
+    column = _time_column(known)
     if column is None:
-        raise ValueError(_no_time(table, counter))
+        raise ValueError(
+            f"column {counter!r} counts iterations, but no column is known as the time of one "
+            f"({', '.join(table.columns)[:200]}): add --column iteration_time_ms=HEADING, or "
+            "--column repeat=HEADING if rows are runs"
+        )
     marks = [each for each in table.columns if plain(each) in _WARM_UP]
     measured = [
         row
@@ -206,16 +218,15 @@ def _read_iterations(
     if not rows:
         raise ValueError("no iteration but those of the warm-up")
     _check_numbers(table, measured, counter)
-    factor_s = (time_factor_ms(column, unit) or 1.0) / 1e3
-    times_s = [number * factor_s for number in _numbers(table, rows, column)[0]]
+    times_s = [number * known[column][1] / 1e3 for number in _numbers(table, rows, column)[0]]
     if len(times_s) >= _CLOCK_ROWS and all(a < b for a, b in pairwise(times_s)):
         raise ValueError(f"{column!r} grows from row to row: a clock, not an iteration's time")
     result = _of_times("iterations", times_s)
-    for each, meaning in known_columns(table.columns).items():
+    for each, meaning in known.items():
         cells = {row.cells[each] for row in rows}
         if meaning[0] in _OF_A_RUN and each != column and len(cells) == 1 and (cell := cells.pop()):
             _take(result, table, each, cell, meaning)
-    if plain(column) == "batch_time" and unit is None:
+    if plain(column) == "batch_time":
         result.extra["unit"] = "seconds, as PyTorch's ImageNet example measures batch_time"
     result.facts = facts_in_name(file.stem) | result.facts
     yield result
@@ -232,10 +243,6 @@ def _numbers(table: Table, rows: Sequence[Row], column: str) -> tuple[list[float
     return numbers, bad
 
 
-def _epoch(table: Table) -> str | None:
-    return next((each for each in table.columns if plain(each) == "epoch"), None)
-
-
 def _counts(table: Table, column: str) -> bool:
     """Whether nearly every number of a column is one more than that of the row above."""
     try:
@@ -246,18 +253,8 @@ def _counts(table: Table, column: str) -> bool:
     return len(numbers) >= _FEWEST and steps >= 0.9 * (len(numbers) - 1)
 
 
-def _time_column(table: Table, unit: str | None) -> str | None:
-    return next((each for each in table.columns if time_factor_ms(each, unit) is not None), None)
-
-
-def _no_time(table: Table, counter: str) -> str:
-    what = f"column {counter!r} counts iterations, but "
-    if times := [each for each in table.columns if plain(each) in TIME_NAMES]:
-        return f"{what}{times[0]!r} names no unit: add --set unit=s, ms or us"
-    return (
-        f"{what}no column is known as the time of one ({', '.join(table.columns)[:200]}): "
-        "call it iteration_time_s or iteration_time_ms; call the counter repeat if rows are runs"
-    )
+def _time_column(known: Mapping[str, Meaning]) -> str | None:
+    return next((each for each, (fact, _) in known.items() if fact == _TIME), None)
 
 
 def _check_numbers(table: Table, rows: Sequence[Row], counter: str) -> None:
@@ -265,7 +262,7 @@ def _check_numbers(table: Table, rows: Sequence[Row], counter: str) -> None:
 
     A higher or the same one is a row for each epoch, or follows rows that are missing.
     """
-    epoch = _epoch(table)
+    epoch = next((each for each in table.columns if plain(each) == "epoch"), None)
     for before, row in pairwise(rows):
         last, number = count(before.cells[counter]), count(row.cells[counter])
         begins = epoch is not None and (
@@ -282,8 +279,9 @@ _GPU_BENCHMARK = re.compile(
     r"_model_(?P<work>train|inference)_benchmark"
 )
 _PRECISIONS = {"half": "fp16", "float": "fp32", "double": "fp64"}
-#: Columns that Lambda's tables have beside the models.
-_BESIDE_MODELS: Mapping[str, Meaning] = {"name_gpu": ("device", 1.0), "num_gpu": ("devices", 1.0)}
+#: Names of files whose numbers are throughputs, and of those whose are batch sizes.
+_OF_RATES = re.compile(r"throughput|images?[_-]?per[_-]?s", re.IGNORECASE)
+_OF_BATCHES = re.compile(r"(?<![a-z])(?:bs|batch)(?![a-z])", re.IGNORECASE)
 
 
 def _is_model(column: str) -> bool:
@@ -291,7 +289,7 @@ def _is_model(column: str) -> bool:
 
 
 def _read_columns_of_models(
-    table: Table, file: SourceFile, given: Mapping[str, str]
+    table: Table, known: Mapping[str, Meaning], file: SourceFile, given: Mapping[str, str]
 ) -> Iterator[Result | Problem]:
     """A run per model of a row, or per model where the rows are iterations.
 
@@ -300,9 +298,14 @@ def _read_columns_of_models(
     if all(_is_model(column) for column in table.columns if column):
         yield from _read_iterations_of_models(table, file, given)
     elif given.get("unit") == _IMAGES_PER_S:
+        if not _OF_RATES.search(file.stem):  # the unit is of the folder, not of all in it
+            if _OF_BATCHES.search(file.stem):
+                raise OtherFileError("a table of batch sizes by its name")
+            if not file.alone:
+                raise ValueError("its name does not say throughput: import it by its own name")
         yield from table.problems
         for row in table.rows:
-            yield from _read_machine(table, row)
+            yield from _read_machine(table, known, row)
     else:
         raise ValueError(
             f"the unit of the columns of models is not stated: add --set unit={_IMAGES_PER_S} "
@@ -310,8 +313,9 @@ def _read_columns_of_models(
         )
 
 
-def _read_machine(table: Table, row: Row) -> Iterator[Result | Problem]:
-    known = known_columns(table.columns, _BESIDE_MODELS)
+def _read_machine(
+    table: Table, known: Mapping[str, Meaning], row: Row
+) -> Iterator[Result | Problem]:
     for model in filter(_is_model, table.columns):
         cell = row.cells[model]
         if cell.lower() in _EMPTY | {"0", "0.0"}:
@@ -323,7 +327,7 @@ def _read_machine(table: Table, row: Row) -> Iterator[Result | Problem]:
             yield Problem(f"{model}: {error}", row.line)
             continue
         for column, meaning in known.items():
-            if meaning[0] in (TEXTS.keys() | BESIDE.keys()) and row.cells[column]:
+            if meaning[0] in TEXTS | BESIDE and row.cells[column]:
                 _take(result, table, column, row.cells[column], meaning)
         facts = result.facts
         device, devices = gpu_in_name(facts.get("env") or facts.get("device") or "")

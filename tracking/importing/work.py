@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bench.config.model_names import torchvision_architectures
+from bench.config.model_names import split_arch, timm_architectures, torchvision_architectures
 from bench.records import Backend, Complexity, ImportedRecord, StepSpec, Verdict
 from bench.records.base import Found
 from bench.records.metrics import imported_summary
@@ -19,17 +19,22 @@ from bench.records.metrics import imported_summary
 _PRECISIONS = ("fp32", "tf32", "amp", "amp-bf16", "amp-fp16")
 _HALF = {"fp16": "amp-fp16", "bf16": "amp-bf16"}
 _BACKENDS: dict[str, Backend] = {"cpu": "cpu", "cuda": "cuda", "mps": "mps"}
-NOT_TORCHVISIONS = "its model is not one of torchvision's"
-#: A file whose model has another number of parameters does not mean torchvision's.
+_NOT_THEIRS = "its model is not one of torchvision's, nor in a table of timm's one of timm's"
+#: A file whose model has another number of parameters means another of that name.
 _PARAMETERS = 0.01
 
 
 def step_of(record: ImportedRecord) -> StepSpec | str:
     """Return the step whose work a result is, or why it cannot be counted."""
-    if record.arch not in torchvision_architectures():
+    source, name = split_arch(record.arch)
+    name = name.partition(".")[0] if source == "timm" else record.arch
+    try:
+        names = timm_architectures() if source == "timm" else torchvision_architectures()
+    except ValueError as error:
+        return str(error)
+    if name not in names:
         # Also where it reads like module:callable: code that a file names is not run.
-        known = torchvision_architectures()
-        return NOT_TORCHVISIONS if known else "torchvision is not installed: run make setup"
+        return _NOT_THEIRS if names else "torchvision is not installed: run make setup"
     if record.batch_size is None:
         return f"no batch size: {record.missing['batch_size']}"
     backend = _BACKENDS.get(record.backend or "", "cuda")
@@ -53,7 +58,7 @@ def with_work(record: ImportedRecord, counted: Complexity | str) -> ImportedReco
     stated = record.metrics.get("parameters")
     if stated is not None and abs(stated / counted.parameters - 1) > _PARAMETERS:
         why = (
-            f"its model has {stated / 1e6:.4g} million parameters, torchvision's {record.arch} "
+            f"its model has {stated / 1e6:.4g} million parameters, {record.arch} has "
             f"{counted.parameters / 1e6:.4g}"
         )
         return record.replaced({"complexity": why}, complexity=None)

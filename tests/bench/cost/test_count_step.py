@@ -8,7 +8,7 @@ import pytest
 import tiny_models
 import torch
 from generated_steps import tiny
-from torch import distributed, nn
+from torch import distributed, func, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -163,10 +163,7 @@ def _reversed(model):
 
 @pytest.mark.parametrize(
     ("again", "keep"),
-    [
-        *((again, keep) for again in ("reentrant", "not reentrant") for keep in (False, True)),
-        ("own", False),  # of a graph that is kept, nothing says that it is computed again
-    ],
+    [(again, keep) for again in ("reentrant", "not reentrant", "own") for keep in (False, True)],
 )
 def test_what_the_backward_pass_computes_again_is_counted_by_itself(again, keep):
     model, inputs = _layers(), torch.zeros(3, 8, requires_grad=True)
@@ -200,6 +197,75 @@ def test_gradients_of_gradients_are_work_of_the_step(again):
     # Forward; gradient of the inputs; then those of every factor that is learned, or the inputs'.
     assert cost.step_flops == 2 * ((1 + 1 + 4) * first + (1 + 1 + 1) * last)
     assert (cost.recomputed_flops > 0) is again
+
+
+def _functional(model, inputs):
+    weights = {name: each.detach() for name, each in model.named_parameters()}
+    func.grad(lambda each: func.functional_call(model, each, (inputs,)).sum())(weights)
+
+
+def _per_sample(model, inputs):
+    weights = {name: each.detach() for name, each in model.named_parameters()}
+    one = func.grad(lambda each, row: func.functional_call(model, each, (row,)).sum())
+    func.vmap(one, in_dims=(None, 0))(weights, inputs)
+
+
+def _with_a_graph(model, inputs):
+    model(inputs).sum().backward(create_graph=True, retain_graph=False)
+
+
+@pytest.mark.parametrize("gradients", [_functional, _per_sample, _with_a_graph])
+def test_gradients_without_a_checkpoint_compute_nothing_again(gradients):
+    with count_step() as cost:
+        gradients(_layers(), torch.randn(3, 8))
+    first, last = 3 * 8 * 16, 3 * 16 * 4
+    # Of the first layer's inputs there is no gradient.
+    assert (cost.step_flops, cost.recomputed_flops) == (2 * (2 * first + 3 * last), 0)
+
+
+def test_a_frozen_part_of_a_checkpoint_is_computed_again_with_it():
+    model, frozen = _layers(), nn.Linear(8, 4, bias=False)
+
+    def differs(inputs):
+        with torch.no_grad():
+            target = frozen(inputs)
+        return (model(inputs) - target).tanh()
+
+    with count_step() as cost:
+        checkpoint(differs, torch.randn(3, 8), use_reentrant=False).sum().backward()
+    assert cost.recomputed_flops == 2 * 3 * (8 * 4 + 8 * 16 + 16 * 4)
+
+
+_IN_INFERENCE = {
+    "einsum": lambda rows: torch.einsum("nc,dc->nd", rows, rows),
+    "linear": nn.Linear(4, 5),
+    "convolution": lambda rows: nn.Conv1d(4, 2, 3)(rows.t()),
+    "attention": lambda rows: functional.scaled_dot_product_attention(*3 * [rows[None]]),
+    "lstm": lambda rows: nn.LSTM(4, 5)(rows),
+    "bilinear": lambda rows: functional.interpolate(rows[None, None], (9, 9), mode="bilinear"),
+    "dropout": functional.dropout,
+}
+
+
+@pytest.mark.parametrize("computes", _IN_INFERENCE.values(), ids=_IN_INFERENCE)
+def test_inference_mode_hides_no_work(computes):
+    """Its tensors leave ops whole that are made of others, outside of it too."""
+    rows = torch.randn(6, 4)
+    with torch.no_grad(), count_step() as plain:
+        computes(rows)
+    with torch.inference_mode(), count_step() as cost:
+        computes(rows)
+    assert cost.is_complete
+    for name in ("step_flops", "elementwise_flops", "eager_bytes", "ops"):
+        assert getattr(cost, name) == getattr(plain, name), name
+
+
+def test_tensors_of_an_evaluation_are_multiplied_outside_of_it():
+    with torch.inference_mode():
+        rows, layer = torch.randn(6, 4), nn.Linear(4, 5)
+    with count_step() as cost:
+        layer(rows)
+    assert (cost.step_flops, cost.is_complete) == (2 * 6 * 4 * 5, True)
 
 
 def test_a_causal_mask_is_counted_whole_and_what_it_hides_by_itself():

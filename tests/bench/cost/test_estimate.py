@@ -1,11 +1,13 @@
 """The promises of `step_complexity` around its numbers."""
 
 import pytest
+import tiny_models
 import torch
 from generated_steps import tiny
 from refusals import refusal
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from bench import count_step
 from bench.cost.cuda_rules import cuda_rules
 from bench.cost.estimate import step_complexity
 from bench.records import StepSpec
@@ -97,6 +99,28 @@ def test_what_a_checkpoint_computes_again_is_no_work_of_the_step(again):
     assert again.eager_bytes > plain.eager_bytes
     # What is between the two layers is not kept: 48 numbers of 2 samples.
     assert plain.memory.activations_bytes - again.memory.activations_bytes == 2 * 48 * 4
+
+
+@pytest.mark.parametrize("name", ["Derived", "Curved", "Taught"])
+def test_what_torch_func_and_inference_mode_compute_in_a_loss_is_counted(name):
+    complexity = step_complexity(StepSpec(f"tiny_models:{name}", 4, "fp32"))
+    step = getattr(tiny_models, name)()
+    batch = step.batch(4)
+    with count_step() as cost:
+        step.loss(step.model(batch), batch).backward()
+    assert complexity.step_flops == cost.step_flops
+    assert complexity.recomputed_flops == cost.recomputed_flops == 0
+
+
+def test_a_loss_of_derivatives_has_the_work_of_three_passes():
+    complexity = step_complexity(StepSpec("tiny_models:Derived", 4, "fp32"))
+    first, last = 2 * 8, 8
+    # Forward and backward of the output; forward and gradient by the inputs; and of that
+    # gradient those by both of its factors, or the learned one, and by the first layer's weights.
+    macs = (2 * first + 3 * last) + (2 * first + 2 * last) + (3 * first + last)
+    assert complexity.step_flops == 2 * 4 * macs
+    assert complexity.activations is None
+    assert complexity.memory.activations_bytes > 4 * 4 * 8
 
 
 def test_pools_of_3_dimensions_are_in_16_bits_on_cuda_alone():

@@ -181,3 +181,34 @@ class HoldsALock(DrawsItself):
     def __init__(self):
         super().__init__()
         self.lock = Lock()
+
+
+class Derived:
+    """A loss of the derivatives of the model by its inputs, as `derive` has them."""
+
+    sample = "sample"
+    derive = staticmethod(torch.func.grad)
+
+    def __init__(self):
+        self.model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def batch(self, size):
+        return torch.rand(size, 2)
+
+    def loss(self, output, batch):
+        weights = dict(self.model.named_parameters())
+        value = lambda one: torch.func.functional_call(self.model, weights, (one,)).sum()  # noqa: E731
+        return output.mean() + self.derive(value)(batch).square().mean()
+
+
+class Curved(Derived):
+    @staticmethod
+    def derive(value):
+        return torch.func.vmap(torch.func.hessian(value))
+
+
+class Taught(Derived):
+    def loss(self, output, batch):
+        with torch.inference_mode():
+            labels = torch.einsum("ni,ji->nj", self.model[0](batch), torch.ones(3, 8))
+        return (output - labels.clone()).square().mean()

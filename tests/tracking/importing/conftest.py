@@ -15,11 +15,12 @@ def read(tmp_path, request):
     names = getattr(request.module, "PLUG_INS", ())
     readers = load_readers([str(IMPORTERS / f"{name}.py") for name in names])
 
-    def read(content=None, name="results.csv", **given):
+    def read(content=None, name="results.csv", named=None, **given):
         path = tmp_path / name
         if content is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return read_results(path, campaign="old", given=given, readers=readers)
+        how = {"given": given, "readers": readers, "named": named or {}}
+        return read_results(path, campaign="old", **how)
 
     return read

@@ -1,11 +1,15 @@
 """Tables with a row per result: what they say is taken, nothing added, a bad row has its line."""
 
+import re
+import shlex
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
+from bench.errors import UserError
 from tracking.importing import read_results
+from tracking.importing.ledger import plain
 
 PUBLISHED = (
     "source,env,device,backend,arch,precision,batch_size,repeats,images_per_s,images_per_s_sd\n"
@@ -40,7 +44,9 @@ def test_a_result_that_an_earlier_version_imported_is_known_again(read, text, na
 
 @pytest.mark.parametrize(("steps", "rate"), [("", 2000.0), ("1", 2000.0), ("4", None)])
 def test_a_time_gives_no_rate_where_a_step_may_be_several_batches(read, steps, rate):
-    [record] = read(f"model,batch_size,avg_iter_ms,grad_accum\nresnet18,128,64.0,{steps}\n").records
+    [record] = read(
+        f"model,batch_size,step_time_ms,grad_accum\nresnet18,128,64.0,{steps}\n"
+    ).records
     assert record.throughput_images_per_s == rate
     why = record.missing.get("throughput_images_per_s", "")
     assert ("of one batch or of all" in why) == (rate is None)
@@ -49,12 +55,13 @@ def test_a_time_gives_no_rate_where_a_step_may_be_several_batches(read, steps, r
 
 def test_what_stands_beside_a_result_is_read_and_its_text_kept(read):
     header = "model,images_per_s,gpus,num_nodes,attained_tflops,params_m\n"
-    first, second = read(f"{header}resnet18,8,2,3,1.5,11.7\nvgg16,8,all,,fast,\n").records
+    first, second = read(f"{header}resnet18,8,2,3,1.5,11.7\nvgg16,8,,,fast,\n").records
     assert first.params == {"devices": "2", "nodes": "3"}
     assert first.metrics == {"claimed_gflops": 1500, "parameters": pytest.approx(11.7e6)}
     assert first.extra["attained_tflops"] == "1.5"
     assert (second.params, second.metrics) == ({}, {})
-    assert second.extra["gpus"] == "all"
+    [problem] = read(f"{header}resnet18,8,all,3,1.5,11.7\n").problems
+    assert problem.reason == "gpus: 'all' is not a number"
 
 
 def test_a_time_with_its_zone_is_when_it_was_measured(read):
@@ -79,7 +86,7 @@ def test_timm_results_have_milliseconds_and_what_their_name_says(read):
         TIMM,
     )
     record, other = found.records
-    assert (record.source_format, record.arch, other.arch) == ("timm", "resnet50", "resnetv2_50d")
+    assert (record.arch, other.arch) == ("timm:resnet50", "timm:resnetv2_50d")
     assert record.throughput_images_per_s == 1218.01
     assert record.metrics == {"iteration_time_ms_mean": 419.528, "parameters": 25.56e6}
     assert (record.batch_size, record.params["image_size"]) == (512, "224")
@@ -142,14 +149,127 @@ def test_a_number_beside_decimal_commas_has_one_meaning(read, other):
     assert times.records == []
 
 
-@pytest.mark.parametrize("column", ["samples_per_s", "throughput", "throughput_samples_per_s"])
-def test_a_rate_is_of_images_by_its_name_by_its_model_or_by_the_user(read, column):
-    table = f"model,batch_size,{column}\nresnet18,8,100\nresnetv2_50d,8,90\ngpt2,8,100\n"
-    found = read(table)
-    assert [record.arch for record in found.records] == ["resnet18", "resnetv2_50d"]
-    assert "--set unit=images/s" in found.problems[0].reason
-    assert len(read(table, unit="images/s").records) == 3
-    assert len(read(table.replace(column, "Throughput (img/s)")).records) == 3
+@pytest.mark.parametrize(
+    ("heading", "fact"),
+    [
+        *(
+            (name, "devices")
+            for name in ("n_gpu", "ngpus", "Number of GPUs", "GPU Count", "numGPUs")
+        ),
+        *((name, "devices") for name in ("gpus_per_node", "nproc-per-node", "n_devices", "cards")),
+        *((name, "devices") for name in ("num_accelerators", "TPU chips", "ranks", "world_size")),
+        *(
+            (name, "devices")
+            for name in ("GPU(s)", "nnodes", "num_processes", "data_parallel_size")
+        ),
+        *((name, "batch_size") for name in ("bs", "train_batch_size", "Total Batch Size", "gbs")),
+        *((name, "batch_size") for name in ("effective-batch-size", "micro_batch", "globalBatch")),
+        *((name, "batch_size") for name in ("per_device_train_batch_size", "images_per_gpu")),
+        *((name, "batch_size") for name in ("gradient_accumulation", "accumulate_grad_batches")),
+    ],
+)
+def test_what_looks_like_devices_or_a_batch_and_is_not_named_stops_the_import(read, heading, fact):
+    table = f"model,images_per_s,{heading}\nresnet18,8,4\n"
+    with pytest.raises(UserError, match=re.escape(f"--column {fact}={shlex.quote(heading)} (")):
+        read(table)
+    with pytest.raises(UserError, match=r"results\.csv"):  # in a folder, too
+        read(name=".")
+    [record] = read(table, named={plain(heading): "other"}).records
+    assert (record.batch_size, record.params, record.extra) == (None, {}, {heading: "4"})
+    [record] = read(table, named={plain(heading): fact}).records
+    assert record.params.get("devices", record.batch_size) in ("4", 4)
+
+
+@pytest.mark.parametrize(
+    ("headings", "cells"),
+    [
+        ("gpu_id,device_memory_gb,num_workers", "3,80,8"),
+        ("batch_time,num_batches,eval_batch_size", "0.5,100,32"),
+        ("gpu,host,instance", "NVIDIA L4,node12,p3.2xlarge"),
+    ],
+)
+def test_what_only_reminds_of_devices_or_a_batch_stops_nothing(read, headings, cells):
+    [record] = read(f"model,images_per_s,{headings}\nresnet18,8,{cells}\n").records
+    assert (record.batch_size, record.params) == (None, {})
+
+
+def test_a_number_under_the_heading_of_a_name_or_a_second_count_stops_the_import(read):
+    for table in ("model,gpu,images_per_s\nvgg16,8,9\n", "model,gpus,devices,img/s\nvgg16,8,2,9\n"):
+        with pytest.raises(UserError, match="a number of devices"):
+            read(table)
+
+
+@pytest.mark.parametrize("column", ["imgs/sec", "samples_per_s", "throughput", "fps"])
+def test_a_rate_is_of_images_by_its_name_or_by_the_user(read, column):
+    table = f"model,batch_size,{column}\nresnet18,8,100\ngpt2,8,100\n"
+    with pytest.raises(UserError, match="looks like a throughput"):
+        read(table)
+    found = read(table, named={plain(column): "throughput"}).records
+    assert [record.throughput_images_per_s for record in found] == [100, 100]
+    [record, _] = read(table.replace(column, "Throughput (img/s)")).records
+    assert record.throughput_images_per_s == 100
+
+
+GLOBAL = "model,num_gpus,train_batch_size,step_time_s{}\nresnet50,4,{},0.5{}\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "whole", "batch", "rate"),
+    [
+        (("", ""), 1024, 256, 2048.0),
+        ((",images_per_s", ",2040"), 1024, 256, 2040.0),
+        ((",nodes", ",2"), 1024, 128, 2048.0),
+        ((",grad_accum_steps", ",2"), 1024, 128, None),
+        (("", ""), 1022, None, None),  # four devices do not share it
+        ((",batch_size", ",128"), 1024, None, None),
+        ((",images_per_s", ",8192"), 1024, None, None),
+    ],
+)
+def test_a_batch_of_all_devices_is_shared_by_them(read, more, whole, batch, rate):
+    table = GLOBAL.format(more[0], whole, more[1])
+    found = read(table, named={"train_batch_size": "global_batch_size"})
+    assert len(found.problems) == (batch is None)
+    for record in found.records:
+        assert (record.batch_size, record.throughput_images_per_s) == (batch, rate)
+
+
+def test_a_batch_of_nobody_knows_how_many_devices_is_refused(read):
+    named = {"gbs": "global_batch_size"}
+    table = "model,gbs,images_per_s\nvgg16,64,9\n"
+    assert "--set devices=N" in read(table, named=named).problems[0].reason
+    assert read(table, named=named, devices="4").records[0].batch_size == 16
+
+
+@pytest.mark.parametrize(
+    ("row", "taken"),
+    [
+        ("4,1024,0.5,2048,", False),  # the batch is of all four, or the rate of one
+        ("4,256,0.5,2048,", True),
+        ("4,256,0.5,2400,", True),
+        ("4,256,0.5,2500,", False),  # over a fifth
+        (",256,0.5,2048,", False),  # of one device, as far as the file says
+        ("1,256,0.5,2048,4", True),  # the time is of four batches
+        ("1,256,0.5,1024,4", False),
+    ],
+)
+def test_rate_time_batch_and_devices_that_contradict_are_refused(read, row, taken):
+    header = "model,gpus,batch_size,step_time_s,images_per_s,grad_accum_steps"
+    found = read(f"{header}\nresnet50,{row}\n")
+    assert (len(found.records), len(found.problems)) == (taken, not taken)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        *(("bf16-mixed", "amp-bf16"), ("16-mixed", "amp-fp16"), ("32-true", "fp32")),
+        *(("mixed_bfloat16", "amp-bf16"), ("mixed_float16", "amp-fp16"), ("O1", "amp-fp16")),
+        *(("O0", "fp32"), ("amp_bf16", "amp-bf16"), ("torch.float16", "fp16")),
+        *(("bf16-true", "bf16-true"), ("O2", "o2"), ("transformer-engine", "transformer-engine")),
+    ],
+)
+def test_a_precision_of_another_library_has_our_name_where_it_is_the_same(read, name, ours):
+    [record] = read(f"model,precision,images_per_s\nresnet50,{name},9\n").records
+    assert record.precision == ours
 
 
 @pytest.mark.parametrize("column", ["step", "s", "mean_ms", "gflop", "user_ms", "iterations_s"])

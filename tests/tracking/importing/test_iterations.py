@@ -43,21 +43,23 @@ def iterations(header, times=("0.5", "0.25", "0.25"), first=0):
 
 
 @pytest.mark.parametrize(
-    ("header", "unit", "factor"),
+    ("header", "factor"),
     [
-        ("iteration,batch_time,loss", None, 1),
-        ("batch,time_sec,loss", None, 1),
-        ("step,batch_time_ms,loss", None, 1e-3),
-        ("step,ms_per_step,loss", None, 1e-3),
-        ("iteration,time,loss", "us", 1e-6),
-        ("iteration,batch_time,loss", "ms", 1e-3),
+        ("iteration,batch_time,loss", 1),
+        ("batch,time_sec,loss", 1),
+        ("step,batch_time_ms,loss", 1e-3),
+        ("iteration,latency_us,loss", 1e-6),
     ],
 )
-def test_a_time_of_an_iteration_has_a_unit_by_name_or_by_the_user(read, header, unit, factor):
-    found = read(iterations(header), NAME, **({"unit": unit} if unit else {}))
-    assert found.problems == []
-    [record] = found.records
+def test_a_time_of_an_iteration_has_a_unit_by_its_name(read, header, factor):
+    [record] = read(iterations(header), NAME).records
     assert record.iteration_times_s == pytest.approx([each * factor for each in (0.5, 0.25, 0.25)])
+
+
+def test_the_user_names_the_counter_and_the_time(read):
+    named = {"k": "iteration", "forward_backward": "iteration_time_ms"}
+    [record] = read(iterations("k,forward+backward,loss"), NAME, named).records
+    assert record.iteration_times_s == pytest.approx((0.5e-3, 0.25e-3, 0.25e-3))
 
 
 CLOCK = iterations("iteration,time_s,loss", [f"{0.5 * n:.1f}" for n in range(1, 12)])
@@ -66,9 +68,13 @@ CLOCK = iterations("iteration,time_s,loss", [f"{0.5 * n:.1f}" for n in range(1, 
 @pytest.mark.parametrize(
     ("text", "line", "reason"),
     [
-        (iterations("iteration,time,images_per_s"), None, "'time' names no unit: add --set unit=s"),
-        (iterations("step,elapsed,img_per_sec", first=1), None, "call it iteration_time_s"),
-        (iterations("batch,images_per_s,loss"), None, "call the counter repeat if rows are runs"),
+        (iterations("iteration,time,images_per_s"), None, "--column iteration_time_ms=HEADING"),
+        (
+            iterations("step,elapsed,img_per_sec", first=1),
+            None,
+            "--column iteration_time_ms=HEADING",
+        ),
+        (iterations("batch,images_per_s,loss"), None, "--column repeat=HEADING if rows are runs"),
         (CLOCK, None, "grows from row to row"),
         # a run with a hole in it is no run
         (
@@ -109,8 +115,8 @@ def test_a_new_epoch_counts_from_its_beginning(read):
     assert "those of the warm-up" in read(rows, NAME, warmup_iters="4").problems[0].reason
     assert "follows 1" in read(rows.replace("1,0,", "3,0,"), NAME).problems[0].reason
     without_unit = rows.replace("batch_time", "time")
-    assert "add --set unit=s" in read(without_unit, NAME).problems[0].reason
-    assert len(read(without_unit, NAME, unit="s").records) == 1
+    assert "no column of it is known" in read(without_unit, NAME).problems[0].reason
+    assert len(read(without_unit, NAME, {"time": "iteration_time_s"}).records) == 1
 
 
 def test_times_of_a_model_of_text_give_no_rate_of_images(read):
@@ -183,3 +189,20 @@ def test_a_row_of_throughputs_is_a_run_per_image_model(read):
     assert (named.device, named.params["devices"]) == ("RTX 3090", "2")
     found = read(table.replace("900", "fast"), unit="images/s")
     assert [one.reason for one in found.problems] == ["vgg16: 'fast' is not a number"]
+
+
+@pytest.mark.parametrize(
+    ("name", "in_folder", "alone"),
+    [
+        ("pytorch-train-throughput-fp16.csv", (1, 0, 0), (1, 0)),
+        ("pytorch-train-bs-fp16.csv", (0, 0, 1), (0, 1)),
+        ("batch_sizes.csv", (0, 0, 1), (0, 1)),
+        ("fp16.csv", (0, 1, 0), (1, 0)),  # whose unit is stated only by its own name
+    ],
+)
+def test_a_unit_of_a_folder_is_that_of_its_tables_of_throughputs(read, name, in_folder, alone):
+    table = "name_gpu,num_gpu,watt,resnet50\nH100 80GB SXM5,1,700,1280\n"
+    found = read(table, name, unit="images/s")
+    assert (len(found.records), len(found.problems)) == alone
+    found = read(name=".", unit="images/s")
+    assert (len(found.records), len(found.problems), found.other_files) == in_folder

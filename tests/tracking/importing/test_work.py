@@ -5,6 +5,8 @@ from datetime import datetime, timezone
 import pytest
 import samples
 
+from bench.config.model_names import timm_architectures
+from bench.cost import cached_complexity
 from bench.records import ImportedRecord, StepSpec
 from tracking.importing.work import judge_claims, step_of, with_work
 
@@ -25,6 +27,7 @@ def step(arch, precision, image_size=None, backend="cuda"):
         ("resnet18,9,amp,8,cpu,", step("resnet18", "amp-bf16", backend="cpu")),
         ("resnet18,9,bf16,8,,", step("resnet18", "amp-bf16")),
         ("resnet18,9,,8,mps,", step("resnet18", "amp-fp16", backend="mps")),
+        ("timm:vgg16.tv_in1k,9,tf32,8,,448", step("timm:vgg16.tv_in1k", "tf32", 448)),
     ],
 )
 def test_a_step_is_what_the_file_says_of_it(read, row, step):
@@ -35,6 +38,7 @@ def test_a_step_is_what_the_file_says_of_it(read, row, step):
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
+        ("timm:resnet_18,9,fp32,8,cpu,", "in a table of timm's one of timm's"),
         ("resnet_18,9,fp32,8,cpu,", "its model is not one of torchvision's"),
         ("os:getcwd,9,fp32,8,cpu,", "its model is not one of torchvision's"),
         ("resnet18,9,fp32,,cpu,", "no batch size: the source does not say"),
@@ -58,6 +62,24 @@ def test_a_count_says_what_the_file_leaves_open(read):
     exact = samples.complexity(image_size=224, precision="fp32")
     assert with_work(plain, exact).assumed == ()
     assert with_work(plain, counted).assumed == ()  # fp32 is no name of another precision
+
+
+def test_a_model_of_timms_has_no_cost_where_timm_is_not_installed(read, monkeypatch):
+    monkeypatch.setattr("bench.config.model_names.package_folder", lambda package: None)
+    timm_architectures.cache_clear()
+    (record,) = read(f"{HEADER}\ntimm:vgg16,9,fp32,8,cuda,").records
+    assert "timm is not installed" in step_of(record)
+    timm_architectures.cache_clear()
+
+
+@pytest.mark.slow
+def test_a_row_of_timms_table_is_counted_as_timms_model(read):
+    table = "model,train_samples_per_sec,train_batch_size,train_img_size\nvgg16,300,1,448\n"
+    (record,) = read(table).records
+    # by hand: the convolutions of 224 pixels four times, 15,346,630,656 MAC, and the classifier as
+    # convolutions over a map of 14: at 8 x 8 places fc6 and fc7, then pooled for fc8
+    macs = 4 * 15_346_630_656 + 8 * 8 * (512 * 49 * 4096 + 4096 * 4096) + 4096 * 1000
+    assert cached_complexity(step_of(record)).forward_macs == macs == 69_041_029_120
 
 
 def test_a_model_of_another_size_is_not_torchvisions(read):
