@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import click
 
@@ -16,6 +16,7 @@ from bench.errors import UserError
 from bench.records import Complexity, ImportedRecord, StepSpec
 from bench.records.folders import RecordFolder, ceilings_in
 from commands.console.options import Tracked, argument, note, option, set_values
+from commands.console.output import Formatted, Result
 from commands.console.progress import watched
 from commands.console.recorded import upload_at_the_end, write_record
 from tracking.importing import load_readers, read_results
@@ -25,7 +26,7 @@ from tracking.importing.work import judge_claims, step_of, with_work
 _UNITS = ("s", "ms", "us", "images/s")
 
 
-class Import(Tracked):
+class Import(Tracked, Formatted):
     """Import the results of other programs from their files.
 
     Tables are read: ledgers, iterations, timm's; and what a --reader knows. A folder is searched; a
@@ -68,9 +69,10 @@ class Import(Tracked):
         # all are read first: a column that must be named stops before anything is kept
         results = [(path, read(path, named=named)) for path in self.files]
         folders: list[RecordFolder] = []
-        bad = 0
+        lines: list[str] = []
+        facts: list[dict[str, Any]] = []
         for path, found in results:
-            fates: Counter[str] = Counter()
+            fates = Counter(imported=0)
             new: list[ImportedRecord] = []
             for result in _with_work(found.records):
                 folder = RecordFolder(self.records / result.record_id)
@@ -83,15 +85,18 @@ class Import(Tracked):
                     new.append(result)
             for problem in found.problems:
                 note(str(problem))
-            bad += len(found.problems)
             fates["known already"] += found.repeated
             fates["not taken"] += len(found.problems)
             fates["other files"] += found.other_files
             words = ", ".join(f"{number} {what}" for what, number in fates.items() if number)
-            click.echo(f"{path}: {words or 'nothing in it'}")
-            for line in _place_lines(new, self.records):
-                click.echo(f"  {line}")
-        return max(1 if bad else 0, upload_at_the_end(folders) if self.tracked else 0)
+            said = list(_place_lines(new, self.records))
+            lines += [f"{path}: {words or 'nothing in it'}", *(f"  {line}" for line in said)]
+            facts.append({what.replace(" ", "_"): number for what, number in fates.items()})
+            facts[-1] |= {"file": str(path), "records": [one.record_id for one in found.records]}
+            facts[-1] |= {"problems": list(map(str, found.problems)), "said": said}
+        bad = any(fact["problems"] for fact in facts)
+        code = self.show(Result(lines, facts, exit_code=int(bad)))
+        return max(code, upload_at_the_end(folders, self.say) if self.tracked else 0)
 
 
 def _named(pairs: Sequence[str]) -> dict[str, str]:

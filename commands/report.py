@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -134,15 +135,16 @@ class Pull(WantedRuns, WithPeaks):
     roofs: bool = option(
         "also where each run stands under its roof: bound, ridge, attainable, share of the roof"
     )
-    out: File | None = option(
-        "file to write, .csv or .parquet; CSV on standard output if not given"
-    )
+    out: File | None = option("file to write, .csv or .parquet; standard output if not given")
+    form: Literal["csv", "json"] = option("what is printed without --out", "csv", "--format")
 
     def run(self) -> int:
         """Write the table."""
         out = self.out
         if out is not None and out.suffix.lower() not in (".csv", ".parquet"):
             raise UserError(f"out={str(out)!r}: name a .csv or a .parquet file")
+        if out is not None and "form" in self.given:
+            raise UserError(f"format={self.form!r}: --out has the form of its name; leave one out")
         if self.peaks_file is not None and not self.roofs:
             raise UserError(f"peaks={str(self.peaks_file)!r}: only --roofs uses peaks; give it too")
         from analysis import pull_runs
@@ -151,6 +153,10 @@ class Pull(WantedRuns, WithPeaks):
         table = self.search(pull_runs, **how, watch=watched)
         if table.empty:
             raise self.nothing()
+        if out is None and self.form == "json":
+            rows = table.astype(object).where(table.notna(), None).to_dict("records")
+            click.echo(json.dumps(rows, default=str))
+            return 0
         if out is None:
             click.echo(table.to_csv(index=False), nl=False)
             return 0

@@ -11,6 +11,7 @@ import click
 from bench.errors import UserError, printable
 from commands import NOT_TRACKED
 from commands.console.options import CopiedRuns, WithRecords, note, option
+from commands.console.output import Formatted, Result
 from commands.console.recorded import upload_all
 from tracking.schema import runs_filter
 
@@ -19,7 +20,7 @@ _OLD = "24h"
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-class Sync(WithRecords, CopiedRuns):
+class Sync(WithRecords, CopiedRuns, Formatted):
     """Upload records that are not tracked yet; copy runs between servers.
 
     Without options: the records on disk, each once. A run there that differs from its record is put
@@ -58,6 +59,7 @@ class Sync(WithRecords, CopiedRuns):
         from tracking.connection import TrackingError
 
         code = 0
+        self._facts: dict[str, Any] = {}
         # not in a default folder that does not exist, where there is something else to do
         asked = "records" in self.given or not (self.target or self.reap) or self.records.is_dir()
         try:
@@ -70,8 +72,9 @@ class Sync(WithRecords, CopiedRuns):
         except TrackingError as error:
             when = "later" if error.away and not error.denied else "then"
             note(f"{error}; sync again {when}, nothing is lost")
-            return NOT_TRACKED
-        return code
+            code = NOT_TRACKED
+            self._facts["problem"] = str(error)
+        return self.show(Result(facts=self._facts, exit_code=code))
 
     def _upload_records(self) -> int:
         from bench.records.folders import record_folders
@@ -79,9 +82,10 @@ class Sync(WithRecords, CopiedRuns):
         folders = list(record_folders(self.records))
         from tracking.store import public_uri
 
-        counts = upload_all(folders, self.target, verify=self.verify)
+        counts = upload_all(folders, self.target, verify=self.verify, say=self.say)
         counted = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
-        click.echo(f"{counted or 'no records'} ({public_uri(self.target)})")
+        self.say(f"{counted or 'no records'} ({public_uri(self.target)})")
+        self._facts |= {fate.replace(" ", "_"): number for fate, number in counts.items()}
         wrong = counts["failed"] or counts["not as their records"] or counts["not uploaded"]
         return 1 if wrong else 0
 
@@ -115,17 +119,19 @@ class Sync(WithRecords, CopiedRuns):
                 note(f"{_named(run)}: {error}")
             counts[state] += 1
             if state == "copied":
-                click.echo(f"  {_named(run)}")
-        click.echo(f"{counted()} (to {public_uri(self.target)})")
+                self.say(f"  {_named(run)}")
+        self._facts |= {f"runs_{state.replace(' ', '_')}": n for state, n in counts.items()}
+        self.say(f"{counted()} (to {public_uri(self.target)})")
         return 1 if counts["failed"] else 0
 
     def _reap(self, age_s: float) -> None:
         from tracking.upload.delivery import reap
 
         ended, left = reap(age_s, self.target)
+        self._facts |= {"runs_ended": len(ended), "runs_left_running": len(left)}
         for run in ended:
-            click.echo(f"  {_named(run)} ended")
-        click.echo(f"{len(ended)} ended, {len(left)} left running: begun less than the age ago")
+            self.say(f"  {_named(run)} ended")
+        self.say(f"{len(ended)} ended, {len(left)} left running: begun less than the age ago")
 
 
 def _named(run: Any) -> str:

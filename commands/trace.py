@@ -177,7 +177,7 @@ class Trace(WithRecords, WithPeaks, Formatted):
                     f"{path}: cannot be kept in {folder.path} ({error.strerror or error}); "
                     "choose another folder with --records"
                 ) from None
-        return NOT_TRACKED if upload_at_the_end(folders) else 0
+        return NOT_TRACKED if upload_at_the_end(folders, self.say) else 0
 
 
 def _model(config: RunConfig, backend: Backend) -> TracedModel:

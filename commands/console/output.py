@@ -93,6 +93,10 @@ class Formatted(Command):
 
     form: Form = option("text for people; csv has the tables with all digits", "text", "--format")
 
+    def say(self, line: str) -> None:
+        """Say what is done: beside the result, where a program reads that."""
+        click.echo(line, err=self.form != "text")
+
     def show(self, result: Result) -> int:
         """Print the result and return its exit code."""
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH

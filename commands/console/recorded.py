@@ -282,7 +282,11 @@ def write_record(folder: RecordFolder, record: ImportedRecord | TraceRecord, rec
 
 
 def upload_all(
-    folders: Sequence[RecordFolder], target: str | None, *, verify: bool = False
+    folders: Sequence[RecordFolder],
+    target: str | None,
+    *,
+    verify: bool = False,
+    say: Callable[[str], None] = click.echo,
 ) -> Counter[str]:
     """Upload what is not there yet and return how many met which fate.
 
@@ -300,7 +304,7 @@ def upload_all(
     for folder in folders:
         try:
             runs = held.get(folder.record_id, [])
-            fate = _uploaded(folder, server, place, runs, verify=verify)
+            fate = _uploaded(folder, server, place, runs, say, verify=verify)
         except (UserError, TrackingError) as error:
             if isinstance(error, LockedError):
                 fate = _LOCKED
@@ -315,7 +319,13 @@ def upload_all(
 
 
 def _uploaded(
-    folder: RecordFolder, server: Server, place: Placing, runs: Sequence[Any], *, verify: bool
+    folder: RecordFolder,
+    server: Server,
+    place: Placing,
+    runs: Sequence[Any],
+    say: Callable[[str], None],
+    *,
+    verify: bool,
 ) -> str:
     """Upload one folder's record, made whole first where its launcher died; return its fate.
 
@@ -341,22 +351,22 @@ def _uploaded(
     if different == []:
         return "there already"
     if verify:
-        click.echo(f"  {folder.record_id}: {', '.join(different or ['no whole run'])}")
+        say(f"  {folder.record_id}: {', '.join(different or ['no whole run'])}")
         return "not uploaded" if different is None else "not as their records"
     run_id = upload(folder, record, server, place=place)
-    click.echo(f"  {folder.record_id} -> run {run_id}")
+    say(f"  {folder.record_id} -> run {run_id}")
     if different is None:
         return "uploaded"
-    click.echo(f"    was not as its record says: {', '.join(different)}")
+    say(f"    was not as its record says: {', '.join(different)}")
     return "put right"
 
 
-def upload_at_the_end(folders: Sequence[RecordFolder]) -> int:
+def upload_at_the_end(folders: Sequence[RecordFolder], say: Callable[[str], None]) -> int:
     """Upload what is not there yet; say once if the server is away, and return the exit code."""
     from tracking.connection import TrackingError
 
     try:
-        return 1 if upload_all(folders, None)["failed"] else 0
+        return 1 if upload_all(folders, None, say=say)["failed"] else 0
     except TrackingError as error:
         say_not_uploaded(error)
         return NOT_TRACKED

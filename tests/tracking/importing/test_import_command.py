@@ -83,6 +83,32 @@ def test_a_bad_row_is_named_and_the_good_ones_go_in_once(place, capsys):
     assert imported() == before
 
 
+@pytest.mark.slow
+def test_commands_that_keep_data_answer_programs_in_json(place, capsys):
+    def answer(*words, code=0):
+        assert main([*words, "--format", "json"]) == code
+        return json.loads(capsys.readouterr().out)
+
+    (place / "table.csv").write_text(TABLE + "report-a,x,y,cuda,dinet,fp32,64,3,nan,z\n")
+    [file] = answer("import", "table.csv", code=1)
+    assert (file["file"], file["imported"], file["not_taken"]) == ("table.csv", 2, 1)
+    assert file["problems"] == ["table.csv:4: images_per_s: 'nan' is not a number"]
+    assert sorted(file["records"]) == sorted(path.name for path in Path("records").iterdir())
+    synced = answer("sync")
+    assert (synced["uploaded"], synced["there_already"], synced["failed"]) == (0, 2, 0)
+    rows = answer("pull")
+    assert sorted(row["throughput_images_per_s"] for row in rows) == [1.74, 382.52]
+    assert {row["step_gflop"] for row in rows if "step_gflop" in row} <= {None}
+    kept = answer("baseline", "set", "first", "campaign=imported")
+    assert [one["name"] for one in answer("baseline", "list")] == [kept["name"]] == ["first"]
+    assert answer("baseline", "remove", "first")["name"] == "first"
+    size = ["--classes", "2", "--images-per-class", "1", "--out", "pictures"]
+    made = answer("dataset", "generate", *size)
+    assert (made["classes"], made["images"]) == (2, 2)
+    assert answer("dataset", "check", "pictures") == made
+    assert main(["pull", "--out", "runs.csv", "--format", "json"]) == 2
+
+
 def test_a_server_that_is_away_costs_nothing(place, monkeypatch, capsys):
     with monkeypatch.context() as away:
         away.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
