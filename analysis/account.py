@@ -277,7 +277,8 @@ def parts_of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterato
         elif op.flops is None or roof is None:
             unknown_s[name] += took_s
         else:
-            compute_s = (op.flops - op.causal_skipped_flops) / roof.peak_flops_per_s
+            peak = roof.of_mixture(ratio(op.fp32_flops, op.flops) or 0.0).peak_flops_per_s
+            compute_s = (op.flops - op.causal_skipped_flops) / peak
             fused_s, eager_s = (
                 max(compute_s, (count or 0) / roof.peak_bytes_per_s)
                 for count in (op.fused_bytes, op.eager_bytes)

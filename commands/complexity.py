@@ -185,6 +185,7 @@ def _notes(found: Sequence[Counted]) -> Iterator[str]:
                 item.causal_skipped_flops,
                 "attention counts whole; causal masks hide {}, which fused kernels may skip.",
             ),
+            (item.fp32_flops if item.fp32_share else 0, "amp leaves {} of its products in fp32."),
         )
         for flops, words in said:
             if flops:

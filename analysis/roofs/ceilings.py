@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis.roofs.roof import Peaks, Roof, datasheet_peaks, normalised
 from bench.errors import Unknown
@@ -31,6 +31,8 @@ from bench.records.environment import (
     same_power_limit,
 )
 
+#: The modes of autocast.
+HALVES = ("bf16", "fp16")
 #: Mean SM clocks that differ by more are of other settings, not of samples taken by chance.
 _CLOCK_TOLERANCE = 0.1
 #: Share of samples at the power limit from which on that limit may have set the clock.
@@ -78,7 +80,8 @@ def datasheet_ceiling(
         )
     if math_mode not in row.flops_per_s:
         return Unknown(f"the datasheet of {device.name!r} gives no {math_mode} peak")
-    roof = Roof(row.flops_per_s[math_mode], row.bytes_per_s)
+    fp32 = row.flops_per_s.get("fp32", 0.0) if math_mode in HALVES else 0.0
+    roof = Roof(row.flops_per_s[math_mode], row.bytes_per_s, fp32_flops_per_s=fp32)
     ceiling = Ceiling.of(
         "a datasheet gives one figure",
         device=device.name,
@@ -201,7 +204,9 @@ def _measured(candidate: CeilingsRecord, mode: MathMode) -> tuple[Ceiling, Roof]
     for ceiling in candidate.ceilings:
         if ceiling.math_mode == mode and ceiling.kind == "measured":
             if roof := Roof.of(ceiling):
-                return ceiling, roof
+                measured = {one.math_mode: one.peak_flops_per_s for one in candidate.ceilings}
+                fp32 = measured.get("fp32") if mode in HALVES else None
+                return ceiling, replace(roof, fp32_flops_per_s=fp32 or 0.0)
             return Unknown(f"{candidate.record_id} measured only one of the two roofs of {mode}")
     return Unknown(f"{candidate.record_id} did not measure {mode}")
 

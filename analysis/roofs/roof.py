@@ -7,7 +7,7 @@ attainable = min(peak FLOP/s, intensity x peak B/s).
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cache, cached_property
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -28,13 +28,15 @@ class Roof:
 
     What a device may exceed them by without a fault: `burst_flops_per_s`, for as long as its power
     allows, or by convolutions that execute fewer FLOP than are counted; and `one_way_bytes_per_s`,
-    by a kernel that only reads or only writes. 0 where unknown.
+    by a kernel that only reads or only writes. 0 where unknown. `fp32_flops_per_s` is the peak of
+    what a step in 16 bits leaves in fp32; 0 in other modes, and where unknown.
     """
 
     peak_flops_per_s: float
     peak_bytes_per_s: float
     burst_flops_per_s: float = 0.0
     one_way_bytes_per_s: float = 0.0
+    fp32_flops_per_s: float = 0.0
 
     @classmethod
     def of(cls, ceiling: Ceiling) -> Roof | None:
@@ -58,6 +60,14 @@ class Roof:
     def of_several(self, devices: int) -> Roof:
         """Return the roof of so many such devices together."""
         return Roof(*(devices * rate for rate in astuple(self)))
+
+    def of_mixture(self, fp32_share: float) -> Roof:
+        """Return the roof of work of which `fp32_share` is in fp32: each part at its own peak."""
+        if not (self.fp32_flops_per_s and fp32_share):
+            return self
+        slower = 1 + fp32_share * (self.peak_flops_per_s / self.fp32_flops_per_s - 1)
+        peak, burst = self.peak_flops_per_s / slower, self.burst_flops_per_s / slower
+        return replace(self, peak_flops_per_s=peak, burst_flops_per_s=burst)
 
     @property
     def ridge_flop_per_byte(self) -> float:

@@ -18,6 +18,7 @@ from analysis.roofs.roof import CEILING_MARGIN, Peaks, Roof
 from analysis.runs.bounds import Bound, StepTimes, check_possible, decide_bound, step_times
 from bench.errors import Unknown
 from bench.records import Ceiling, CeilingsRecord, Finding, ProfileRecord, RunRecord
+from bench.records.complexity import LEAST_IN_FP32
 from bench.records.metrics import StepCost, data_wait_share, step_cost
 
 #: The finding of a run whose roof was measured while something disturbed it.
@@ -98,6 +99,8 @@ def roofline_point(
     used = choose_ceiling(record, ceilings, peaks)
     if isinstance(used, Unknown):
         return Unknown(f"no ceiling: {used.reason}")
+    if complexity.fp32_share >= LEAST_IN_FP32 and not used.roof.fp32_flops_per_s:
+        return Unknown("a part of its products is in fp32, whose roof is not known")
     step_s, waited = measurement.step_s, data_wait_share(measurement, record.ops)
     looked: list[RunRecord | ProfileRecord] = [record, *profiles_of(record, profiles)]
     accounts = [found for one in looked if (found := account_of(one, used.roof, measurement))]
@@ -132,7 +135,7 @@ def point_under(
     `notes` are codes and messages: notes, since the run's own numbers are no worse for them.
     `what` may be wrong of a step that outruns its roof.
     """
-    roof = used.roof.of_several(roofs)
+    roof = used.roof.of_several(roofs).of_mixture(cost.fp32_share)
     times = step_times(cost, roof, step_s, data_wait_s, seen.dram_bytes, seen.device_busy_s)
     bound, sure, because = decide_bound(times, account)
     attained, share, executed = cost.flops / step_s, cost.computed_share, seen.executed_flops

@@ -67,6 +67,7 @@ class CountedStep:
     step_flops: int  # algorithmic FLOP of the same, in all phases
     recomputed_flops: int  # of what checkpoints compute again; not in step_flops
     causal_skipped_flops: int  # the part of step_flops that fused attention may skip
+    fp32_flops: int  # the part of step_flops that is of 32-bit numbers
     elementwise_flops: int  # of everything else, by the conventions of `bench.cost.flops`
     eager_bytes: int  # DRAM traffic if every op reads its inputs and writes its outputs
     fused_bytes: int  # the same if all small ops are folded into their neighbours

@@ -61,6 +61,7 @@ def counts_of(step: RecordedCalls, cache_bytes: int) -> dict[str, Any]:
         "step_flops": work.flops,
         "recomputed_flops": 2 * sum(item.recomputed_macs for item in passes),
         "causal_skipped_flops": 2 * sum(item.causal_skipped_macs for item in passes),
+        "fp32_flops": 2 * sum(item.fp32_macs for item in passes),
         **work.model_dump(exclude={"flops"}),
         "compulsory_bytes": compulsory_bytes(passes, step.sizes_bytes, step.lasting, cache_bytes),
         "ops": ops,

@@ -55,6 +55,7 @@ class RecordedCall:
             "elementwise_flops": sum(item.elementwise_flops for item in self.passes),
             "eager_bytes": sum(eager_bytes(item, sizes_bytes) for item in self.passes),
             "causal_skipped_flops": 2 * sum(item.causal_skipped_macs for item in self.passes),
+            "fp32_flops": 2 * sum(item.fp32_macs for item in self.passes),
         }
 
 
@@ -201,7 +202,7 @@ class StepTracer(OpMode):
         label = call.label(phase)
         if in_recomputation(recorded=torch.is_grad_enabled()):
             passes = [
-                replace(each, macs=0, elementwise_flops=0, causal_skipped_macs=0,
+                replace(each, macs=0, elementwise_flops=0, causal_skipped_macs=0, fp32_macs=0,
                         recomputed_macs=each.macs)
                 for each in passes
             ]  # fmt: skip
@@ -231,6 +232,8 @@ class StepTracer(OpMode):
         # be there: an access of no bytes. Such a pass stays a kernel of its own.
         parts = (each for each in writes if _distinct_bytes(each) < each.untyped_storage().nbytes())
         kept = [Access(rest.value, "rest", 0) for part in parts if (rest := self.values.read(part))]
+        real = (each.dtype.to_real() for each in reads)
+        sizes = (dtype.itemsize for dtype in real if dtype.is_floating_point)
         if reads and all(map(self.is_weight, reads)):
             self.weights.update(map(self.values.key, writes))
         return Pass(
@@ -242,6 +245,7 @@ class StepTracer(OpMode):
             macs=item.macs,
             elementwise_flops=item.elementwise_flops,
             causal_skipped_macs=item.causal_skipped_macs,
+            fp32_macs=item.macs if min(sizes, default=0) == torch.float32.itemsize else 0,
         )
 
 

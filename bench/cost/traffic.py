@@ -50,7 +50,8 @@ class Pass:
     """One sweep over memory: most ops are one, a batch norm or a convolution's backward several.
 
     `recomputed_macs` are those of what the backward pass computes again, which has no `macs`.
-    `causal_skipped_macs` are the part of `macs` that a causal mask leaves out.
+    `causal_skipped_macs` are the part of `macs` that a causal mask leaves out, `fp32_macs` that of
+    32-bit numbers.
     """
 
     op: str
@@ -62,6 +63,7 @@ class Pass:
     elementwise_flops: int = 0
     recomputed_macs: int = 0
     causal_skipped_macs: int = 0
+    fp32_macs: int = 0
 
 
 class Traffic:

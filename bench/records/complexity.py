@@ -17,6 +17,9 @@ from bench.records.base import Count, Phase, PositiveCount, Record
 #: device's own is not known, a floor that is too low is still a floor.
 DEFAULT_CACHE_BYTES = 60 * 2**20
 
+#: Of a step's FLOP in 16 bits: a smaller part in fp32 (positions, gates) says nothing of its pace.
+LEAST_IN_FP32 = 0.01
+
 _MATH_MODES: dict[str, MathMode] = {
     "fp32": "fp32",
     "tf32": "tf32",
@@ -118,12 +121,13 @@ class OpWork(Work):
     """Work of one call.
 
     Attention counts whole under a causal mask; `causal_skipped_flops` are the part that a fused
-    kernel may leave out. `fused_bytes` are the call's share of a step's fused traffic, or of an op
-    by itself the least that it can move.
+    kernel may leave out, `fp32_flops` that of 32-bit numbers. `fused_bytes` are the call's share of
+    a step's fused traffic, or of an op by itself the least that it can move.
     """
 
     label: str
     causal_skipped_flops: Count = 0
+    fp32_flops: Count = 0
 
 
 class CallWork(OpWork):
@@ -184,6 +188,7 @@ class Complexity(Record):
     step_flops: Count  # algorithmic: convolution, linear, matrix product, attention
     recomputed_flops: Count  # by checkpoints, not in step_flops
     causal_skipped_flops: Count  # part of step_flops that fused attention may skip
+    fp32_flops: Count = 0  # part of step_flops; records of before say nothing
     elementwise_flops: Count
     eager_bytes: Count
     fused_bytes: Count
@@ -212,6 +217,12 @@ class Complexity(Record):
     def intensity_min(self) -> float:
         """FLOP per byte if every op goes through DRAM."""
         return self.step_flops / self.eager_bytes
+
+    @property
+    def fp32_share(self) -> float:
+        """The part of a 16-bit step's FLOP that autocast has left in 32 bits."""
+        mixed = self.math_mode in ("bf16", "fp16") and self.step_flops
+        return self.fp32_flops / self.step_flops if mixed else 0.0
 
     def per_sample(self, total: int) -> int | float:
         """Return the part of one sample of a step's `total`, an integer where it is whole."""

@@ -173,7 +173,8 @@ def summary(record: RunRecord) -> dict[str, float]:
 class StepCost:
     """Work of one step: algorithmic FLOP, and bytes by the model's three counts.
 
-    `causal_skipped_flops` are the part of `flops` that fused attention may skip.
+    `causal_skipped_flops` are the part of `flops` that fused attention may skip, `fp32_share` is
+    what autocast has left in 32 bits.
     """
 
     flops: int
@@ -181,6 +182,7 @@ class StepCost:
     fused_bytes: int
     eager_bytes: int
     compulsory_bytes: int
+    fp32_share: float = 0.0
 
     @property
     def computed_share(self) -> float:
@@ -203,6 +205,7 @@ def step_cost(complexity: Complexity, batches: int, devices: int = 1) -> StepCos
         fused_bytes=devices * fused,
         eager_bytes=devices * eager,
         compulsory_bytes=devices * complexity.compulsory_bytes,
+        fp32_share=complexity.fp32_share,
     )
 
 

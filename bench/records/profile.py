@@ -68,6 +68,7 @@ class OpTime(Facts):
     eager_bytes: Count | None
     fused_bytes: Count | None
     causal_skipped_flops: Count = 0  # of `flops`, what a fused attention may leave out
+    fp32_flops: Count = 0  # of `flops`, those of 32-bit numbers
 
 
 class Copies(Record):

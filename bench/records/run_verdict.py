@@ -20,6 +20,7 @@ from bench.records import (
     Verdict,
 )
 from bench.records.base import Found, Weight
+from bench.records.complexity import LEAST_IN_FP32
 from bench.records.metrics import data_wait_share
 from bench.records.steady_state import is_warm, window_class
 
@@ -190,6 +191,10 @@ def _of_training(measurement: Measurement, run: RunRecord) -> Iterator[Found]:
     if run.complexity is None and (why := run.missing.get("complexity")):
         why = why.removeprefix("UserError: ")
         yield "uncounted-work", "note", f"its FLOP and bytes are not known: {why}"
+    left = run.complexity.fp32_share if run.complexity else 0.0
+    if left >= LEAST_IN_FP32:
+        message = f"amp leaves {100 * left:.0f} % of the FLOP of its products in fp32"
+        yield "products-in-fp32", "note", message
     share = data_wait_share(measurement, run.ops)
     if share is not None and share > _INPUT_BOUND_SHARE:
         yield "input-bound", "note", f"{100 * share:.0f} % of the window was spent waiting for data"

@@ -9,6 +9,7 @@ from analysis.account import (
     Difference,
     account_of,
     largest_loss,
+    parts_of_ops,
 )
 from analysis.findings import find_all
 from analysis.report.run_tables import run_tables
@@ -151,6 +152,14 @@ def test_a_kernel_that_a_graph_launched_has_a_short_name():
 def test_a_causal_mask_takes_its_part_off_the_roof():
     [masked] = [op("attention", "forward", 0.3, 40, 5, 5, causal_skipped_flops=20 * GIGA)]
     assert times(account(masked))["each op at its roof"] == pytest.approx(0.1)
+
+
+def test_what_amp_left_in_fp32_is_held_against_the_roof_of_fp32():
+    roof = Roof(200e9, 50e9, fp32_flops_per_s=50e9)
+    mixed = op("grouped_mm", "forward", 0.9, 40, 5, 5, fp32_flops=30 * GIGA)
+    parts = {part.name: part.time_s for part in parts_of_ops([mixed], roof)}
+    # 10 GFLOP at 200 GFLOP/s and 30 at 50
+    assert parts["each op at its roof"] == pytest.approx(0.05 + 0.6)
 
 
 def test_without_a_roof_ops_are_their_whole_time():

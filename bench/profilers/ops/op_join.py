@@ -32,7 +32,7 @@ _SAME = {
 }
 #: Gradients of a convolution that have input and gradient in the other order.
 _INPUT_FIRST = tuple(f"{name}_convolution_backward" for name in ("cudnn", "miopen", "mkldnn"))
-_WORK = (*WORK, "causal_skipped_flops")
+_WORK = (*WORK, "causal_skipped_flops", "fp32_flops")
 _WHY_NO_WORK = {
     Kind.OP: "not a call of the cost model: a view, an allocation, or the backend's own way",
     Kind.REGION: "compiled: ops fused into the graph have no times of their own",

@@ -177,6 +177,20 @@ def test_several_devices_do_the_work_of_all_under_the_roofs_there_are(backend, r
     assert placed.fraction_of_peak == pytest.approx(0.6 * 300e9 / 4 / (roofs * 200e9))
 
 
+def test_a_step_that_amp_left_in_fp32_by_half_has_the_roofs_of_both():
+    """50 of 100 GFLOP at 200 GFLOP/s and 50 at 50 are 1.25 s; without the second, no place."""
+    record = make.run_record(
+        measurement=make.measurement(step_s=2.5),
+        resolved=make.resolved(math_mode="bf16"),
+        complexity=make.complexity(fp32_flops=50 * make.GIGA, math_mode="bf16"),
+    )
+    narrow = make.ceiling(math_mode="bf16")
+    both = (narrow, make.ceiling(math_mode="fp32", peak_flops_per_s=50e9))
+    placed = point(record, [make.ceilings_record(ceilings=both)])
+    assert placed.fraction_of_peak == pytest.approx(0.5)
+    assert not roofline_point(record, [make.ceilings_record(ceilings=(narrow,))])
+
+
 def test_machines_of_several_kinds_under_one_label_get_a_number():
     new = make.environment(cpu_signature="family 26 model 2 stepping 1")
     unasked = new.replaced({"cpu_signature": "an older version"}, cpu_signature=None)

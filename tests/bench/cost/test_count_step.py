@@ -260,6 +260,19 @@ def test_inference_mode_hides_no_work(computes):
         assert getattr(cost, name) == getattr(plain, name), name
 
 
+def test_products_that_amp_leaves_in_fp32_are_known():
+    rows, first, head = torch.randn(6, 4), nn.Linear(4, 8), nn.Linear(8, 2)
+    with count_step() as cost:
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = first(rows)
+            with torch.autocast("cpu", enabled=False):
+                result = head(hidden.float())
+        result.sum().backward()
+    # Of the head forward and two gradients.
+    assert cost.fp32_flops == 2 * 3 * 6 * 8 * 2
+    assert cost.step_flops == cost.fp32_flops + 2 * 2 * 6 * 4 * 8
+
+
 def test_tensors_of_an_evaluation_are_multiplied_outside_of_it():
     with torch.inference_mode():
         rows, layer = torch.randn(6, 4), nn.Linear(4, 5)

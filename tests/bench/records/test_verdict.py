@@ -70,6 +70,11 @@ def test_whatever_did_not_end_well_is_invalid_with_its_reason(outcome):
     assert (verdict.findings[0].code, verdict.findings[0].message) == (outcome, "the reason")
 
 
+def in_fp32(share, math_mode="bf16"):
+    flops = int(share * samples.complexity().step_flops)
+    return {"complexity": samples.complexity(fp32_flops=flops, math_mode=math_mode)}
+
+
 @pytest.mark.parametrize(
     ("code", "causes", "near_miss"),
     [
@@ -107,6 +112,8 @@ def test_whatever_did_not_end_well_is_invalid_with_its_reason(outcome):
         ("emulated", {"resolved": samples.resolved(native_math=False)}, {}),
         ("amp-in-fp32", asked_for("amp"), asked_for("fp32")),
         ("uncounted-work", {"complexity": None, "missing": {"complexity": "it runs fft"}}, {}),
+        ("products-in-fp32", in_fp32(0.01), in_fp32(0.009)),
+        ("products-in-fp32", in_fp32(0.5), in_fp32(0.5, "fp32")),
         ("short-warm-up", cut_warm_up(0.6), cut_warm_up(0.6, early=None)),
     ],
 )
