@@ -14,6 +14,7 @@ import statistics
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, replace
 from functools import partial
@@ -305,6 +306,9 @@ class ScriptMeter:
         try:
             if torch._C._len_torch_dispatch_stack():
                 raise UserError("the script looks at torch's ops itself")
+            outer = (frame.f_code.co_name for frame, _ in traceback.walk_stack(None))
+            if "compile_wrapper" in outer:  # where it ends, torch puts its own state back
+                raise UserError("its step ends within a function that torch.compile has")
             if compiled_graphs() and self._job.task["keep_going"]:
                 raise UserError("a compiled model is counted uncompiled: not with --keep-going")
             self._tracer = LiveStepTracer()

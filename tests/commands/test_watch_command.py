@@ -436,6 +436,28 @@ def test_a_daemon_is_measured_and_ended(watch, tmp_path):
     assert (tmp_path / "asked").exists()
 
 
+COMPILES_ITS_UPDATE = """
+import time, torch
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters())
+update = torch.compile(lambda: optimizer.step(), backend="eager")
+end_s = time.monotonic() + 60
+while time.monotonic() < end_s:
+    model(torch.ones(2, 4)).sum().backward()
+    update()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+def test_a_step_that_ends_within_a_compiled_function_is_not_counted(watch):
+    ended, record = watch(COMPILES_ITS_UPDATE)
+    assert (ended.returncode, record.outcome) == (0, "ok")
+    assert b"INTERNAL ASSERT" not in ended.stderr
+    assert "torch.compile" in record.missing["complexity"]
+
+
 FAILS_ONCE = """
 import os, time, torch
 
