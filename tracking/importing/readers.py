@@ -81,9 +81,10 @@ def read_table(
     elif has_result:
         yield from _read_rows(table, known, file, "timm" if is_timm else "table")
     else:
+        columns = ", ".join(table.columns)[:200]
         raise OtherFileError(
-            "no column of it is known as a throughput or a time, which --column throughput=HEADING "
-            f"makes it ({', '.join(table.columns)[:200]})"
+            f"no column of it is known as a throughput or a time ({columns}): name it, as "
+            "--column throughput=HEADING"
         )
 
 
