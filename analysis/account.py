@@ -306,7 +306,7 @@ def parts_of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterato
 
 def completed(step_s: float, parts: Iterable[Part], traced_s: float | None) -> StepAccount:
     """Return the account of a step with these parts; what they leave is not explained."""
-    known = [part for part in parts if part.time_s]
+    known = [part for part in parts if abs(part.time_s) > _ROUNDING * step_s]
     rest_s = step_s - sum(part.time_s for part in known)
     if abs(rest_s) > _ROUNDING * step_s:
         known.append(Part("not explained", "not explained", rest_s))

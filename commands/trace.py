@@ -20,7 +20,7 @@ from analysis.table import Table
 from analysis.traces.ops import OpTable
 from analysis.traces.placed import PlacedTrace, compare_two
 from analysis.traces.record import TracedModel, explained_trace
-from analysis.traces.timeline import WHOLE, cut_steps
+from analysis.traces.timeline import WHOLE, cut_steps, whole_steps, why_hidden
 from bench.config import RunConfig, parse_config
 from bench.errors import Unknown, UserError
 from bench.profilers.traces import read_trace
@@ -145,11 +145,17 @@ class Trace(WithRecords, WithPeaks, Formatted):
         for number, path in enumerate(self.files, 1):
             trace = read_trace(path)
             steps = cut_steps(trace, WHOLE if self.whole else self.steps)
-            table = OpTable(steps, trace)
+            table = OpTable(whole_steps(steps), trace)
             model = _model(config, "cuda" if trace.device else "cpu") if config else None
-            rows = table.rows(work_of(table.ops), model.calls if model else ())
             beside = RecordFolder(path.absolute().parent).readable_record()
             profile = beside if isinstance(beside, ProfileRecord) else None
+            measured = profile.environment if profile is not None else None
+            on_cpu = measured is not None and measured.device.backend == "cpu"
+            hidden = None if on_cpu else why_hidden(trace, steps)
+            if hidden:
+                rows = table.rows(dict.fromkeys(table.ops, hidden))
+            else:
+                rows = table.rows(work_of(table.ops), model.calls if model else ())
             name = path.name
             if profile is not None or [other.name for other in self.files].count(name) > 1:
                 name = f"{path.absolute().parent.name}/{name}"
@@ -158,6 +164,7 @@ class Trace(WithRecords, WithPeaks, Formatted):
                 number=number,
                 name=name,
                 campaign=self.campaign,
+                hidden=hidden,
                 ceilings=ceilings,
                 peaks=peaks,
                 model=model,

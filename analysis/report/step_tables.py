@@ -164,11 +164,12 @@ def trace_tables(traces: Sequence[PlacedTrace]) -> dict[str, Table]:
 def _mean_idle(trace: PlacedTrace) -> Iterator[Row]:
     """Idle time of one cause, call and op, added up over the steps; the longest first."""
     sums_s: defaultdict[tuple[str, str | None, str | None], float] = defaultdict(float)
-    for step in trace.record.steps:
+    steps = trace.record.known_steps
+    for step in steps:
         for idle in step.idle:
             sums_s[idle.cause, idle.call, idle.op] += idle.time_s
     for (cause, call, op), sum_s in sorted(sums_s.items(), key=lambda one: -one[1]):
-        time_s = sum_s / len(trace.record.steps)
+        time_s = sum_s / len(steps)
         share = ratio(time_s, trace.record.step_time_s)
         yield {"trace": trace.number, "cause": cause, "call": call, "op": op,
                "time_ms": 1e3 * time_s, "share_of_step": share}  # fmt: skip
@@ -318,7 +319,7 @@ def _of_trace(trace: PlacedTrace) -> Iterator[str]:
         )
         for finding in check_ops(trace.ops, roof):
             yield f"{finding.level}: {finding.message}"
-    if all(step.device_busy_s is None for step in record.steps):
+    if not any(op.kernels for op in record.ops) and record.known_steps[0].device_busy_s is None:
         yield "No device ran anything in the trace: times of ops are their own on the host"
     if (counters := record.counters) is not None:
         sums = ((counters.flops, "FLOP executed"), (counters.dram_bytes, "B of DRAM"))

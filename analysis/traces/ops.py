@@ -45,6 +45,7 @@ class OpTable:
 
     def __init__(self, steps: Sequence[StepSpans], trace: Trace) -> None:
         self._on_device = bool(trace.device)
+        self._means_over = len(steps) * max(len(trace.computing), 1)
         # Steps overlap on the device: where two compute at once it counts for one.
         device = DeviceTime(run for step in steps for run in step.device)
         self._tops: list[list[SeenOp]] = []  # of each step
@@ -68,6 +69,7 @@ class OpTable:
     ) -> list[tuple[CalledOp, TracedOp]]:
         """Return the ops with what they took and bought, means per step; the longest first.
 
+        Of several devices that compute it is the mean over them, too.
         `work` has each op's work by itself; an op without one goes with the first op around it that
         has one. Of a known model `calls` are its step's (`op_work`); what it lacks, such as another
         optimizer, has the work of each op by itself. `fused_bytes` are an op's share of the step's
@@ -81,7 +83,7 @@ class OpTable:
                 # Else it ran on the host, beside the device, or not at all.
                 if share.runs or (share.time_s and not self._on_device):
                     shares[self._key(share, work)].append(share)
-        rows = [(key[0], _traced(key, alike, len(self._tops))) for key, alike in shares.items()]
+        rows = [(key[0], _traced(key, alike, self._means_over)) for key, alike in shares.items()]
         return sorted(rows, key=lambda row: -row[1].time_s)
 
     def _key(self, share: Share, work: Mapping[CalledOp, OpWork | str]) -> _Key:
@@ -121,7 +123,7 @@ class _Work(CallsInOrder):
         return super().take(op) if super().has(op) else self._alone[id(op)]
 
 
-def _traced(key: _Key, shares: Sequence[Share], steps: int) -> TracedOp:
+def _traced(key: _Key, shares: Sequence[Share], means_over: int) -> TracedOp:
     op, label, why_not = key
     kernels_s: defaultdict[str, float] = defaultdict(float)
     for run in (run for share in shares for run in share.runs):
@@ -134,11 +136,11 @@ def _traced(key: _Key, shares: Sequence[Share], steps: int) -> TracedOp:
         op=op.name,
         phase=op.phase,
         shapes=", ".join(_shapes(op.dims)),
-        calls=len(shares) / steps,
-        time_s=sum(share.time_s for share in shares) / steps,
-        exclusive_s=sum(share.exclusive_s for share in shares) / steps,
+        calls=len(shares) / means_over,
+        time_s=sum(share.time_s for share in shares) / means_over,
+        exclusive_s=sum(share.exclusive_s for share in shares) / means_over,
         kernels=tuple(sorted(kernels_s, key=lambda name: -kernels_s[name])),
-        **{name: sum(getattr(share.call, name) for share in shares) / steps for name in names},
+        **{name: sum(getattr(share.call, name) for share in shares) / means_over for name in names},
     )
 
 

@@ -30,6 +30,10 @@ _EQUAL = 0.02
 _SAME_RATIO, _MOST_OPS = 0.01, 0.9
 #: Ops and idle time explain a difference if what they add up to is so near to it.
 _EXPLAINED = 0.5
+#: Of a step: less is no part of it.
+_ROUNDING = 1e-9
+FIRST = "the first step of the trace, against the others"
+OUTSIDE = "outside all marks of steps"
 
 _Pair = tuple[float, float]
 _MaybePair = tuple[float | None, float | None]
@@ -64,19 +68,15 @@ class PlacedTrace:
         """Where the time of its mean step goes; without a roof ops are their whole time."""
         record, idle_s = self.record, defaultdict[str, float](float)
         parts = list(parts_of_ops(record.ops, self.used.roof if self.used else None))
-        for step in record.steps:
+        for step in record.known_steps:
             for cause, time_s in step.idle_s_by_cause.items():
-                idle_s[cause] += time_s / len(record.steps)
+                idle_s[cause] += time_s / len(record.known_steps)
         for cause, time_s in idle_s.items():
             kind: Kind = "input" if cause == "input" else "idle"
             parts.append(Part(f"device idle: {cause}", kind, time_s))
-        windows_s = [one.device_time_s for one in record.steps if one.device_time_s is not None]
-        if windows_s:  # the step's time is from one's end to the next one's: the first is not in it
-            more_s = record.step_time_s - statistics.fmean(windows_s)
-            parts.append(
-                Part("the first step of the trace, against the others", "profiling", more_s)
-            )
-        else:
+        if record.known_steps[0].device_time_s is not None:
+            parts += _beside_steps(record)
+        elif not any(op.kernels for op in record.ops):
             rest_s = record.step_time_s - sum(part.time_s for part in parts)
             parts.append(Part(HOST, "host", rest_s))
         return completed(record.step_time_s, parts, None)
@@ -96,6 +96,20 @@ class PlacedTrace:
             sums = {name: getattr(total, name) + getattr(op, name) for name in known if total}
             kinds[kind] = op.replaced(shapes="", **sums)
         return place_ops([*kinds.values()], self.used.roof if self.used else None)
+
+
+def _beside_steps(record: TraceRecord) -> tuple[Part, Part]:
+    """What a step's time has more than the steps' own times on the device, on average.
+
+    It is from one's end to the next one's: the first step is not in it, what lies outside marks is.
+    """
+    own_s = [step.device_time_s or 0.0 for step in record.known_steps]
+    later_s = own_s[1:] if record.known_steps[0] is record.steps[0] else own_s
+    more_s = record.step_time_s - statistics.fmean(own_s)
+    first_s = 0.0
+    if later_s and abs(more_s) > _ROUNDING * record.step_time_s:
+        first_s = statistics.fmean(later_s) - statistics.fmean(own_s)
+    return Part(FIRST, "profiling", first_s), Part(OUTSIDE, "not explained", more_s - first_s)
 
 
 def place_traces(
@@ -224,8 +238,8 @@ def compare_two(records: Sequence[TraceRecord]) -> TraceComparison | Unknown | N
     step_s, idle_s = [], []
     for one, times in zip(records, repetitions, strict=True):
         # where the host runs ahead, its marks say nothing of the difference
-        lengths_s = [step.device_time_s or step.wall_s for step in one.steps]
-        known_s = [step.idle_s for step in one.steps if step.idle_s is not None]
+        lengths_s = [step.device_time_s or step.wall_s for step in one.known_steps]
+        known_s = [step.idle_s for step in one.known_steps if step.idle_s is not None]
         step_s.append(statistics.median(lengths_s) / times)
         idle_s.append(statistics.median(known_s) / times if known_s else None)
     before_s, after_s = idle_s

@@ -32,7 +32,13 @@ from analysis.roofs.ceilings import choose_ceiling
 from analysis.roofs.roof import Peaks
 from analysis.runs.bounds import INPUT_SHARE, ROOF_SHARE
 from analysis.traces.placed import PlacedTrace, place_traces
-from analysis.traces.timeline import StepSpans, device_windows, loader_share, timeline
+from analysis.traces.timeline import (
+    StepSpans,
+    device_windows,
+    loader_share,
+    timeline,
+    words_of_devices,
+)
 from analysis.words import flops_rate, interval, percent, three_digits
 from bench.config import THROUGHPUT, Sample, rate_unit
 from bench.errors import UserError
@@ -88,6 +94,7 @@ def explained_trace(
     number: int,
     name: str,
     campaign: str,
+    hidden: str | None = None,
     ceilings: Sequence[CeilingsRecord] = (),
     peaks: Sequence[Peaks] = (),
     model: TracedModel | None = None,
@@ -95,15 +102,18 @@ def explained_trace(
 ) -> PlacedTrace:
     """Return the record of `trace`, cut into `steps`, under its roof, with what holds it back.
 
-    `number` is the trace's in a report. Of a trace that `profile` was recorded with, the profile
-    knows the device, the arithmetic and the roof. The record is named by the trace and by what was
-    read of it, so that none replaces another.
+    `number` is the trace's in a report. `hidden` says why times of the ops are not the device's
+    (`why_hidden`): then there is no rate and no bound. Of a trace that `profile` was recorded with,
+    the profile knows the device, the arithmetic and the roof. The record is named by the trace and
+    by what was read of it, so that none replaces another.
     """
     digest = hashlib.sha256()
     with Path(trace.path).open("rb") as file:
         while chunk := file.read(1 << 22):
             digest.update(chunk)
     device, cores = map(trace.of_the_device, ("name", "multiprocessors"))
+    if hidden and not (trace.device or trace.counters):
+        device = cores = None
     mode = _math_mode(rows)
     if profile is not None and profile.environment is not None:
         device, cores = profile.environment.device.name, profile.environment.device.cores
@@ -117,16 +127,16 @@ def explained_trace(
             no_counters = str(error)
     step_s = step_time_s(trace, steps)
     no_model = "no --arch and --batch-size say which model it is"
-    not_a_step = no_model if model is None else _why_not_a_step(rows, model)
+    not_a_step = no_model if model is None else hidden or _why_not_a_step(rows, model)
     whole = model if not_a_step is None else None
     work = {f"step_{name}": name for name in ("flops", "eager_bytes", "fused_bytes")}
     record = TraceRecord.of(
-        "the trace does not say",
+        hidden or "the trace does not say",
         {
             **dict.fromkeys(("arch", "batch_size", "precision"), no_model),
             **dict.fromkeys(work, not_a_step or ""),
             "throughput_samples_per_s": not_a_step or "the steps take no time",
-            "math_mode": _NO_MODE,
+            "math_mode": hidden or _NO_MODE,
             "counters": no_counters,
         },
         record_id=f"trace-{digest.hexdigest()[:16]}",  # until it is explained
@@ -157,8 +167,10 @@ def explained_trace(
     kernels, of_kernels = _bound_of_kernels(placed)
     compiled = any(name.startswith("triton_") for op in record.ops for name in op.kernels)
     found = explain(record.steps, kernels, in_loader=loader_share(steps), compiled=compiled)
-    findings = (*found.findings, *filter(None, (of_kernels, _of_model(placed))))
-    record = record.replaced(bound=found.bound, findings=findings, advice=found.advice)
+    of_devices = words_of_devices(trace, steps)
+    findings = (*found.findings, *filter(None, (of_devices, of_kernels, _of_model(placed))))
+    bound = NOT_KNOWN if hidden else found.bound
+    record = record.replaced(bound=bound, findings=findings, advice=found.advice)
     # Another cut, model or roof makes another record of the same trace.
     read = record.model_dump_json(exclude={"record_id", "created"}).encode()
     identity = f"{record.record_id}-{hashlib.sha256(read).hexdigest()[:8]}"
@@ -168,14 +180,16 @@ def explained_trace(
 def step_time_s(trace: Trace, steps: Sequence[StepSpans]) -> float:
     """Return how long a step took: from one step's end on the device to the next, on average.
 
-    The first step's begin stands for the end before it where there is one step alone.
+    Its begin stands for the end before it where that is not known, and in all steps where the
+    device had nothing left to do in some.
     """
-    if not trace.device:
+    if not trace.device or all(step.lost for step in steps):
         return statistics.fmean(step.wall_s for step in steps)
-    (first_begin_us, first_end_us), *later = device_windows(trace, steps)
-    if not later:
-        return (first_end_us - first_begin_us) / 1e6
-    return (later[-1][1] - first_end_us) / 1e6 / len(later)
+    windows = device_windows(trace, steps)
+    known = [number for number, step in enumerate(steps) if not step.lost]
+    own_us = [windows[number][1] - windows[number][0] for number in known]
+    later_us = [windows[number][1] - windows[number - 1][1] for number in known if number]
+    return statistics.fmean(later_us if later_us and all(own_us) else own_us) / 1e6
 
 
 def _why_not_a_step(rows: OpRows, model: TracedModel) -> str | None:
@@ -361,25 +375,27 @@ def explain(
     kernels. `in_loader` is the share of a step in which the host was in the data loader; it decides
     where the trace has no device. Of a step that is `compiled` already, compiling is no remedy.
     """
-    known = [(step, times_s) for step in steps if (times_s := device_times_s(step))]
+    timed = [(step, times_s) for step in steps if (times_s := device_times_s(step))]
+    known = [(step, times_s) for step, times_s in timed if any(times_s.values())]
     if not known:  # of what a processor's steps lose, only the time in marked loaders is known
-        why = steps[0].missing["idle_s"] if steps else "there is no step"
+        why = steps[0].missing.get("idle_s", "no step has any") if steps else "there is no step"
         said, advice = [f"No idle time is known: {why}"], []
         if in_loader > LEAST_SHARE:
             said.append(f"The host is in the data loader for {percent(in_loader)} of the step")
             advice.append(_CAUSES["input"][1])
         bound = "input" if in_loader >= ROOF_SHARE else computation or NOT_KNOWN
         return Explanation(bound, tuple(said), tuple(advice))
-    totals_s = [sum(times_s.values()) or 1.0 for _, times_s in known]
-    shares = {
-        cause: statistics.median(
-            times_s.get(cause, 0) / total_s
-            for (_, times_s), total_s in zip(known, totals_s, strict=True)
-        )
-        for cause in dict.fromkeys(cause for _, times_s in known for cause in times_s)
-    }
-    shares = dict(sorted(shares.items(), key=lambda item: -item[1]))
-    costly = [cause for cause, share in shares.items() if share > LEAST_SHARE]
+    of_steps = [(times_s, sum(times_s.values())) for _, times_s in known]
+    causes = dict.fromkeys(cause for times_s, _ in of_steps for cause in times_s)
+    for average in (statistics.median, statistics.fmean):  # where steps differ, medians may be 0
+        shares = {
+            cause: average([times_s.get(cause, 0) / total_s for times_s, total_s in of_steps])
+            for cause in causes
+        }
+        shares = dict(sorted(shares.items(), key=lambda item: -item[1]))
+        costly = [cause for cause, share in shares.items() if share > LEAST_SHARE]
+        if costly:
+            break
     calls = {cause: _calls(known, cause) for cause in costly}
     bound = _bound(shares)
     return Explanation(
@@ -449,6 +465,10 @@ def _findings(
         length = f"The median of {len(times_s)} steps takes"
         limits = f" ({_ms(min(times_s))} to {_ms(max(times_s))})"
     shares = (f"{percent(share)} {_CAUSES[cause][0]}" for cause, share in costly.items())
+    if others := len(steps) - len(known):
+        lost = dict.fromkeys(step.missing["idle_s"] for step in steps if step.idle_s is None)
+        why = "; ".join(lost) or "no time on the device"
+        yield f"Not looked at are {others} of {len(steps)} steps: {why}"
     yield f"{length} {_ms(median_s)} on the device{limits}: {', '.join(shares)}"
     for cause, spent in calls.items():
         parts = [f"{_ms(time_s)} in {' of '.join(filter(None, names))}" for time_s, *names in spent]
@@ -458,7 +478,7 @@ def _findings(
     exposed_s = sum(step.exposed_communication_s or 0.0 for step in steps)
     if whole_s > 0:
         yield (
-            f"Communication kernels run {_ms(whole_s / len(steps))} of a step, "
+            f"Communication kernels run {_ms(whole_s / len(known))} of a step, "
             f"{percent(1 - exposed_s / whole_s)} of it beside computation; they also wait for the "
             "slowest rank"
         )

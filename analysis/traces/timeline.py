@@ -40,12 +40,16 @@ from analysis.traces.idle import (
     span_times,
     thread_waits,
 )
+from analysis.words import three_digits
 from bench.errors import UserError
 from bench.profilers.traces import DeviceSpan, HostSpan, Trace
 from bench.records import IdleTime, TracedStep
 
 WHOLE = "whole trace"
+#: Devices that are busy for times that differ by no more of the mean do the same.
+_ALIKE = 0.05
 NO_DEVICE = "the trace holds no kernel, copy or fill of a device"
+LOST = "launches whose kernel the trace lacks"
 
 
 @dataclass
@@ -57,6 +61,7 @@ class StepSpans:
     end_us: float
     host: list[HostSpan] = field(default_factory=list)
     device: list[DeviceSpan] = field(default_factory=list)
+    lost: int = 0  # launches without their kernel: the device's times are not known
 
     @property
     def wall_s(self) -> float:
@@ -105,6 +110,8 @@ def _fill(steps: Sequence[StepSpans], trace: Trace) -> None:
     for span in trace.host:
         if (step := at(span.begin_us)) is not None:
             step.host.append(span)
+            if span.correlation in trace.lost:
+                step.lost += trace.launch_of(span) is span
     launches = [(run, trace.launch_of(run)) for run in trace.device]
     latest: dict[tuple[int | str | None, int | str | None], StepSpans | None] = {
         (run.device, run.stream): None for run, launch in launches if launch is not None
@@ -120,10 +127,9 @@ def _fill(steps: Sequence[StepSpans], trace: Trace) -> None:
 
 def timeline(trace: Trace, steps: Sequence[StepSpans]) -> list[TracedStep]:
     """Return the times of `steps`, which are of `trace` and in the order of their beginning."""
-    ran = dict.fromkeys(span.device for span in trace.device if span.kind == "kernel")
-    devices = list(ran or dict.fromkeys(span.device for span in trace.device))
+    devices = trace.computing
     if not devices or not steps:
-        return [TracedStep.of(NO_DEVICE, name=s.name, wall_s=s.wall_s, idle=()) for s in steps]
+        return [_not_known(step) for step in steps]
     windows = device_windows(trace, steps)
     threads = thread_waits(trace, {step.name for step in steps})
     busy_us: list[defaultdict[str, float]] = [defaultdict(float) for _ in steps]
@@ -146,6 +152,9 @@ def timeline(trace: Trace, steps: Sequence[StepSpans]) -> list[TracedStep]:
     per_s = 1e6 * len(devices)
     found = []
     for step, parts_us, causes_us in zip(steps, busy_us, idle_us, strict=True):
+        if step.lost:
+            found.append(_not_known(step))
+            continue
         idle = tuple(
             IdleTime(cause=cause, time_s=time_us / per_s, call=call, op=op)
             for (cause, call, op), time_us in sorted(causes_us.items(), key=lambda one: -one[1])
@@ -154,6 +163,44 @@ def timeline(trace: Trace, steps: Sequence[StepSpans]) -> list[TracedStep]:
         times_s |= {"wall_s": step.wall_s, "idle_s": sum(one.time_s for one in idle)}
         found.append(TracedStep.of("not in the trace", name=step.name, **times_s, idle=idle))
     return found
+
+
+def _not_known(step: StepSpans) -> TracedStep:
+    why = f"{LOST}: {step.lost}" if step.lost else NO_DEVICE
+    return TracedStep.of(why, name=step.name, wall_s=step.wall_s, idle=())
+
+
+def whole_steps(steps: Sequence[StepSpans]) -> Sequence[StepSpans]:
+    """Return the steps of which no launch was lost; all, where each lost some."""
+    return [step for step in steps if not step.lost] or steps
+
+
+def why_hidden(trace: Trace, steps: Sequence[StepSpans]) -> str | None:
+    """Why times of ops are not those of the work that they launched; None where they may be."""
+    if all(step.lost for step in steps):
+        return f"{LOST}: {sum(step.lost for step in steps)}"
+    if trace.device or not trace.devices:
+        return None
+    names = " and ".join(sorted({one.name or "a device" for one in trace.devices.values()}))
+    return f"{NO_DEVICE}, though the machine has {names}"
+
+
+def words_of_devices(trace: Trace, steps: Sequence[StepSpans]) -> str | None:
+    """Say that figures are means over several devices, and which is busy more or less than most."""
+    if len(trace.computing) < 2:
+        return None
+    busy_us: dict[int | str | None, float] = {}
+    for device in trace.computing:
+        of_steps = ([run for run in step.device if run.device == device] for step in steps)
+        busy_us[device] = statistics.fmean(by_kind(runs)[0].length for runs in of_steps)
+    mean_us = statistics.fmean(busy_us.values())
+    other = max(busy_us, key=lambda device: abs(busy_us[device] - mean_us))
+    said = f"Every figure is the mean over {len(busy_us)} devices"
+    if abs(busy_us[other] - mean_us) <= _ALIKE * mean_us:
+        return said
+    others_us = (mean_us * len(busy_us) - busy_us[other]) / (len(busy_us) - 1)
+    busy_ms, others_ms = (three_digits(time_us / 1e3) for time_us in (busy_us[other], others_us))
+    return f"{said}; device {other} is busy {busy_ms} ms of a step, the others {others_ms} ms"
 
 
 def device_windows(trace: Trace, steps: Sequence[StepSpans]) -> list[tuple[float, float]]:

@@ -123,6 +123,12 @@ class TraceRecord(Facts):
     steps: tuple[TracedStep, ...]
     ops: tuple[TracedOp, ...]  # longest first
 
+    @property
+    def known_steps(self) -> tuple[TracedStep, ...]:
+        """Those with a time on the device, or all; the ops are means over them."""
+        known = tuple(step for step in self.steps if step.device_time_s is not None)
+        return known or self.steps
+
     @model_validator(mode="before")
     @classmethod
     def _as_today(cls, data: Any) -> Any:

@@ -224,7 +224,8 @@ def test_an_op_that_other_work_hides_takes_nothing_and_a_step_of_no_time_is_no_e
 
 def test_a_trace_without_a_device_leaves_the_rest_to_the_host():
     step = samples.TracedStep.of("no device", name="s", wall_s=0.1, idle=())
-    [placed] = place_traces([samples.trace_record(step)])
+    on_host = samples.traced_op(kernels=())
+    [placed] = place_traces([samples.trace_record(step, ops=(on_host,))])
     assert times(placed.account) == pytest.approx(
         {"convolution": 0.009, "the host between ops: Python, autograd, dispatch": 0.091}
     )

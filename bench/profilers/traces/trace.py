@@ -37,6 +37,9 @@ _COMMUNICATION = re.compile(
 #: As CUPTI names copies.
 _HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
 _communicates = cache(_COMMUNICATION.search)
+#: Of CUDA, HIP, SYCL's Unified Runtime and Level Zero. While a graph is recorded they run nothing.
+_LAUNCH = re.compile(r"Launch\w*Kernel|KernelLaunch|GraphLaunch")
+_CAPTURE = re.compile(r"Stream(Begin|End)Capture")
 
 
 class HostSpan(msgspec.Struct, gc=False):
@@ -133,6 +136,12 @@ class Trace:
     world_size: int | None = None
 
     @cached_property
+    def computing(self) -> list[int | str | None]:
+        """The devices that ran kernels; where there are none, those that ran anything."""
+        ran = dict.fromkeys(span.device for span in self.device if span.kind == "kernel")
+        return list(ran or dict.fromkeys(span.device for span in self.device))
+
+    @cached_property
     def launches(self) -> dict[int, HostSpan]:
         """The host's calls by correlation; of several the outermost."""
         return {
@@ -141,8 +150,36 @@ class Trace:
             if span.kind == "call" and span.correlation is not None
         }
 
-    def launch_of(self, span: DeviceSpan) -> HostSpan | None:
-        """The call that launched it; None where the trace does not have it."""
+    @cached_property
+    def lost(self) -> frozenset[int]:
+        """Launches, by correlation, of which no device has a kernel: the tracer lost them.
+
+        Of calls within each other it is enough that one has it. None is lost where as many kernels
+        have no launch: such a trace has other ids on its devices.
+        """
+        ran = {run.correlation for run in self.device}
+        launches: list[set[int]] = []
+        latest: dict[Any, tuple[float, set[int]]] = {}  # by thread, with the outermost call's end
+        capturing = False
+        for call in self.host:
+            if call.kind != "call" or call.correlation is None:
+                continue
+            if (bound := _CAPTURE.search(call.name)) is not None:
+                capturing = bound[1] == "Begin"
+            elif _LAUNCH.search(call.name) and not capturing:
+                end_us, within = latest.get(call.thread, (call.begin_us, set()))
+                if call.begin_us >= end_us:
+                    within = set()
+                    launches.append(within)
+                    latest[call.thread] = call.end_us, within
+                within.add(call.correlation)
+        lost = {min(within) for within in launches if not within & ran}
+        kernels = (run for run in self.device if run.kind == "kernel")
+        unlinked = sum(self.launch_of(run) is None for run in kernels)
+        return frozenset(lost if unlinked < len(lost) else ())
+
+    def launch_of(self, span: DeviceSpan | HostSpan) -> HostSpan | None:
+        """The call that launched it, of calls the outermost; None where the trace lacks it."""
         return None if span.correlation is None else self.launches.get(span.correlation)
 
     def of_the_device(self, fact: str) -> Any:

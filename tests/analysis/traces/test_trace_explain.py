@@ -32,7 +32,7 @@ def explained(trace, computation=None):
         ("mi300x_resnet18_b10_8ranks_checkpointing.json.gz", "communication",
          ["62 % communication", "26 % of it beside computation"],
          ["bucket_cap_mb"]),
-        ("a100_alexnet_cupti_counters.json.gz", "not known", ["no kernel, copy or fill"], []),
+        ("a100_alexnet_cupti_counters.json.gz", "not known", ["kernel the trace lacks: 77"], []),
     ],
 )  # fmt: skip
 def test_what_bounds_published_traces(name, bound, findings, advice):

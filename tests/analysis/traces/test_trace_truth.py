@@ -1,0 +1,212 @@
+"""What is not in a trace is not known: its host's times, or half of its kernels, are no answer."""
+
+import json
+
+import pytest
+
+from analysis.traces.ops import OpTable
+from analysis.traces.placed import OUTSIDE
+from analysis.traces.record import explained_trace
+from analysis.traces.timeline import cut_steps, whole_steps, why_hidden
+from bench.profilers.traces import read_trace
+from bench.records.complexity import OpWork
+
+PRODUCT = [[2048, 2048], [2048, 2048]]
+#: Of one product, by hand: 2 x 2048^3; two operands and the result in 2 bytes each.
+MOVED = 3 * 2 * 2048**2
+WORK = OpWork(
+    label="linear",
+    flops=2 * 2048**3,
+    elementwise_flops=0,
+    eager_bytes=MOVED,
+    fused_bytes=MOVED,
+)
+
+
+class Events:
+    """Events of one thread, in microseconds."""
+
+    def __init__(self, devices=1, name="NVIDIA H100 80GB HBM3"):
+        self.events, self.number = [], 0
+        self.devices = [{"id": n, "name": name, "numSms": 132} for n in range(devices)]
+
+    def add(self, category, name, at, lasts, pid=100, tid=100, **args):
+        place = {"pid": pid, "tid": tid, "ts": 1e6 + at, "dur": lasts}
+        self.events.append({"ph": "X", "cat": category, "name": name, **place, "args": args})
+
+    def step(self, number, at, lasts):
+        self.add("user_annotation", f"ProfilerStep#{number}", at, lasts)
+
+    def launch(self, at, runs=None, call="cudaLaunchKernel", op="aten::mm", device=0, name="gemm"):
+        """An op of 20 us with a call that launches, and what it ran: (begin, duration)."""
+        self.number += 1
+        ids = {"External id": self.number}
+        shapes = {"Input Dims": PRODUCT, "Input type": ["c10::BFloat16"] * 2}
+        self.add("cpu_op", op, at, 20, **ids, **shapes if op == "aten::mm" else {})
+        ids["correlation"] = self.number
+        self.add("cuda_runtime", call, at + 5, 5, **ids)
+        for begin, lasts in runs or ():
+            self.add("kernel", name, begin, lasts, device, 7, stream=7, device=device, **ids)
+
+    def placed(self, folder, mark=None):
+        path = folder / "trace.json"
+        path.write_text(json.dumps({"traceEvents": self.events, "deviceProperties": self.devices}))
+        return placed(path, mark)
+
+
+def placed(path, mark=None):
+    """The trace as `mlproject trace` places it; every product's work is known."""
+    trace = read_trace(path)
+    steps = cut_steps(trace, mark)
+    table, hidden = OpTable(whole_steps(steps), trace), why_hidden(trace, steps)
+    work = {op: hidden or (WORK if op.name == "mm" else "not known") for op in table.ops}
+    rows = table.rows(work)
+    return explained_trace(
+        trace, steps, rows, number=1, name=path.name, campaign="traces", hidden=hidden
+    )
+
+
+def parts_ms(found):
+    return {part.name: 1e3 * part.time_s for part in found.account.parts}
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4, 8])
+def test_parts_are_means_over_the_devices(devices, tmp_path):
+    events = Events(devices)
+    events.step(1, 0, 10_000)
+    for device in range(devices):
+        events.launch(100 + 20 * device, [(1000, 5000)], device=device)
+        reduce = {"op": "nccl:all_reduce", "name": "ncclDevKernel_AllReduce_Sum"}
+        events.launch(300 + 20 * device, [(6000, 2000)], device=device, **reduce)
+    found = events.placed(tmp_path)
+    parts = parts_ms(found)
+    assert sum(time for name, time in parts.items() if "roof" in name) == pytest.approx(5)
+    assert parts["communication that nothing hides"] == pytest.approx(2)
+    assert sum(time for name, time in parts.items() if "idle" in name) == pytest.approx(3)
+    assert "not explained" not in parts
+    assert {op.calls for op in found.record.ops} == {1}
+    assert any(f"over {devices} devices" in said for said in found.record.findings) == (devices > 1)
+
+
+@pytest.mark.parametrize(
+    ("devices", "told"), [(2, "device 0 is busy 7 "), (4, "device 1 is busy 2 ")]
+)
+def test_the_device_that_differs_is_named(devices, told, tmp_path):
+    events = Events(devices)
+    events.step(1, 0, 10_000)
+    for device in range(devices):
+        lasts = 2000 if device == 1 else 7000
+        events.launch(100 + 20 * device, [(1000, lasts)], device=device)
+    found = events.placed(tmp_path)
+    assert any(told in said for said in found.record.findings)
+    assert sum(parts_ms(found).values()) == pytest.approx(10)
+    assert "not explained" not in parts_ms(found)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"])
+@pytest.mark.parametrize(("launches", "why"), [(True, "lacks: 8"), (False, "machine has")])
+def test_host_times_of_a_devices_ops_have_no_rate_and_no_roof(name, launches, why, tmp_path):
+    events = Events(8, name)
+    for step in (0, 1):
+        events.step(step, 1000 * step, 1000)
+        for op in range(4):
+            events.launch(1000 * step + 100 * op)
+    if not launches:
+        events.events = [one for one in events.events if one["cat"] != "cuda_runtime"]
+    found = events.placed(tmp_path)
+    assert not found.ceiling
+    assert why in found.ceiling.reason
+    assert (found.record.device, found.record.bound) == (None, "not known")
+    assert {op.flops for op in found.record.ops} == {None}
+    assert not any("roof" in part.name for part in found.account.parts)
+
+
+def test_a_processors_own_trace_keeps_its_rates(tmp_path):
+    events = Events(0)
+    events.add("cpu_op", "aten::mm", 0, 20, **{"Input Dims": PRODUCT})
+    [op] = events.placed(tmp_path).record.ops
+    assert op.flops == 2 * 2048**3
+
+
+def three_steps(lost, call="cudaLaunchKernel"):
+    """Steps of 1 ms with eight kernels of 115 us each; `lost` are (step, launch)."""
+    events = Events()
+    for step in range(3):
+        events.step(step, 1000 * step, 1000)
+        for number in range(8):
+            at = 1000 * step + 120 * number
+            events.launch(at, None if (step, number) in lost else [(at + 20, 115)], call)
+    return events
+
+
+@pytest.mark.parametrize("call", ["cudaLaunchKernel", "hipGraphLaunch", "urEnqueueKernelLaunch"])
+@pytest.mark.parametrize("step", [0, 1, 2])
+@pytest.mark.parametrize("lost", [1, 8])
+def test_a_step_that_lost_kernels_is_not_known_and_the_others_are(call, step, lost, tmp_path):
+    found = three_steps({(step, number) for number in range(lost)}, call).placed(tmp_path)
+    times = [one.computation_s for one in found.record.steps]
+    assert times.pop(step) is None
+    assert times == pytest.approx([0.00092] * 2)
+    assert found.record.steps[step].missing["idle_s"].endswith(f": {lost}")
+    [op] = found.record.ops
+    assert (op.calls, op.time_s) == pytest.approx((8, 0.00092))
+    assert found.record.step_time_s == pytest.approx(0.001)
+    assert "not explained" not in parts_ms(found)
+
+
+def test_where_each_step_lost_kernels_nothing_is_known(tmp_path):
+    lost = {(step, number) for step in range(3) for number in range(7)}
+    found = three_steps(lost, "hipGraphLaunch").placed(tmp_path)
+    assert found.record.bound == "not known"
+    assert found.record.missing["math_mode"].endswith(": 21")
+    assert {one.idle_s for one in found.record.steps} == {None}
+    parts = parts_ms(found)
+    assert parts.pop("not explained") == pytest.approx(1 - 0.115)
+    assert parts == pytest.approx({"linear": 0.115})
+
+
+def test_launches_that_run_nothing_or_are_within_others_are_not_lost(tmp_path):
+    events = three_steps(())
+    events.add("cuda_runtime", "cudaStreamBeginCapture", 3000, 5, correlation=900)
+    events.launch(3010)  # into a graph
+    events.add("cuda_runtime", "cudaStreamEndCapture", 3050, 5, correlation=901)
+    events.add("xpu_driver", "zeCommandListAppendLaunchKernel", 6, 2, correlation=902)
+    events.add("cuda_runtime", "cudaLaunchHostFunc", 3070, 2, correlation=903)
+    assert not read_trace_of(events, tmp_path).lost
+
+
+def read_trace_of(events, folder):
+    events.placed(folder)
+    return read_trace(folder / "trace.json")
+
+
+def test_kernels_with_other_ids_than_their_launches_are_not_lost(tmp_path):
+    events = three_steps(())
+    for one in events.events:
+        if one["cat"] == "kernel":
+            one["args"]["correlation"] += 1000
+    assert not read_trace_of(events, tmp_path).lost
+
+
+def test_steps_that_the_device_spends_on_an_earlier_ones_work(tmp_path):
+    events = Events()
+    for step in range(3):
+        events.step(step, 10_000 * step, 10_000)
+    events.launch(100, [(120, 35_000)])
+    found = events.placed(tmp_path)
+    assert found.record.step_time_s == pytest.approx(0.03512 / 3)
+    assert "100 % computation" in " ".join(found.record.findings)
+    assert not any(said.endswith(": ") for said in found.record.findings)
+    assert parts_ms(found)["linear below its roof"] == pytest.approx(35 / 3, rel=0.01)
+    assert found.record.bound == "slow kernels"
+
+
+def test_time_outside_the_marks_is_not_the_first_steps(tmp_path):
+    events = Events()
+    for step in range(10):
+        events.add("user_annotation", f"mine {step}", 2000 * step, 1000)
+        events.launch(2000 * step, [(2000 * step + 30, 900)])
+    parts = parts_ms(events.placed(tmp_path, "mine"))
+    assert parts.pop(OUTSIDE) == pytest.approx(1)
+    assert sum(parts.values()) == pytest.approx(1)
+    assert not any("first step" in name for name in parts)
