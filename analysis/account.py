@@ -46,7 +46,7 @@ _DISTURBED = 0.1
 #: What a convolution's label has behind its kind.
 _SIZES = re.compile(r" \d+x\d+.*| \d+ .*")
 #: Kernels of a trace that copy between the host and the device.
-_HOST_COPY = re.compile(r"Memcpy (HtoD|DtoH)")
+_HOST_COPY = re.compile(r"Memcpy (HtoD|DtoH|[HM]2D|D2[HM])")
 #: A terminal shows so many parts; the smaller ones are added up.
 _MOST_LINES = 7
 _ROUNDING = 1e-9

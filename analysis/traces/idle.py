@@ -67,9 +67,14 @@ _CALL = r"^(?:cuda|hip|cu)"
 _ALLOCATOR = re.compile(
     _CALL + r"(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister)"
     r"|Mem(?:Alloc|Free|Host|Create|Release|Map|Unmap|SetAccess|AddressReserve|AddressFree))"
+    # SYCL's Unified Runtime, its predecessor and Level Zero, of Intel's devices.
+    r"|^(?:ur|piext)USM\w*(?:Alloc|Free)|^zeMem(?:Alloc|Free)"
 )
-_WAITS = re.compile(_CALL + r"(?:\w*Synchronize|Memcpy(?!\w*Async)\w*)")
-_TO_DEVICE = re.compile(r"HtoD|HostToDevice|Host To Device", re.IGNORECASE)
+_WAITS = re.compile(
+    _CALL + r"(?:\w*Synchronize|Memcpy(?!\w*Async)\w*)"
+    r"|^(?:ur|pi)(?:EventWait|EventsWait|QueueFinish)|^ze\w+Synchronize"
+)
+_TO_DEVICE = re.compile(r"HtoD|HostToDevice|Host To Device|[HM]2D", re.IGNORECASE)
 #: Of torch, of Lightning, and what people call their own marks.
 _INPUT = re.compile(
     r"DataLoader.*__next__|dataloader_next|\b(?:train|val)_next\b"

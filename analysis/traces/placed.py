@@ -109,7 +109,8 @@ def _beside_steps(record: TraceRecord) -> tuple[Part, Part]:
     first_s = 0.0
     if later_s and abs(more_s) > _ROUNDING * record.step_time_s:
         first_s = statistics.fmean(later_s) - statistics.fmean(own_s)
-    return Part(FIRST, "profiling", first_s), Part(OUTSIDE, "not explained", more_s - first_s)
+    outside_s = max(more_s - first_s, 0.0)  # where steps overlap on the device it would be less
+    return Part(FIRST, "profiling", first_s), Part(OUTSIDE, "not explained", outside_s)
 
 
 def place_traces(

@@ -167,8 +167,8 @@ def explained_trace(
     kernels, of_kernels = _bound_of_kernels(placed)
     compiled = any(name.startswith("triton_") for op in record.ops for name in op.kernels)
     found = explain(record.steps, kernels, in_loader=loader_share(steps), compiled=compiled)
-    of_devices = words_of_devices(trace, steps)
-    findings = (*found.findings, *filter(None, (of_devices, of_kernels, _of_model(placed))))
+    others = (words_of_devices(trace, steps), trace.left_out, of_kernels, _of_model(placed))
+    findings = (*found.findings, *filter(None, others))
     bound = NOT_KNOWN if hidden else found.bound
     record = record.replaced(bound=bound, findings=findings, advice=found.advice)
     # Another cut, model or roof makes another record of the same trace.

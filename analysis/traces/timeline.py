@@ -43,6 +43,7 @@ from analysis.traces.idle import (
 from analysis.words import three_digits
 from bench.errors import UserError
 from bench.profilers.traces import DeviceSpan, HostSpan, Trace
+from bench.profilers.traces.trace import UNNAMED
 from bench.records import IdleTime, TracedStep
 
 WHOLE = "whole trace"
@@ -179,6 +180,8 @@ def why_hidden(trace: Trace, steps: Sequence[StepSpans]) -> str | None:
     """Why times of ops are not those of the work that they launched; None where they may be."""
     if all(step.lost for step in steps):
         return f"{LOST}: {sum(step.lost for step in steps)}"
+    if not trace.device and UNNAMED in (trace.left_out or ""):
+        return trace.left_out
     if trace.device or not trace.devices:
         return None
     names = " and ".join(sorted({one.name or "a device" for one in trace.devices.values()}))

@@ -22,9 +22,9 @@ _UPDATE = "Optimizer.step#"
 _COMPILED = "## Call CompiledFxGraph"
 #: As a copy's name has them.
 _DIRECTIONS: dict[Literal["host to device", "device to host", "device to device"], str] = {
-    "host to device": "HtoD",
-    "device to host": "DtoH",
-    "device to device": "DtoD|PtoP",
+    "host to device": "HtoD|[HM]2D",
+    "device to host": "DtoH|D2[HM]",
+    "device to device": "DtoD|PtoP|D2D",
 }
 
 

@@ -14,7 +14,7 @@ from bench.profilers.traces.trace import DeviceSpan, HostSpan, Trace
 
 _REPORTS = (".nsys-rep", ".qdrep")
 _WANTED = (
-    "wanted is a whole trace of PyTorch's profiler (.json or .json.gz, see export_chrome_trace) "
+    "wanted is a whole trace of PyTorch's profiler (prof.export_chrome_trace, .json or .json.gz) "
     "or of Nsight Systems (nsys export --type sqlite)"
 )
 
@@ -42,6 +42,11 @@ def read_trace(path: Path) -> Trace:
     except (msgspec.DecodeError, sqlite3.Error, ValueError, RecursionError) as error:
         reason = one_line(error)[:200]
         raise UserError(f"{path}: not readable as a trace ({reason}); {_WANTED}") from None
+    if not trace.host and not trace.device and not trace.counters and trace.left_out:
+        raise UserError(
+            f"{path}: not a whole trace of PyTorch's profiler: {trace.left_out}; {_WANTED}"
+        )
     if not trace.host and not trace.device and not trace.counters:
         raise UserError(f"{path}: holds no op, kernel or runtime call: record it while a step runs")
+    trace.cut_overruns()
     return trace

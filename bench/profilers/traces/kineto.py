@@ -13,6 +13,7 @@ import gzip
 import math
 import re
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 from functools import cache
@@ -28,6 +29,7 @@ from bench.profilers.ncu.metrics import DURATION, WANTED, chip_of_capability
 from bench.profilers.ncu.read import ProfileTotals, counters_of
 from bench.profilers.traces.trace import (
     MOST_BYTES,
+    UNNAMED,
     CounterRange,
     DeviceKind,
     DeviceSpan,
@@ -118,6 +120,7 @@ class _DeviceArgs(_Args, gc=False):
 
     device: Scalar = None
     stream: Scalar = None
+    queue: Scalar = msgspec.field(default=None, name="sycl queue")
     size_bytes: Scalar = msgspec.field(default=None, name="bytes")
 
 
@@ -181,7 +184,14 @@ _HOST: dict[str, HostKind] = {
     **dict.fromkeys(_CALLS, "call"),
 }
 _RANGES = "cuda_profiler_range"
+#: What Kineto writes, also what is not used here.
+_OWN = frozenset(
+    {*_HOST, *_DEVICE, _RANGES, "python_function", "trace", "overhead", "gpu_user_annotation"}
+    | {"cuda_sync", "cuda_event", "collective_comm", "mtia_insight", "mtia_workload", "async"}
+)
 _FAR_US = 1e9
+#: A day. What still ran as the recording ended may have INT64_MIN for its end.
+_ENDLESS_US = 8.64e10
 #: In 2021 marks were Operators too. Operators are of a library (`aten::add`) or torch's own
 #: `detach`; autograd's nodes are named after them.
 _OPERATOR = re.compile(r"^[A-Za-z_]\w*::|Backward\d*$|AccumulateGrad$|^detach_?$")
@@ -204,8 +214,9 @@ def kineto_trace(path: str, contents: bytearray) -> Trace:
     }
     job = distributed if isinstance(distributed, dict) else {}
     ranks = (_whole(job.get(name)) for name in ("rank", "world_size"))
-    known = (None if rank is None or rank < 0 else rank for rank in ranks)
-    return Trace(path, *_Spans().of(file.events), devices, *known)
+    rank, size = (None if rank is None or rank < 0 else rank for rank in ranks)
+    spans = _Spans()
+    return Trace(path, *spans.of(file.events), devices, rank, size, spans.left_out)
 
 
 class _Spans:
@@ -216,6 +227,14 @@ class _Spans:
         self._thread = cache(lambda process, thread: (_plain(process), _plain(thread)))
         self._list = cache(_list_in)
         self._shapes = cache(lambda written: _checked(_list_in(written)))
+        self._others: Counter[str] = Counter()
+        self._processes: dict[Scalar, str] = {}
+
+    @property
+    def left_out(self) -> str | None:
+        """Events that are none of Kineto's, by category or else process; None without any."""
+        named = (f"{what} ({number})" for what, number in self._others.most_common(6))
+        return f"events that are left out: {', '.join(named)}" if self._others else None
 
     def of(
         self, events: list[_Event]
@@ -227,9 +246,9 @@ class _Spans:
         events.reverse()
         for number in range(len(events)):
             event = events.pop()
-            if event.ph != "X" or event.cat is None:
+            category = (event.cat or "").lower()
+            if self._leaves_out(event, category):
                 continue
-            category = event.cat.lower()
             try:
                 if category in _HOST:
                     host.append(self._host_span(event, category))
@@ -244,6 +263,23 @@ class _Spans:
         if len({span.thread[0] for span in host}) > 1:
             without_ambiguous_ids(host, device)
         return host, device, counters
+
+    def _leaves_out(self, event: _Event, category: str) -> bool:
+        """Whether `event` is no interval of Kineto's with both its ends; note which are others."""
+        if event.ph == "M" and event.name == "process_name":
+            facts = _value_in(event.args)
+            self._processes[event.pid] = str(facts.get("name") if facts else event.pid)
+        if event.ph not in ("X", "B"):
+            return True
+        if category not in _OWN:
+            process = self._processes.get(event.pid, str(event.pid))
+            of = f"of category {event.cat}" if event.cat else f"{UNNAMED} of {process}"
+            self._others[printable(of[:80])] += 1
+            return True
+        if event.ph == "X" and (_number(event.dur) or 0.0) <= _ENDLESS_US:
+            return False
+        self._others["without an end"] += 1
+        return True
 
     def _host_span(self, event: _Event, category: str) -> HostSpan:
         args = _HOST_ARGS.decode(event.args) or _HostArgs()
@@ -278,7 +314,9 @@ class _Spans:
             end_us,
             # Kineto's row is the device; who merges the traces of several ranks gives each its own.
             _plain(args.device) if row is None else row,
-            _plain(event.tid if args.stream is None else args.stream),
+            _plain(
+                next((one for one in (args.stream, args.queue, event.tid) if one is not None), None)
+            ),
             _whole(args.correlation),
             _whole(args.external, args.old_external),
             _whole(args.size_bytes),

@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from bench.errors import printable
+from bench.errors import UserError, printable
 from bench.profilers.traces.trace import (
     MOST_BYTES,
     DeviceKind,
@@ -45,6 +45,8 @@ _KERNEL_NAMES = ("demangledName", "shortName", "mangledName")
 _DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
 #: The version of the interface at the end of a call's name, such as `cudaLaunchKernel_v7000`.
 _VERSION = re.compile(r"_v\d{4,5}$")
+#: That of a table, such as `CUPTI_ACTIVITY_KIND_KERNEL_V3`.
+_TABLE_VERSION = re.compile(r"_V\d+$")
 
 
 def nsys_trace(path: Path) -> Trace:
@@ -70,7 +72,9 @@ class _Database:
         found = connection.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
         )
-        self._tables = {name for (name,) in found}
+        self._tables: dict[str, list[str]] = {}
+        for (name,) in found:
+            self._tables.setdefault(_TABLE_VERSION.sub("", name), []).append(name)
         self._names = dict(self._rows("StringIds", "id", "value"))
         self._memory = dict(self._rows("ENUM_CUDA_MEM_KIND", "id", "label"))
         processes = {_process(one) for (one,) in self._rows(f"{_CUPTI}RUNTIME", "globalTid")}
@@ -85,6 +89,9 @@ class _Database:
         }
 
     def trace(self) -> Trace:
+        if not {*_HOST, *_DEVICE, "StringIds"} & self._tables.keys():
+            tables = ", ".join(sorted(map(printable, self._tables))[:6]) or "none"
+            raise UserError(f"{self._path}: no export of Nsight Systems: its tables are {tables}")
         host = [span for table, kind in _HOST.items() for span in self._host(table, kind)]
         device = [run for table, kind in _DEVICE.items() for run in self._device(table, kind)]
         in_order(host, device)
@@ -98,11 +105,10 @@ class _Database:
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a table, none if it is not there; a column that it lacks is None."""
-        if table not in self._tables:
-            return
-        known = {row[1] for row in self._connection.execute(f"PRAGMA table_info({table})")}
-        chosen = ", ".join(f'"{name}"' if name in known else "NULL" for name in columns)
-        yield from self._connection.execute(f"SELECT {chosen} FROM {table}")  # noqa: S608 - own names
+        for one in self._tables.get(table, ()):
+            known = {row[1] for row in self._connection.execute(f'PRAGMA table_info("{one}")')}
+            chosen = ", ".join(f'"{name}"' if name in known else "NULL" for name in columns)
+            yield from self._connection.execute(f'SELECT {chosen} FROM "{one}"')  # noqa: S608 - own names
 
     def _timed(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Rows that begin with start and end in microseconds; an instant has no end."""

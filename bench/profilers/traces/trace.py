@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from math import inf
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -34,8 +35,12 @@ _COMMUNICATION = re.compile(
 )
 
 
-#: As CUPTI names copies.
-_HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost")
+#: What a stream runs lasts 13 us into the next at most in 33 sound traces, V100 to MI300X.
+OVERRUN_US = 100.0
+#: Of an event that another program wrote.
+UNNAMED = "without a category"
+#: As CUPTI, HIP and Intel's PTI (H2D, M2D) name copies.
+_HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|[HM]2D|D2[HM]")
 _communicates = cache(_COMMUNICATION.search)
 #: Of CUDA, HIP, SYCL's Unified Runtime and Level Zero. While a graph is recorded they run nothing.
 _LAUNCH = re.compile(r"Launch\w*Kernel|KernelLaunch|GraphLaunch")
@@ -134,6 +139,32 @@ class Trace:
     devices: Mapping[int, TracedDevice] = field(default_factory=dict)
     rank: int | None = None  # which rank of a job recorded it
     world_size: int | None = None
+    left_out: str | None = None  # of the file, in words: what is not read, or not as it stands
+
+    def cut_overruns(self) -> None:
+        """End what lasts into the next of its stream where that begins: a stream is serial.
+
+        Only what one graph launches may overlap. A device synchronised by the host, if it is one,
+        ran nothing longer.
+        """
+        waits = [call.end_us for call in self.host if call.name.endswith("DeviceSynchronize")]
+        last_us = max(waits, default=inf) if len(self.computing) == 1 else inf
+        streams: dict[Any, tuple[int | None, float, float]] = {}
+        cut = 0
+        for run in reversed(self.device):
+            end_us = last_us if run.begin_us < last_us else inf
+            correlation, begin_us, next_us = streams.get(
+                (run.device, run.stream), (None, end_us, end_us)
+            )
+            if run.correlation is None or run.correlation != correlation:
+                next_us = begin_us
+            streams[run.device, run.stream] = run.correlation, run.begin_us, next_us
+            if run.end_us > next_us + OVERRUN_US:
+                run.end_us = next_us
+                cut += 1
+        if cut:
+            said = f"kernels and copies cut where the next of their stream begins: {cut}"
+            self.left_out = "; ".join(filter(None, (self.left_out, said)))
 
     @cached_property
     def computing(self) -> list[int | str | None]:

@@ -210,3 +210,74 @@ def test_time_outside_the_marks_is_not_the_first_steps(tmp_path):
     assert parts.pop(OUTSIDE) == pytest.approx(1)
     assert sum(parts.values()) == pytest.approx(1)
     assert not any("first step" in name for name in parts)
+
+
+@pytest.mark.parametrize(("late", "lasts"), [(4, 94), (29, 94)])
+def test_what_lasts_into_the_next_of_its_stream_is_cut_there(late, lasts, tmp_path):
+    events = Events()
+    for step in range(3):
+        events.step(step, 1000 * step, 1000)
+        for number in range(10):
+            ran_us = 1.6e6 if 10 * step + number == late else lasts
+            begin_us = 1000 * step + 50 + 95 * number
+            events.launch(1000 * step + 20 * number, [(begin_us, ran_us)])
+    events.add("cuda_runtime", "cudaDeviceSynchronize", 2990, 10)
+    found = events.placed(tmp_path)
+    [op] = found.record.ops
+    assert op.time_s == pytest.approx(0.00094, rel=0.01)
+    assert found.record.steps[1].device_busy_s == pytest.approx(0.00094, rel=0.01)
+    assert any("cut where the next" in said for said in found.record.findings)
+
+
+def test_kernels_of_one_graph_may_overlap_and_short_overlaps_stay(tmp_path):
+    events = Events()
+    events.launch(0, [(100, 900), (200, 300)], "cudaGraphLaunch")
+    events.launch(50, [(980, 100)])
+    trace = read_trace_of(events, tmp_path)
+    assert [run.duration_us for run in trace.device] == [900, 300, 100]
+    assert trace.left_out is None
+
+
+@pytest.mark.parametrize("duration", [7.5e12, 9.2e15, "9223372036854775.807"])
+def test_an_op_without_an_end_is_left_out(duration, tmp_path):
+    events = Events(0)
+    for number in range(5):
+        events.add("cpu_op", "aten::mm", 100 * number, 80)
+    events.add("cpu_op", "aten::item", 490, duration)
+    found = events.placed(tmp_path)
+    assert found.record.step_time_s == pytest.approx(0.00048)
+    assert any("without an end (1)" in said for said in found.record.findings)
+
+
+def test_device_work_of_another_writer_is_not_the_hosts(tmp_path):
+    events = Events(0)
+    events.step(1, 0, 1000)
+    events.add("cpu_op", "aten::mm", 10, 20, **{"Input Dims": "64,64;\r\n64,64"})
+    events.events += [
+        {"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "Ascend Hardware"}},
+        {"ph": "X", "name": "MatMulV2", "pid": 2, "tid": 3, "ts": 1e6 + 100, "dur": 700},
+    ]
+    for one in events.events:
+        one.setdefault("cat", None)
+    found = events.placed(tmp_path)
+    assert "without a category of Ascend Hardware (1)" in found.ceiling.reason
+    assert found.record.bound == "not known"
+
+
+def test_intels_waits_and_copies_are_what_cudas_are(tmp_path):
+    causes = []
+    for wait, copy, name in (
+        ("cudaStreamSynchronize", "cudaMemcpyAsync", "Memcpy HtoD"),
+        ("urEventWait", "urEnqueueUSMMemcpy", "Memcpy M2D (Memory -> Device)"),
+    ):
+        events = Events()
+        events.step(1, 0, 10_000)
+        events.add("xpu_runtime", copy, 20, 1100, correlation=90)
+        events.add("gpu_memcpy", name, 100, 1000, 0, 7, device=0, stream=7, correlation=90)
+        events.launch(1300, [(1320, 1000)])
+        events.add("xpu_runtime", wait, 2410, 5900)
+        events.launch(8450, [(8480, 1400)])
+        [step] = events.placed(tmp_path).record.steps
+        causes.append(step.idle_s_by_cause)
+    assert causes[0] == pytest.approx(causes[1])
+    assert causes[1]["synchronisation"] > 0.005

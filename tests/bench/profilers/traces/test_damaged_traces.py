@@ -115,6 +115,21 @@ def test_no_file_no_trace_and_nothing_in_it(tmp_path):
     assert "holds no op, kernel or runtime call" in refusal_of(tmp_path, '{"traceEvents": []}')
 
 
+@pytest.mark.parametrize(
+    ("fields", "held"),
+    [
+        ({"cat": "cuda", "pid": "Device 0"}, "of category cuda (1)"),
+        ({"pid": "CPU functions"}, "without a category of CPU functions (1)"),
+        ({"cat": "cpu_op", "ph": "B"}, "without an end (1)"),
+    ],
+)
+def test_a_file_of_another_writer_is_refused_for_what_it_holds(tmp_path, fields, held):
+    event = {"ph": "X", "name": "gemv", "ts": 1, "dur": 5, **fields}
+    message = refusal_of(tmp_path, json.dumps([event]))
+    assert held in message
+    assert "prof.export_chrome_trace" in message
+
+
 @pytest.mark.parametrize("size", [3, 40, 200, 999, 5000])
 def test_a_cut_file_is_not_half_a_trace(tmp_path, size):
     text = json.dumps(cut(ALEXNET))

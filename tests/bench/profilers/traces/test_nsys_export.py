@@ -86,7 +86,17 @@ def test_a_database_of_something_else(tmp_path):
     path = tmp_path / "notes.db"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE notes (text TEXT)")
-    assert "holds no op, kernel or runtime call" in refusal(path)
+    assert "no export of Nsight Systems: its tables are notes" in refusal(path)
+
+
+@pytest.mark.parametrize("table", [name for name in TABLES if "CUPTI" in name or "NVTX" in name])
+def test_a_table_with_a_version_is_read(tmp_path, table):
+    path = database(tmp_path, GENERAL, step())
+    whole = read_trace(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"ALTER TABLE {table} RENAME TO {table}_V3")
+    newer = read_trace(path)
+    assert (newer.host, newer.device) == (whole.host, whole.device)
 
 
 @pytest.mark.parametrize(
