@@ -132,6 +132,8 @@ def choose_ceiling(
             f"this device computes {math_mode} by emulation, which has no roof: "
             "run it again with precision=amp or fp32 there"
         )
+    if math_mode == "fp64":
+        return Unknown("no roof is measured in fp64")
     of_device = (
         one for one in ceilings if one.environment and same_device(one.environment, environment)
     )

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 Backend = Literal["cpu", "cuda", "mps"]
-MathMode = Literal["fp32", "tf32", "bf16", "fp16"]
+MathMode = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
 #: step: of a script whose samples are not known.
 Sample = Literal["image", "sequence", "sample", "step"]
 
@@ -70,16 +70,21 @@ class ResolvedConfig(BaseModel):
     allocator: Annotated[Literal["system", "retain", "preloaded"], Legacy("system")]
     depthwise_fp32: Annotated[bool, Legacy(False)]  # strided depthwise convolutions, under autocast
 
-    def precision_note(self, precision: str) -> str | None:
-        """Return how the device departs from `precision`, as asked for; None where it does not."""
+    def precision_note(self, precision: str) -> tuple[str, str] | None:
+        """Return how the run departs from `precision`, as asked for; None where it does not.
+
+        A code, and the words for it.
+        """
         device = "processor" if self.backend == "cpu" else "device"
+        if self.math_mode not in (precision, self.autocast_dtype, "fp32"):
+            return "own-arithmetic", f"it computes in {self.math_mode}, the type of its weights"
         if precision == "amp" and self.autocast_dtype == "none":
-            return (
+            return "amp-in-fp32", (
                 f"this {device} has no bf16 or fp16 arithmetic; measured in fp32 "
                 "(precision=amp-bf16 emulates it)"
             )
         if not self.native_math:
-            return f"this {device} computes {self.math_mode} by emulation"
+            return "emulated", f"this {device} computes {self.math_mode} by emulation"
         return None
 
 

@@ -41,8 +41,6 @@ _TORCH_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 _DEVICE = "cpu"
 
 _PRECISIONS: dict[MathMode, Callable[[], Fp32]] = {
-    "fp32": Fp32,
-    "tf32": Fp32,
     "bf16": lambda: AmpBf16(_DEVICE),
     "fp16": lambda: AmpFp16(_DEVICE),
 }
@@ -90,6 +88,7 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
     modules = ModulePaths(model)
     tracer = StepTracer(modules.current)
     weights = [*model.parameters(), *model.buffers()]
+    autocasts = spec.precision.startswith("amp")
     rules = cuda_rules() if spec.backend == "cuda" else nullcontext()
     with _model_errors(spec):
         saved = SavedTensors(tracer, weights)
@@ -104,7 +103,7 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
                 workload,
                 model,
                 optimizer,
-                _PRECISIONS[spec.resolved_math_mode](),
+                _PRECISIONS.get(spec.resolved_math_mode, Fp32)() if autocasts else Fp32(),
                 grad_accum_steps=grad_accum_steps,
                 phases=_Traced(tracer, saved),
             )

@@ -62,10 +62,9 @@ def _findings(record: RunRecord | CeilingsRecord) -> Iterator[Found]:
             cores = run.measurement.other_cpu_cores or 0.0
             yield from _of_host(run.environment, cores)
     if run is not None and run.resolved is not None and not run.config.data_only:
-        note = run.resolved.precision_note(run.config.precision)
-        if note is not None:
-            code = "amp-in-fp32" if run.resolved.native_math else "emulated"
-            yield code, "note", f"{run.config.precision}: {note}"
+        precision = run.config.precision
+        for code, text in filter(None, [run.resolved.precision_note(precision)]):
+            yield code, "note", f"{precision}: {text}"
     if record.environment is not None:
         yield from _of_environment(record.environment)
 

@@ -142,7 +142,7 @@ class CpuDevice(Device):
         By torch's probes of the processor, and by the limit of instructions that oneDNN, which
         computes convolutions and products in 16 bits, reads from its variables.
         """
-        if mode == "fp32":
+        if mode in ("fp32", "fp64"):
             return True
         limit = next((os.environ[name] for name in _LIMITS if name in os.environ), "")
         if limit.upper() in _WITHOUT.get(mode, ()):
@@ -184,7 +184,7 @@ def _capability(name: str) -> bool:
 _MOST_AHEAD = 4
 #: First compute capability whose tensor cores (fp16: packed arithmetic) take a mode.
 #: CUDA C++ Programming Guide, "Arithmetic Instructions" and "Compute Capabilities".
-_FIRST_CAPABILITY = {"fp32": (1, 0), "fp16": (7, 0), "tf32": (8, 0), "bf16": (8, 0)}
+_FIRST_CAPABILITY = {"fp32": (1, 0), "fp16": (7, 0), "tf32": (8, 0), "bf16": (8, 0), "fp64": (1, 3)}
 
 
 class CudaEventTimer(IterationTimer):

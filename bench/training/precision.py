@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from types import MethodType
 from typing import Literal
@@ -13,6 +14,42 @@ import torch
 from bench.errors import UnsupportedError
 from bench.records import MathMode
 from bench.training.devices import Device
+
+#: What weights of a type are multiplied in. Others are storage, unpacked before they are used.
+_OF_WEIGHTS: dict[torch.dtype, MathMode] = {
+    torch.float32: "fp32",
+    torch.complex64: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float64: "fp64",
+    torch.complex128: "fp64",
+}
+
+
+def weight_modes(layers: Iterable[torch.nn.Module], *inputs: torch.Tensor) -> Counter[MathMode]:
+    """Count the weights of `layers`, without those inside, by the arithmetic they compute in.
+
+    Weights that are stored in another type, as quantised ones are, compute in that of `inputs`.
+    Vectors, and embeddings whose rows are only looked up, count as one number.
+    """
+    found: Counter[MathMode] = Counter()
+    for layer in layers:
+        looked_up = isinstance(layer, torch.nn.Embedding | torch.nn.EmbeddingBag)
+        for weight in layer.parameters(recurse=False):
+            types = (one.dtype for one in (weight, *inputs) if one.dtype in _OF_WEIGHTS)
+            if (dtype := next(types, None)) is not None:
+                is_product = weight.dim() > 1 and not looked_up
+                found[_OF_WEIGHTS[dtype]] += weight.numel() if is_product else 1
+    return found
+
+
+def math_mode_of(weights: Counter[MathMode], asked: MathMode, *, autocast: bool) -> MathMode:
+    """Return the arithmetic of a step: `asked`, unless weights of another type decide.
+
+    Autocast casts weights of all types but of 64 bits.
+    """
+    own = weights.most_common(1)[0][0] if weights else "fp32"
+    return own if own == "fp64" or (own != "fp32" and not autocast) else asked
 
 
 class Fp32:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
 from bench.config import TimeLimits, max_seconds_on
+from bench.config.resolved import MathMode
 from bench.cost.count_step import LiveStepTracer
 from bench.errors import Unknown, UnsupportedError, UserError
 from bench.machine.environment import read_environment
@@ -63,6 +64,11 @@ _NOT_OF_A_SCRIPT: dict[str, Any] = {
     **dict.fromkeys(
         ("changed_switches", "first_loss", "last_loss"), Unknown("a script keeps it to itself")
     ),
+}
+#: The setting that a script's arithmetic comes closest to.
+_PRECISIONS: Mapping[MathMode, str] = {
+    **{"fp32": "fp32", "tf32": "tf32", "fp64": "fp32"},
+    **{"bf16": "amp-bf16", "fp16": "amp-fp16"},
 }
 Steps = Generator[None, Any, None]
 
@@ -291,7 +297,7 @@ class ScriptMeter:
         known = {
             **{name: getattr(resolved, name) for name in ("backend", "batch_size", "max_seconds")},
             **{"devices": local, "nodes": nodes},
-            "precision": f"amp-{mode}" if mode in ("bf16", "fp16") else mode,
+            "precision": _PRECISIONS[mode],
             "compile": "default" if compiled_graphs() else "none",
         }
         config = self._job.config.model_copy(update=known)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import Any, Literal
@@ -21,20 +21,17 @@ from bench.config.resolved import MathMode
 from bench.cost.count_step import LiveStepTracer
 from bench.cost.estimate import calls_of, counts_of
 from bench.cost.fake_step import sizes_bytes
-from bench.errors import UnsupportedError, UserError, one_line
+from bench.errors import UserError, one_line
 from bench.machine.limits import allocator_in_use
 from bench.machine.probes import value_or_none
 from bench.records import Complexity, MemoryFootprint, ResolvedConfig
 from bench.records.complexity import DEFAULT_CACHE_BYTES, CallWork
 from bench.training.devices import Device
+from bench.training.precision import math_mode_of, weight_modes
 
-_MODES: Mapping[torch.dtype, MathMode] = {
-    torch.float32: "fp32",
-    torch.bfloat16: "bf16",
-    torch.float16: "fp16",
-}
 #: DistributedDataParallel and torch.compile hold the model under these names, and nothing else.
 _WRAPPED = ("module", "_orig_mod")
+_AUTOCAST: dict[torch.dtype | None, MathMode] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 #: Switches of `torch.backends`.
 _CONVOLUTIONS, _PRODUCTS = "cudnn.conv.fp32_precision", "cuda.matmul.fp32_precision"
 
@@ -54,12 +51,14 @@ class Batches:
     size: int | None = None
     autocast: torch.dtype | None = None
     first: torch.nn.Module | None = None
+    weights: Counter[MathMode] = field(default_factory=Counter)
 
     def look(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Look at one call; a hook before the forward pass."""
         if torch.is_autocast_enabled(self.device):
             self.autocast = torch.get_autocast_dtype(self.device)
         tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+        self.weights += weight_modes([module], *tensors)
         known = sorted((one for one in tensors if one.dim()), key=lambda one: one.dim() < 2)
         if not known or self.first not in (None, module) or not torch.is_grad_enabled():
             return
@@ -139,8 +138,8 @@ class Training:
             seen.sample, seen.samples = "step", 1
 
     def resolved(self, seen: Batches, max_seconds: float) -> ResolvedConfig:
-        """Return what the script has set. Raises `UnsupportedError` for 64 bits."""
-        mode, layout = self._math_mode(seen.autocast), torch.channels_last
+        """Return what the script has set."""
+        mode, layout = self._math_mode(seen), torch.channels_last
         pixels, tokens = (seen.size if seen.sample == of else None for of in ("image", "sequence"))
         return ResolvedConfig(
             backend=self.device.backend,
@@ -169,16 +168,13 @@ class Training:
             depthwise_fp32=False,
         )
 
-    def _math_mode(self, autocast: torch.dtype | None) -> MathMode:
-        sizes: Counter[torch.dtype] = Counter()
-        for one in self.parameters:
-            sizes[one.dtype] += one.numel()
-        dtype = autocast or sizes.most_common(1)[0][0]
-        if dtype not in _MODES:
-            raise UnsupportedError(f"it trains in {dtype}, for which there are no roofs")
+    def _math_mode(self, seen: Batches) -> MathMode:
         convolves = any(one.dim() > 3 for one in self.parameters)
         is_tf32 = self._fp32_of(_CONVOLUTIONS if convolves else _PRODUCTS) == "tf32"
-        return "tf32" if _MODES[dtype] == "fp32" and is_tf32 else _MODES[dtype]
+        asked = _AUTOCAST.get(seen.autocast, "tf32" if is_tf32 else "fp32")
+        layers = (module for model in self._models for module in model.modules())
+        weights = seen.weights or weight_modes(layers)
+        return math_mode_of(weights, asked, autocast=seen.autocast is not None)
 
     def _fp32_of(self, switch: str) -> Literal["ieee", "tf32"]:
         on_card = self.device.backend == "cuda" and self.device.native_math("tf32")

@@ -29,7 +29,13 @@ from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.training.devices import Device
 from bench.training.inputs import NextBatch, open_batches
-from bench.training.precision import Fp32, keep_depthwise_in_fp32, open_precision
+from bench.training.precision import (
+    Fp32,
+    keep_depthwise_in_fp32,
+    math_mode_of,
+    open_precision,
+    weight_modes,
+)
 from bench.training.step import (
     GraphedStep,
     NvtxPhases,
@@ -166,7 +172,8 @@ def build_step(
     """Return the training step of `workload`'s model, on the device, in its layout.
 
     With `data_only` there is no model, and the step only fetches. Beside the step comes `resolved`
-    without what this model has no layers or no fused optimizer for.
+    without what this model has no layers or no fused optimizer for, in the arithmetic of its
+    weights.
     """
     if config.data_only:
         return fetch_only, resolved.model_copy(update={"depthwise_fp32": False})
@@ -185,8 +192,11 @@ def build_step(
         raise UnsupportedError(f"fused_optimizer=true: {_COMPLEX}; use fused_optimizer=auto")
     fused = resolved.fused_optimizer and not has_complex
     depthwise_fp32 = resolved.depthwise_fp32 and keep_depthwise_in_fp32(model)
+    autocast = resolved.autocast_dtype != "none"
+    mode = math_mode_of(weight_modes(model.modules()), resolved.math_mode, autocast=autocast)
+    own = {"math_mode": mode, "native_math": device.native_math(mode)}
     resolved = resolved.model_copy(
-        update={"depthwise_fp32": depthwise_fp32, "fused_optimizer": fused}
+        update={"depthwise_fp32": depthwise_fp32, "fused_optimizer": fused, **own}
     )
     optimizer = make_optimizer(
         model, config.optimizer, fused=resolved.fused_optimizer, captured=config.cuda_graphs
@@ -327,7 +337,7 @@ class StepSetup:
             self._switches = read_switches()
             note = self.resolved.precision_note(config.precision)
             if note is not None and not config.data_only:
-                self._journal.note("notice", text=note)
+                self._journal.note("notice", text=note[1])
             window = Window(
                 time.perf_counter,
                 device,

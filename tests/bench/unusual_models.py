@@ -42,6 +42,25 @@ class Step:
         return output.square().mean()
 
 
+class Typed(Step):
+    """Its weights have a type of their own, and so have its batches."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.model, self.dtype = nn.Linear(8, 10).to(dtype), dtype
+
+    def batch(self, samples):
+        return torch.ones(samples, 8, dtype=self.dtype)
+
+
+def double():
+    return Typed(torch.float64)
+
+
+def half():
+    return Typed(torch.bfloat16)
+
+
 def sets_switches():
     step = Step()
     set_switches()

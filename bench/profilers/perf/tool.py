@@ -255,7 +255,7 @@ def _uncounted(asked: Sequence[str], resolved: ResolvedConfig | None) -> dict[st
     events = next((each for each in FLOP_EVENTS if each.weights.keys() & set(asked)), None)
     if events is None:
         return {"flops": "perf knows no floating-point events of this processor"}
-    if resolved is None or resolved.math_mode in ("fp32", "tf32") or not resolved.native_math:
+    if resolved is None or resolved.math_mode not in ("bf16", "fp16") or not resolved.native_math:
         return {}
     if resolved.math_mode == "bf16" and events.counts_bf16:
         return {}

@@ -135,6 +135,7 @@ def test_above_the_compute_roof_is_invalid_past_three_percent_of_a_burst(burst, 
     [
         (make.failed_record(), CEILINGS, "outcome oom: CUDA out of memory at batch 512"),
         (make.run_record(), [], "no ceiling: no ceilings were measured on this device"),
+        (make.run_record(resolved=make.resolved(math_mode="fp64")), CEILINGS, "in fp64"),
         (make.run_record(complexity=None), CEILINGS, "no complexity: not in this sample"),
         (make.run_record(**work(step_flops=0)), CEILINGS, "counts no FLOP or no bytes in resnet18"),
         (make.run_record(measurement=make.measurement(images=7)), CEILINGS,

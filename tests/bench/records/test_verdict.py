@@ -110,6 +110,7 @@ def in_fp32(share, math_mode="bf16"):
         ("launch-blocking", launching("cuda", "1"), launching("cuda", "0")),
         ("launch-blocking", launching("cuda", "1"), launching("cpu", "1")),
         ("emulated", {"resolved": samples.resolved(native_math=False)}, {}),
+        ("own-arithmetic", {"resolved": samples.resolved(math_mode="fp64")}, {}),
         ("amp-in-fp32", asked_for("amp"), asked_for("fp32")),
         ("uncounted-work", {"complexity": None, "missing": {"complexity": "it runs fft"}}, {}),
         ("products-in-fp32", in_fp32(0.01), in_fp32(0.009)),

@@ -14,7 +14,14 @@ from torch.nn import functional
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
 from bench.training.devices import CudaDevice, MpsDevice, open_device
-from bench.training.precision import AmpFp16, Fp32, Tf32, open_precision
+from bench.training.precision import (
+    AmpFp16,
+    Fp32,
+    Tf32,
+    math_mode_of,
+    open_precision,
+    weight_modes,
+)
 from bench.training.step import (
     LEARNING_RATE,
     WEIGHT_DECAY,
@@ -24,6 +31,35 @@ from bench.training.step import (
     TrainingStep,
     make_optimizer,
 )
+
+
+def stored(dtype, trained=torch.float32):
+    """A frozen layer of codes with an adapter, as quantised bases have them."""
+    base, adapter = torch.nn.Linear(64, 64), torch.nn.Linear(64, 2, dtype=trained)
+    codes = torch.zeros(64, 64).to(dtype)
+    base.weight = torch.nn.Parameter(codes, requires_grad=False)
+    return torch.nn.Sequential(base, adapter)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "mode"),
+    [
+        (stored(torch.uint8), [], "fp32"),
+        (stored(torch.int8), [torch.ones(1, dtype=torch.bfloat16)], "bf16"),
+        (stored(torch.float8_e4m3fn, torch.bfloat16), [], "bf16"),
+        (stored(torch.bfloat16), [], "bf16"),  # the base computes most
+        (torch.nn.Sequential(torch.nn.Embedding(99, 9), torch.nn.Linear(2, 2).bfloat16()), [],
+         "bf16"),
+        (torch.nn.Embedding(9, 9).double(), [], "fp64"),
+        (torch.nn.Linear(2, 2, dtype=torch.complex64), [], "fp32"),
+        (torch.nn.Flatten(), [], "fp32"),
+    ],
+)  # fmt: skip
+def test_the_type_that_computes_decides_and_not_that_of_storage(model, inputs, mode):
+    weights = weight_modes(model.modules(), *inputs)
+    assert math_mode_of(weights, "fp32", autocast=False) == mode
+    under_autocast = math_mode_of(weights, "fp16", autocast=True)
+    assert under_autocast == ("fp64" if mode == "fp64" else "fp16")
 
 
 def test_one_step_is_sgd_by_hand():

@@ -77,6 +77,28 @@ def test_complex_weights_are_trained_by_a_plain_optimizer(setup_of, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("model", "precision", "mode"),
+    [
+        ("double", "fp32", "fp64"),
+        ("double", "amp-bf16", "fp64"),  # which autocast leaves as they are
+        ("half", "fp32", "bf16"),
+        ("half", "amp-fp16", "fp16"),
+        ("volume", "amp-bf16", "bf16"),
+    ],
+)
+def test_weights_of_another_type_decide_the_arithmetic(setup_of, model, precision, mode):
+    setup = setup_of(model, precision=precision)
+    with setup.opened() as ready:
+        assert torch.isfinite(ready.step())
+    assert setup.resolved.math_mode == setup.complexity().math_mode == mode
+    own = setup.resolved.precision_note(precision)
+    asked = precision.removeprefix("amp-")
+    assert (own is not None and own[0] == "own-arithmetic") == (mode != asked)
+    assert model != "double" or setup.complexity().step_flops == 2 * 2 * 2 * 8 * 10
+    assert model != "half" or setup.complexity().memory.weights_bytes == 2 * (8 * 10 + 10)
+
+
+@pytest.mark.parametrize(
     ("changes", "error", "remedy"),
     [
         ({"model": "spectrum", "fused_optimizer": "true"}, UnsupportedError, "=auto"),
