@@ -91,7 +91,7 @@ def roofline_point(
     if not (complexity.step_flops and complexity.fused_bytes and complexity.eager_bytes):
         return Unknown(f"the complexity model counts no FLOP or no bytes in {complexity.arch}")
     passes, known = config.world_size * config.grad_accum_steps, measurement.samples_per_iteration
-    if passes * complexity.batch_size != known:
+    if passes * complexity.batch_size != known and not record.script:
         return Unknown(
             f"the complexity is of {passes} x {complexity.batch_size} {complexity.sample}s per "
             f"iteration, the measurement of {known}"

@@ -167,6 +167,8 @@ def known_op(name: str) -> Op:
     """Return what is known of an op, by its name without `_foreach_` and a last `_`."""
     if is_attention(name):
         return Op(Role.CONTRACTION, "attention")
+    if name.startswith("fsdp."):  # into and out of what its processes send each other
+        return Op(Role.POINTWISE, flops=0)
     return OPS.get(name, Op())
 
 

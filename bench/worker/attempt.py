@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from bench.errors import UnsupportedError, UserError
+from bench.errors import UnsupportedError, UserError, one_line
 from bench.machine.environment import read_environment
 from bench.machine.probes import reason_of
 from bench.records import Account, Outcome
@@ -39,6 +39,8 @@ _FULL_DEVICE_PHRASES = (
 )
 _FULL_FREE_SHARE = 0.05
 _NOT_DETERMINISTIC = "does not have a deterministic implementation"
+#: oneDNN's words where it has no kernel of an op in this type for this processor.
+_NO_KERNEL = "could not create a primitive"
 
 
 class Attempt(ABC):
@@ -134,6 +136,9 @@ def outcome_by(error: BaseException | None) -> tuple[Outcome, str | None]:
         case Exception() if _NOT_DETERMINISTIC in str(error):
             what = str(error).strip().partition("\n")[0].partition(", but")[0]
             return "unsupported", f"deterministic=true: {what}; use deterministic=false"
+        case RuntimeError() if _NO_KERNEL in str(error):
+            why = f"{one_line(error).partition('. ')[0]}: oneDNN has none for this type here"
+            return "unsupported", f"{why}; use precision=fp32, or amp, which takes what is native"
         case Exception():
             return ("oom" if _is_out_of_memory(error) else "crashed"), reason_of(error)
     code = error.code if isinstance(error, SystemExit) else type(error).__name__

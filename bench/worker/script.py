@@ -54,6 +54,9 @@ _STEPS_OF_ONE, _MOST_PROFILED = 4, 3
 #: How often a look at steps is begun that a profile of the script may end, and how long the end of
 #: such a profile is awaited: one around the whole loop grows meanwhile.
 _MOST_TRIES, _PROFILE_S = 3, 5.0
+_STEPS_IN_BACKWARD = Unknown(
+    "an optimizer steps within the backward pass: neither a count nor a profile begins there"
+)
 _PROFILES_ITSELF = Unknown("the script profiles itself, and torch has one profile at a time")
 _NOT_OF_A_SCRIPT: dict[str, Any] = {
     "startup_s": {},
@@ -242,6 +245,9 @@ class ScriptMeter:
                     return
                 yield
             self._found.pop(name, None)
+            if torch._C._current_graph_task_id() != -1:
+                self._found[name] = _STEPS_IN_BACKWARD
+                return
             try:
                 with self._giving_way():
                     yield from look()
@@ -303,7 +309,8 @@ class ScriptMeter:
         config = self._job.config.model_copy(update=known)
         self._job = self._job.model_copy(update={"config": config})
         self._folder.write(self._folder.config, self._job)
-        self._samples = resolved.batch_size * local * nodes
+        alike = 1 if resolved.sample == "step" else local * nodes // training.ranks_of_a_batch
+        self._samples = resolved.batch_size * max(alike, 1)
         self._found |= {"resolved": resolved, "script": training.names}
         self._journal.note("notice", text=f"{training.names['model']}; a step: {seen}")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import math
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -122,6 +124,25 @@ class Training:
         )
         return {"model": f"{models} {digest.hexdigest()[:12]}", "optimizer": optimizers}
 
+    @property
+    def ranks_of_a_batch(self) -> int:
+        """How many processes share the work of one batch: those that parameters are cut over.
+
+        Of what fully_shard cuts each has a batch of its own: that is the first dimension so cut.
+        """
+        sharding: Any = sys.modules.get("torch.distributed.fsdp")
+        wrapped = (sharding.FSDPModule,) if sharding else ()
+        modules = (module for root in self._roots for module in root.modules())
+        gathered = {id(one) for each in modules if isinstance(each, wrapped)
+                    for one in each.parameters()}  # fmt: skip
+        ranks = [1]
+        for one in self.parameters:
+            mesh: Any = getattr(one, "device_mesh", None)
+            hows = () if mesh is None else enumerate(getattr(one, "placements", ()))
+            cut = [mesh.size(dim) for dim, how in hows if not how.is_replicate()]
+            ranks.append(math.prod(cut[1:] if id(one) in gathered else cut))
+        return max(ranks)
+
     @contextmanager
     def watched(self, samples: int) -> Iterator[Batches]:
         """Look at what the modules are given within the block; `samples`, if not 0, goes first."""
@@ -186,7 +207,8 @@ class Training:
     ) -> tuple[Complexity, tuple[CallWork, ...]]:
         """Return what the counted step did, and its calls. Raises `UserError` if any is unknown."""
         if step.uncounted:
-            raise UserError(one_line(f"the step runs {step.uncounted}"))
+            ops = "; ".join(f"{op}: {why}" for op, why in step.uncounted.items())
+            raise UserError(one_line(f"the step runs {ops}"))
         recorded = step.recorded(step.lasting())
         if not recorded.passes:
             raise UserError("no op of its step was seen: torch.compile has all of it")

@@ -384,6 +384,18 @@ def test_what_processes_send_each_other_is_not_counted_and_other_libraries_ops_a
     assert [*cost.uncounted] == ["count_step_test.twice"]
 
 
+def test_copies_into_what_processes_send_are_bytes_without_flop():
+    import torch.distributed.fsdp  # registers them
+
+    parts, whole = [torch.empty(2, 3), torch.empty(2, 5)], torch.ones(2, 8)
+    with count_step() as cost:
+        torch.ops.fsdp.split_with_sizes_copy(whole, [3, 5], 1, out=parts)
+        torch.ops.fsdp.chunk_cat([torch.ones(4)], 0, 2, out=torch.empty(2, 2))
+    assert (cost.uncounted, cost.step_flops, cost.elementwise_flops) == ({}, 0, 0)
+    assert cost.eager_bytes >= 2 * 4 * (2 * 8)
+    assert torch.equal(torch.cat(parts, 1), whole)
+
+
 def test_a_subclass_of_tensor_and_a_block_within_another_count_for_each():
     from torch.testing._internal.two_tensor import TwoTensor
 

@@ -71,6 +71,11 @@ def test_a_step_that_cannot_be_deterministic_or_ends_the_process_has_its_reason(
     assert outcome == "unsupported"
     assert "does not have a deterministic implementation" in reason
     assert "use deterministic=false" in reason
+    words = "could not create a primitive descriptor for the LSTM forward propagation primitive"
+    outcome, reason = outcome_of(raising(RuntimeError(f"{words}. Run it with ONEDNN_VERBOSE")))
+    assert outcome == "unsupported"
+    assert reason.startswith(f"{words}: ")
+    assert "use precision=fp32" in reason
     outcome, reason = outcome_of(lambda: sys.exit(3))
     assert outcome == "crashed"
     assert "sys.exit(3)" in reason

@@ -212,6 +212,24 @@ def test_a_mode_that_the_script_enters_in_the_counted_step_stays_its_own(short_w
     assert torch._C._len_torch_dispatch_stack() == 0
 
 
+@pytest.mark.slow
+def test_optimizers_that_step_in_the_backward_pass_leave_the_rate_and_a_reason(
+    short_window, tmp_path
+):
+    model, is_over = nn.Linear(4, 4).double(), ended(tmp_path)
+    for one in model.parameters():
+        optimizer = torch.optim.SGD([one], 0.1)
+        one.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: optimizer.step())
+    with mlproject.watch(600, records=tmp_path) as seen:
+        while not is_over():
+            model(torch.ones(3, 4, dtype=torch.float64)).sum().backward()
+    record = seen.record
+    assert (record.outcome, record.measurement.samples_per_iteration) == ("ok", 3)
+    assert "within the backward pass" in record.missing["complexity"]
+    assert "within the backward pass" in record.missing["ops"]
+    assert record.resolved.math_mode == "fp64"
+
+
 def test_a_block_without_a_step_is_refused(tmp_path):
     with mlproject.watch(records=tmp_path) as seen:
         pass
@@ -254,3 +272,48 @@ def test_equal_models_have_equal_digests_whatever_wraps_them():
         name(lambda model: model, 5),
     )
     assert plain == shared != wide
+
+
+@pytest.fixture
+def four_ranks():
+    """Rank 0 of four that send each other nothing."""
+    distributed = torch.distributed
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    distributed.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("sizes", "split", "gathered", "sharing"),
+    [
+        ((4,), True, False, 4),  # tensor parallel
+        ((4,), False, True, 1),  # fully_shard
+        ((2, 2), False, True, 1),  # the same, of which each half has a copy
+        ((2, 2), True, True, 2),  # both
+        ((2, 2), True, False, 2),  # tensor parallel, of which each half has a copy
+        ((4,), False, False, 1),  # DistributedDataParallel
+    ],
+)
+def test_ranks_that_share_a_batch_are_those_that_split_a_layer(
+    four_ranks, sizes, split, gathered, sharing
+):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("outer", "inner")[: len(sizes)])
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    if split:
+        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        parallelize_module(model, mesh["inner"] if len(sizes) > 1 else mesh, plan)
+    if gathered:
+        fully_shard(model, mesh=mesh["outer"] if split else mesh)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    assert Training([optimizer]).ranks_of_a_batch == sharing
