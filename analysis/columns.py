@@ -103,6 +103,12 @@ def _text(names: str, heading: str = "", show: Show = first_value, **more: Any) 
     return name, Column(heading or words, several, show, **more)
 
 
+def _few_shapes(shapes: str) -> str:
+    """The first shapes of an op on a list: it may have one for each parameter of a model."""
+    first, *others = shapes.split(", ")
+    return shapes if len(others) < 6 else f"{first} and {len(others)} more"
+
+
 def _whole(names: str, heading: str = "", show: Show = first_value) -> Declared:
     return _text(names, heading, show, numeric=True)
 
@@ -312,7 +318,7 @@ _DECLARED = (
     # ops and kernels
     _text("op_label: label op", "op"),
     *_each(_text, "phase kernel"),
-    _text("shapes", wraps_em=14),
+    _text("shapes", show=_few_shapes, wraps_em=14),
     *_each(_number, "exclusive_ms gflop elementwise_gflop executed_gflops eager_gb_per_s"),
     _number("time_share", "of the time", percent),
     _text("remark", wraps_em=14),

@@ -34,8 +34,8 @@ from analysis.runs.bounds import INPUT_SHARE, ROOF_SHARE
 from analysis.traces.placed import PlacedTrace, place_traces
 from analysis.traces.timeline import (
     StepSpans,
-    device_windows,
     loader_share,
+    step_time_s,
     timeline,
     words_of_devices,
 )
@@ -59,7 +59,19 @@ from bench.records.profile import COMMUNICATION
 OpRows = Sequence[tuple[CalledOp, TracedOp]]
 
 _MODES: dict[str, MathMode] = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
-_NO_MODE = "no convolution or product with the types of its inputs: record_shapes=True"
+#: What each tool must be told, to record more.
+_TOOLS = {
+    "torch": {
+        "types": "no convolution or product with the types of its inputs: record_shapes=True",
+        "stack": "with_stack=True in the profiler",
+        "host": "torch.profiler.profile(activities=[CPU, CUDA])",
+    },
+    "nsys": {
+        "types": "Nsight Systems records no types of inputs, PyTorch's profiler does",
+        "stack": "nsys profile --python-sampling=true",
+        "host": "nsys profile --trace=cuda,nvtx",
+    },
+}
 #: Libraries name kernels that round fp32 to TF32.
 _TF32 = re.compile(r"tf32", re.IGNORECASE)
 #: Ops with less of the ops' time are not worth a name.
@@ -111,9 +123,10 @@ def explained_trace(
     with Path(trace.path).open("rb") as file:
         while chunk := file.read(1 << 22):
             digest.update(chunk)
-    device, cores = map(trace.of_the_device, ("name", "multiprocessors"))
-    if hidden and not (trace.device or trace.counters):
-        device = cores = None
+    ran = trace.device or trace.counters or not hidden
+    device, cores = (
+        trace.of_the_device(one) if ran else None for one in ("name", "multiprocessors")
+    )
     mode = _math_mode(rows)
     if profile is not None and profile.environment is not None:
         device, cores = profile.environment.device.name, profile.environment.device.cores
@@ -136,7 +149,7 @@ def explained_trace(
             **dict.fromkeys(("arch", "batch_size", "precision"), no_model),
             **dict.fromkeys(work, not_a_step or ""),
             "throughput_samples_per_s": not_a_step or "the steps take no time",
-            "math_mode": hidden or _NO_MODE,
+            "math_mode": hidden or _TOOLS[trace.tool]["types"],
             "counters": no_counters,
         },
         record_id=f"trace-{digest.hexdigest()[:16]}",  # until it is explained
@@ -166,30 +179,17 @@ def explained_trace(
         placed = replace(placed, ceiling=choose_ceiling(profile, ceilings, peaks))
     kernels, of_kernels = _bound_of_kernels(placed)
     compiled = any(name.startswith("triton_") for op in record.ops for name in op.kernels)
-    found = explain(record.steps, kernels, in_loader=loader_share(steps), compiled=compiled)
+    loader, tool = loader_share(steps), trace.tool
+    found = explain(record.steps, kernels, in_loader=loader, compiled=compiled, tool=tool)
     others = (words_of_devices(trace, steps), trace.left_out, of_kernels, _of_model(placed))
     findings = (*found.findings, *filter(None, others))
-    bound = NOT_KNOWN if hidden else found.bound
-    record = record.replaced(bound=bound, findings=findings, advice=found.advice)
+    record = record.replaced(
+        bound=found.bound if not hidden else NOT_KNOWN, findings=findings, advice=found.advice
+    )
     # Another cut, model or roof makes another record of the same trace.
     read = record.model_dump_json(exclude={"record_id", "created"}).encode()
     identity = f"{record.record_id}-{hashlib.sha256(read).hexdigest()[:8]}"
     return PlacedTrace(number, record.replaced(record_id=identity), placed.ceiling)
-
-
-def step_time_s(trace: Trace, steps: Sequence[StepSpans]) -> float:
-    """Return how long a step took: from one step's end on the device to the next, on average.
-
-    Its begin stands for the end before it where that is not known, and in all steps where the
-    device had nothing left to do in some.
-    """
-    if not trace.device or all(step.lost for step in steps):
-        return statistics.fmean(step.wall_s for step in steps)
-    windows = device_windows(trace, steps)
-    known = [number for number, step in enumerate(steps) if not step.lost]
-    own_us = [windows[number][1] - windows[number][0] for number in known]
-    later_us = [windows[number][1] - windows[number - 1][1] for number in known if number]
-    return statistics.fmean(later_us if later_us and all(own_us) else own_us) / 1e6
 
 
 def _why_not_a_step(rows: OpRows, model: TracedModel) -> str | None:
@@ -314,7 +314,7 @@ _CAUSES = {
     "host": (
         "a host that launches nothing",
         "Take out of the step what the host computes between launches{names}; "
-        "with_stack=True in the profiler names the Python code.",
+        "{stack} names the Python code.",
     ),
     "launches": (
         "launching one by one",
@@ -337,7 +337,7 @@ _CAUSES = {
     ),
     "not seen": (
         "idle time whose cause is not in the trace",
-        "Record the host too, torch.profiler.profile(activities=[CPU, CUDA]), and read each rank's "
+        "Record the host too, {host}, and read each rank's "
         "own file: in one file of several ranks it is not known which call launched what.",
     ),
 }
@@ -368,6 +368,7 @@ def explain(
     *,
     in_loader: float = 0.0,
     compiled: bool = False,
+    tool: str = "torch",
 ) -> Explanation:
     """Return what bounds the steps of one trace.
 
@@ -375,8 +376,7 @@ def explain(
     kernels. `in_loader` is the share of a step in which the host was in the data loader; it decides
     where the trace has no device. Of a step that is `compiled` already, compiling is no remedy.
     """
-    timed = [(step, times_s) for step in steps if (times_s := device_times_s(step))]
-    known = [(step, times_s) for step, times_s in timed if any(times_s.values())]
+    known = [(step, times_s) for step in steps if any((times_s := device_times_s(step)).values())]
     if not known:  # of what a processor's steps lose, only the time in marked loaders is known
         why = steps[0].missing.get("idle_s", "no step has any") if steps else "there is no step"
         said, advice = [f"No idle time is known: {why}"], []
@@ -401,7 +401,7 @@ def explain(
     return Explanation(
         (computation or bound) if bound == COMPUTATION else bound,
         tuple(_findings(steps, known, {cause: shares[cause] for cause in costly}, calls)),
-        tuple(_remedy(one, calls[one], compiled) for one in costly if one != COMPUTATION),
+        tuple(_remedy(one, calls[one], compiled, tool) for one in costly if one != COMPUTATION),
     )
 
 
@@ -439,7 +439,7 @@ def _calls(known: Sequence[_KnownStep], cause: str) -> list[_Call]:
     return [(time_s / len(known), *names) for names, time_s in longest if time_s >= least_s]
 
 
-def _remedy(cause: str, calls: Sequence[_Call], compiled: bool) -> str:
+def _remedy(cause: str, calls: Sequence[_Call], compiled: bool, tool: str) -> str:
     if cause == "input" and calls and "SingleProcess" in (calls[0][1] or ""):
         return _OF_OWN_LOADER
     if cause == "copies" and not calls:  # the device is at work
@@ -448,6 +448,7 @@ def _remedy(cause: str, calls: Sequence[_Call], compiled: bool) -> str:
     return _CAUSES[cause][1].format(
         names=f" ({', '.join(ops)})" if ops else "",
         compiling="" if compiled else ", torch.compile",
+        **_TOOLS[tool],
     )
 
 

@@ -220,6 +220,21 @@ def device_windows(trace: Trace, steps: Sequence[StepSpans]) -> list[tuple[float
     return windows
 
 
+def step_time_s(trace: Trace, steps: Sequence[StepSpans]) -> float:
+    """Return how long a step took: from one step's end on the device to the next, on average.
+
+    Its begin stands for the end before it where that is not known, and in all steps where the
+    device had nothing left to do in some.
+    """
+    if not trace.device or all(step.lost for step in steps):
+        return statistics.fmean(step.wall_s for step in steps)
+    windows = device_windows(trace, steps)
+    known = [number for number, step in enumerate(steps) if not step.lost]
+    own_us = [windows[number][1] - windows[number][0] for number in known]
+    later_us = [windows[number][1] - windows[number - 1][1] for number in known if number]
+    return statistics.fmean(later_us if later_us and all(own_us) else own_us) / 1e6
+
+
 def loader_share(steps: Sequence[StepSpans]) -> float:
     """Return the share of a step, their median, that the host spends in a data loader's marks."""
     marks = [span_times([one for one in step.host if is_loader(one)]) for step in steps]

@@ -216,7 +216,7 @@ def kineto_trace(path: str, contents: bytearray) -> Trace:
     ranks = (_whole(job.get(name)) for name in ("rank", "world_size"))
     rank, size = (None if rank is None or rank < 0 else rank for rank in ranks)
     spans = _Spans()
-    return Trace(path, *spans.of(file.events), devices, rank, size, spans.left_out)
+    return Trace(path, *spans.of(file.events), devices, rank, size, left_out=spans.left_out)
 
 
 class _Spans:

@@ -101,7 +101,7 @@ class _Database:
             for gpu, *facts in self._rows("TARGET_INFO_GPU", *columns)
             if isinstance(gpu, int)
         }
-        return Trace(self._path, host, device, devices=devices)
+        return Trace(self._path, host, device, devices=devices, tool="nsys")
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a table, none if it is not there; a column that it lacks is None."""

@@ -139,6 +139,7 @@ class Trace:
     devices: Mapping[int, TracedDevice] = field(default_factory=dict)
     rank: int | None = None  # which rank of a job recorded it
     world_size: int | None = None
+    tool: Literal["torch", "nsys"] = "torch"
     left_out: str | None = None  # of the file, in words: what is not read, or not as it stands
 
     def cut_overruns(self) -> None:
