@@ -42,7 +42,7 @@ from bench.training.devices import Device, open_device
 from bench.training.team import Team
 from bench.training.window import Window, compiled_graphs
 from bench.worker.attempt import outcome_by
-from bench.worker.script_model import Training
+from bench.worker.script_model import Batches, Training
 
 #: Of the seconds that are left for the window: before the warm-up, which has a third of that, and
 #: before the window. The rest is for what follows it.
@@ -103,6 +103,7 @@ class ScriptMeter:
         self._window: Window | None = None
         self._whole = False
         self._samples = 1
+        self._batches: Batches | None = None
         self._account: Account | None = None
         self._found: dict[str, Any] = {"script": {}}  # by the fields of `Account`
         self._code = _script_code()  # as early as it is imported
@@ -172,6 +173,8 @@ class ScriptMeter:
         self.has_ended, self.is_timing = True, False
         if self._steps is not None:
             self._steps.close()
+        if self._batches is not None and self._batches.hook is not None:
+            self._batches.hook.remove()
         outcome, reason = outcome_by(None if self._whole else error)
         if not self._whole and self._cut(why) == 0 and outcome == "ok":
             outcome = "refused"
@@ -194,8 +197,20 @@ class ScriptMeter:
         window.ended_early = f"{why} after {len(times_s)} iterations"
         return len(times_s)
 
+    def _count_steps(self) -> None:
+        """Of steps that differ in size neither samples nor the FLOP of one say anything of all."""
+        none = dict.fromkeys(("image_size", "seq_len", "tokens_per_sample"))
+        as_steps = {"sample": "step", "batch_size": 1, **none}
+        self._found["resolved"] = self._found["resolved"].model_copy(update=as_steps)
+        self._found["complexity"] = Unknown("its steps differ in size: one does not stand for all")
+        config = self._job.config.model_copy(update={"batch_size": 1})
+        self._job, self._samples = self._job.model_copy(update={"config": config}), 1
+        self._folder.write(self._folder.config, self._job)
+
     def _write(self, outcome: Outcome, reason: str | None) -> Account:
         """Write `worker.json`: what is known up to now."""
+        if self._batches is not None and self._batches.varies:
+            self._count_steps()
         if self._window is not None:
             known = {"samples_per_iteration": self._samples, **_NOT_OF_A_SCRIPT}
             self._found["measurement"] = probe(self._window.measurement, **known)
@@ -312,6 +327,7 @@ class ScriptMeter:
         alike = 1 if resolved.sample == "step" else local * nodes // training.ranks_of_a_batch
         self._samples = resolved.batch_size * max(alike, 1)
         self._found |= {"resolved": resolved, "script": training.names}
+        self._batches = seen
         self._journal.note("notice", text=f"{training.names['model']}; a step: {seen}")
 
     def _counting(self, training: Training) -> Steps:

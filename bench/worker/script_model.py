@@ -54,6 +54,11 @@ class Batches:
     autocast: torch.dtype | None = None
     first: torch.nn.Module | None = None
     weights: Counter[MathMode] = field(default_factory=Counter)
+    seen: torch.Tensor | None = None
+    unsure: bool = False
+    hook: Any = None
+    varies: bool = False
+    shape: Any = None
 
     def look(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Look at one call; a hook before the forward pass."""
@@ -61,9 +66,20 @@ class Batches:
             self.autocast = torch.get_autocast_dtype(self.device)
         tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         self.weights += weight_modes([module], *tensors)
+        self.unsure |= getattr(module, "batch_first", True) is False
         known = sorted((one for one in tensors if one.dim()), key=lambda one: one.dim() < 2)
+        if any(isinstance(one, list) for one in args[:1]) and {one.dim() for one in args[0]} == {3}:
+            known = [torch.empty(len(args[0]), 0, device="meta")]  # images of several sizes
         if not known or self.first not in (None, module) or not torch.is_grad_enabled():
             return
+        # Within vmap, or nodes of a graph beside its edges.
+        self.unsure |= any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
+        self.unsure |= known[0].is_floating_point() and any(
+            one.dtype == torch.int64 and one.dim() == 2 and one.shape[0] == 2 for one in tensors
+        )
+        if self.seen is known[0]:
+            return  # the batch again, as a closure that is evaluated several times has it
+        self.seen = known[0]
         self.first, shape = module, known[0].shape
         self.passes += 1
         self.samples += shape[0]
@@ -71,6 +87,18 @@ class Batches:
             self.sample, self.size = "sequence", shape[1]
         elif len(shape) == 4 and 3 in (shape[1], shape[3]):
             self.sample, self.size = "image", shape[2]
+
+    def compare(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        """Look whether a later batch has another size than the first; a hook, so it reads shapes.
+
+        Of a list its length is the batch.
+        """
+        given = args[0] if args else next(iter(kwargs.values()), None)
+        if torch.is_grad_enabled() and (shape := getattr(given, "shape", None)) is not None:
+            if self.shape is None:
+                self.shape = shape
+            elif shape != self.shape:
+                self.varies = True
 
     def __str__(self) -> str:
         if self.sample == "step":
@@ -154,9 +182,12 @@ class Training:
         finally:
             for hook in hooks:
                 hook.remove()
-        seen.samples = samples or seen.samples
+        seen.seen = None
+        if seen.first is not None and not samples:
+            seen.hook = seen.first.register_forward_pre_hook(seen.compare, with_kwargs=True)
+        seen.samples = samples or (0 if seen.unsure else seen.samples)
         if not seen.samples:
-            seen.sample, seen.samples = "step", 1
+            seen.sample, seen.samples, seen.size = "step", 1, None
 
     def resolved(self, seen: Batches, max_seconds: float) -> ResolvedConfig:
         """Return what the script has set."""

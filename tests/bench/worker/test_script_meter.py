@@ -230,6 +230,39 @@ def test_optimizers_that_step_in_the_backward_pass_leave_the_rate_and_a_reason(
     assert record.resolved.math_mode == "fp64"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(4, 2), (4, 4)])
+def test_steps_of_different_sizes_are_counted_as_steps(sizes, short_window, tmp_path):
+    model, is_over = nn.Linear(4, 4), ended(tmp_path)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with mlproject.watch(600, records=tmp_path) as seen:
+        while not is_over():
+            for size in sizes:
+                model(torch.ones(size, 4)).sum().backward()
+                optimizer.step()
+    record, varies = seen.record, len(set(sizes)) > 1
+    assert record.resolved.sample == ("step" if varies else "sample")
+    assert record.measurement.samples_per_iteration == (1 if varies else 4)
+    assert (record.complexity is None) is varies
+
+
+@pytest.mark.slow
+def test_a_closure_looks_at_one_batch_however_often(short_window, tmp_path):
+    model, batch, is_over = nn.Linear(4, 1), torch.ones(6, 4), ended(tmp_path)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=1e-9, max_iter=3, tolerance_change=0)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(batch) - 1).square().mean()
+        loss.backward()
+        return loss
+
+    with mlproject.watch(600, records=tmp_path) as seen:
+        while not is_over():
+            optimizer.step(closure)
+    assert seen.record.measurement.samples_per_iteration == 6
+
+
 def test_a_block_without_a_step_is_refused(tmp_path):
     with mlproject.watch(records=tmp_path) as seen:
         pass
@@ -246,6 +279,7 @@ def test_a_block_without_a_step_is_refused(tmp_path):
         (((), {"labels": torch.ones(5), "ids": torch.ones(5, 7, dtype=torch.long)}),
          ("sequence", 5, 7)),
         (((torch.ones(5, 7),), {}), ("sample", 5, None)),
+        ((([torch.ones(3, 6, 8), torch.ones(3, 8, 6)],), {}), ("sample", 2, None)),
         ((("text",), {}), ("sample", 0, None)),
     ],
 )  # fmt: skip
@@ -257,6 +291,37 @@ def test_the_first_input_says_what_a_sample_is(inputs, found):
     with torch.no_grad():
         seen.look(model, *inputs)
     assert seen.samples == found[1] or found[1] == 0
+
+
+def graph(model):
+    model(torch.ones(9, 4), torch.zeros(2, 7, dtype=torch.long))
+
+
+def mapped(model):
+    torch.func.vmap(lambda row: model(row, None))(torch.ones(9, 4))
+
+
+class Takes(nn.Linear):
+    def forward(self, nodes, edges):
+        return super().forward(nodes)
+
+
+@pytest.mark.parametrize(
+    ("model", "step"),
+    [
+        (Takes(4, 4), graph),
+        (Takes(4, 4), mapped),
+        (nn.LSTM(4, 4), lambda model: model(torch.ones(9, 2, 4))),
+    ],
+)
+def test_where_no_dimension_is_surely_the_batch_steps_are_counted(model, step):
+    training = Training([torch.optim.SGD(model.parameters(), 0.1)])
+    with training.watched(0) as seen:
+        step(model)
+    assert (seen.sample, seen.samples, seen.size) == ("step", 1, None)
+    with training.watched(7) as seen:
+        step(model)
+    assert seen.samples == 7
 
 
 def test_equal_models_have_equal_digests_whatever_wraps_them():
