@@ -14,6 +14,7 @@ from sqlalchemy import create_engine
 from stored_runs import filed
 
 from mlproject import main
+from tracking import schema
 from tracking.connection import Server, TrackingError, tracking_checks
 from tracking.reading.tracked_runs import search_runs
 
@@ -106,6 +107,26 @@ def test_a_damaged_store_is_one_line_that_says_what_to_do(tmp_path, monkeypatch,
         assert said.count("move mlflow.db away") == 1
     [check] = tracking_checks()
     assert check.status == "warning"
+
+
+def test_metrics_of_others_between_two_steps_stop_no_sync(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    good = [filed(tmp_path / "records")[1].record_id for _ in range(2)]
+    assert main(["sync"]) == 0
+    client = Server().client
+    for run in search_runs():
+        # SQLite keeps what the column's type does not allow
+        client.log_metric(run.run_id, "val_loss", 1.0, step=0.5)
+        client.log_metric(run.run_id, "attained_gflops", 1.0, step=2.5)
+        client.set_tag(run.run_id, schema.VERDICT, "changed by hand")
+    assert main(["sync"]) == 0
+    assert "2 put right" in capfd.readouterr().out
+    assert main(["sync", "--verify"]) == 0
+    runs = {run.data.tags[schema.RECORD_ID]: run.data for run in client.search_runs(["0"])}
+    assert sorted(runs) == sorted(good)
+    for data in runs.values():
+        assert data.metrics["val_loss"] == 1.0
+        assert data.metrics["attained_gflops"] > 1.0
 
 
 def test_what_is_not_the_stores_fault_is_not_put_on_it(embedded):

@@ -217,7 +217,8 @@ def _fill(
     # MLflow's comparison of runs opens on the first
     metrics.sort(key=lambda each: ("/" in each.key, not each.key.startswith("throughput_")))
     last = {each.key: each for each in metrics}
-    for there in run.data.to_proto().metrics:
+    # its protocol's form takes no step of somebody else's between two
+    for there in run.data._metric_objs:
         ours = last.get(there.key)
         if ours and (there.step, there.timestamp) > (ours.step, ours.timestamp):
             when_ms = max(now_ms, there.timestamp + 1)
