@@ -9,10 +9,12 @@ from datetime import datetime, timedelta, timezone
 
 import numpy as np
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from mlflow.tracking import MlflowClient
 
 from tracking import schema
-from tracking.connection import Server
+from tracking.connection import Server, TrackingError
 from tracking.reading import tracked_runs
 from tracking.reading.tracked_runs import RunColumns, TrackedRun, search_columns, search_runs
 
@@ -20,6 +22,10 @@ MEASURED = f"tags.`{schema.KIND}` = 'measurement'"
 KNOWN = 10
 START_MS = 1_700_000_000_000
 NOW = datetime.now(timezone.utc)
+
+
+def away(*_, **__):
+    raise MlflowException("API request to http://x failed with exception away")
 
 
 class Runs:
@@ -100,6 +106,25 @@ def test_only_what_is_new_is_read_and_late_uploads_of_old_runs_come_in_their_pla
     assert set(read_ids) == {new, late, behind}
     assert (found[0].run_id, found[-1].run_id) == (behind, late)
     assert found == runs.all()
+
+
+@pytest.mark.slow
+def test_a_server_that_knows_no_is_null_is_read_whole_each_time(runs, monkeypatch, capsys):
+    search = MlflowClient.search_runs
+
+    def before_3_10(self, experiment_ids, filter_string="", *args, **how):
+        if "IS NULL" in filter_string:
+            raise MlflowException("Invalid clause(s): 'IS', 'NULL'", INVALID_PARAMETER_VALUE)
+        return search(self, experiment_ids, filter_string, *args, **how)
+
+    monkeypatch.setattr(MlflowClient, "search_runs", before_3_10)
+    for never_whole in (False, True, False):
+        runs.add(whole=never_whole)
+        assert runs.kept() == runs.all()
+    assert capsys.readouterr().err.count("before MLflow 3.10") == 1
+    monkeypatch.setattr(MlflowClient, "search_runs", away)
+    with pytest.raises(TrackingError, match="away"):
+        runs.kept()
 
 
 @pytest.mark.slow

@@ -11,11 +11,12 @@ import contextlib
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -246,13 +247,19 @@ def search_columns(
         days = (since + _DAY * number for number in range((now - since).days + 2))
         new = [f"tags.`{schema.UPLOADED_AT}` LIKE '{day:%Y-%m-%d}%'" for day in days]
         if len(new) <= _MOST_DAYS:
-            found = {
-                run.run_id: run
-                for one in (*new, f"tags.`{schema.UPLOADED_AT}` IS NULL")
-                for run in search(schema.matching(filter_string, one))
-            }
-            runs = RunColumns.of(found.values())
-            runs = RunColumns.joined([held.only(~held.of_ids(found)), runs])
+            try:
+                found = {
+                    run.run_id: run
+                    for one in (f"tags.`{schema.UPLOADED_AT}` IS NULL", *new)
+                    for run in search(schema.matching(filter_string, one))
+                }
+            except TrackingError as error:
+                if error.away:
+                    raise
+                _say_read_whole(public_uri(server.uri))
+            else:
+                runs = RunColumns.of(found.values())
+                runs = RunColumns.joined([held.only(~held.of_ids(found)), runs])
     if runs is None:
         runs = RunColumns.of(search(filter_string))
     if len(runs) < KEPT_FROM:
@@ -263,6 +270,12 @@ def search_columns(
         deleted = server.search(filter_string, [*chosen], deleted=True)
         runs = runs.only(~runs.of_ids({run.info.run_id for run in deleted}))
     return runs.newest_first(then_by_id=True)
+
+
+@cache
+def _say_read_whole(store: str) -> None:
+    why = "a server before MLflow 3.10, which cannot say what is new: everything is read each time"
+    print(f"mlproject: {store}: {why}", file=sys.stderr)
 
 
 def _read_kept(path: Path, chosen: Mapping[str, int | None]) -> tuple[RunColumns, datetime] | None:
