@@ -8,7 +8,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 Backend = Literal["cpu", "cuda", "mps"]
 MathMode = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
@@ -55,7 +55,7 @@ class ResolvedConfig(BaseModel):
     autocast_dtype: Literal["none", "bf16", "fp16"]
     loss_scaling: bool
     native_math: bool  # False where the device emulates math_mode
-    batch_size: int
+    batch_size: Annotated[int, Field(ge=1, lt=2**31)]
     image_size: int | None
     seq_len: Annotated[int | None, Legacy(None)]
     sample: Annotated[Sample, Legacy("image")]  # what a batch has `batch_size` of

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Self
 
 from bench.config import ResolvedConfig, RunConfig, legacy_defaults, recorded_config
@@ -18,13 +18,25 @@ from bench.errors import Unknown
 Outcome = Literal["ok", "oom", "unsupported", "refused", "crashed", "interrupted"]
 Phase = Literal["forward", "backward", "optimizer"]
 Level = Literal["clean", "suspect", "invalid"]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+#: Three hundred years, and less than any clock tells.
+_LONGEST_S, _SHORTEST_S = 10**10, 1e-12
+Seconds = Annotated[float, Field(ge=0, le=_LONGEST_S)]
+#: Of what took time: rates are of it.
+PositiveSeconds = Annotated[float, Field(ge=_SHORTEST_S, le=_LONGEST_S)]
 Share = Annotated[float, Field(ge=0, le=1)]
 #: A float holds it, with room for products of several.
-_MOST = 10**24
+_MOST, _LEAST = 10**24, 1e-24
+Number = Annotated[float, Field(ge=-_MOST, le=_MOST)]
+Amount = Annotated[float, Field(ge=0, le=_MOST)]
 Count = Annotated[int, Field(ge=0, le=_MOST)]
 PositiveCount = Annotated[int, Field(ge=1, le=_MOST)]
-PositiveRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveRate = Annotated[float, Field(ge=_LEAST, le=_MOST)]
+#: What the tables and servers that get records can hold: a clock that was never set is in 1970.
+Instant = Annotated[
+    AwareDatetime,
+    Field(ge=datetime(1970, 1, 1, tzinfo=timezone.utc)),
+    Field(lt=datetime(2200, 1, 1, tzinfo=timezone.utc)),
+]
 
 _LEVELS: tuple[Level, ...] = ("clean", "suspect", "invalid")
 
@@ -150,7 +162,7 @@ class KeptRecord(Facts):
 
     schema_version: Literal[2] = 2
     record_id: str
-    created: datetime  # UTC
+    created: Instant  # UTC
     outcome: Outcome
     reason: str | None  # why the outcome is not ok
     verdict: Verdict | None

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from bench.config.resolved import Backend
-from bench.records.base import NEWER, Count, Facts, PositiveRate, Record, Seconds
+from bench.records.base import NEWER, Count, Facts, Number, PositiveRate, Record, Seconds
 
 #: Variables with which a processor computes as one without its widest instructions: oneDNN's, by
 #: both of its names, and that of torch's own kernels.
@@ -176,8 +176,8 @@ class Series(Record):
 
     name: str
     source: str
-    times_s: tuple[float, ...]
-    values: tuple[float, ...]
+    times_s: tuple[Number, ...]
+    values: tuple[Number, ...]
 
     @model_validator(mode="after")
     def _paired(self) -> Self:
@@ -191,7 +191,7 @@ class Telemetry(Facts):
 
     interval_s: PositiveRate
     series: tuple[Series, ...]
-    energy_j: float | None  # by the device's own counter over the window
+    energy_j: Number | None  # by the device's own counter over the window
     throttle_share: dict[str, float] | None  # throttle reason -> share of samples; {} means never
     slowed_share: dict[str, float] | None  # power or heat -> share of time below application clocks
     foreign_processes: tuple[str, ...] | None  # others on the device, "pid name", before or after

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from datetime import datetime
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -17,10 +17,14 @@ from bench.records.base import (
     NEWER,
     Count,
     Facts,
+    Found,
+    Instant,
     KeptRecord,
+    Number,
     Outcome,
     PositiveCount,
     PositiveRate,
+    PositiveSeconds,
     Record,
     Seconds,
     Verdict,
@@ -30,6 +34,8 @@ from bench.records.environment import Environment, ProcessFigures, Telemetry
 from bench.records.profile import OpProfile, ToolName, WorkSet
 from bench.records.steady_state import transient
 
+#: Sum of iteration times against the wall clock: more means that the window had gaps.
+_GAP = 0.02
 #: Mean and median of a window that nothing disturbs differ by less, and waits for data are rarer.
 _MOST_APART = 0.05
 
@@ -41,7 +47,7 @@ class RankFigures(Facts):
     node: Count
     device: str  # its name
     device_uuid: str | None
-    iteration_times_s: Annotated[tuple[Seconds, ...], Field(min_length=1)]
+    iteration_times_s: Annotated[tuple[PositiveSeconds, ...], Field(min_length=1)]
     data_wait_s: tuple[Seconds, ...]
     peak_memory_allocated_bytes: Count | None
     peak_memory_reserved_bytes: Count | None
@@ -57,8 +63,8 @@ class DistributedFigures(Facts):
 
     communication: Literal["nccl", "gloo"]
     ranks: Annotated[tuple[RankFigures, ...], Field(min_length=2)]
-    synced_step_s: Annotated[tuple[Seconds, ...], Field(min_length=1)]
-    local_step_s: Annotated[tuple[Seconds, ...], Field(min_length=1)]
+    synced_step_s: Annotated[tuple[PositiveSeconds, ...], Field(min_length=1)]
+    local_step_s: Annotated[tuple[PositiveSeconds, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _all_ranks_in_order(self) -> Self:
@@ -85,15 +91,15 @@ class Measurement(Facts):
     window begins and ends with a barrier of all ranks.
     """
 
-    iteration_times_s: Annotated[tuple[Seconds, ...], Field(min_length=1)]
+    iteration_times_s: Annotated[tuple[PositiveSeconds, ...], Field(min_length=1)]
     iteration_clock: Literal["wall", "cuda_events", "mps_events"]
     #: Host time inside next(loader), zeros for synthetic data; of some scripts not known.
     data_wait_s: tuple[Seconds, ...] | None
     phase_times_s: dict[str, tuple[Seconds, ...]] | None  # data, forward, backward, optimizer
     warmup_times_s: tuple[Seconds, ...]
-    window_start_clock_s: float
-    window_end_clock_s: float
-    window_start_unix_s: float
+    window_start_clock_s: Seconds
+    window_end_clock_s: Seconds
+    window_start_unix_s: Seconds
     samples_per_iteration: PositiveCount
     ended_early: str | None  # why the window closed before `iters`
     warmup_ended_early: str | None  # why the warm-up ended before `warmup_iters`
@@ -104,9 +110,9 @@ class Measurement(Facts):
     warmup_peak_memory_bytes: Count | None  # allocated: with cuDNN's search for algorithms
     changed_switches: tuple[str, ...] | None  # "threads to 8": torch's, set by the step's own code
     hidden_syncs: Count | None  # synchronisations the probe iteration saw inside the step
-    first_loss: float | None
-    last_loss: float | None
-    other_cpu_cores: float | None  # what others used of the CPU, on average, by the worker itself
+    first_loss: Number | None
+    last_loss: Number | None
+    other_cpu_cores: Number | None  # what others used of the CPU, on average, by the worker itself
     work: WorkSet | None  # what one step launched, counted outside the window
     ranks: DistributedFigures | None  # None on one device
     garbage_collections_s: Seconds | None = Field(NEWER)  # Python's own, of the window
@@ -119,9 +125,26 @@ class Measurement(Facts):
         for phase, times in (self.phase_times_s or {}).items():
             if len(times) != iterations:
                 raise ValueError(f"phase {phase} and iteration_times_s differ in length")
-        if self.window_end_clock_s <= self.window_start_clock_s:
+        if self.window_s < 1e-12:  # less than any iteration
             raise ValueError("the window ends before it starts")
         return self
+
+    def contradictions(self) -> Iterator[Found]:
+        """Yield what of the times and the window cannot be true together, as a verdict has it."""
+        within_s = {
+            "iteration times": sum(self.iteration_times_s),
+            "waits for data": sum(self.data_wait_s or ()),
+            "phases": sum(map(sum, (self.phase_times_s or {}).values())),
+        }
+        for what, spent_s in within_s.items():
+            if spent_s > (1 + _MOST_APART) * self.window_s:
+                told = f"{what} add up to {spent_s:.4g} s of a window of {self.window_s:.4g} s"
+                yield "contradiction", "invalid", told
+                return
+        gap = 1 - within_s["iteration times"] / self.window_s
+        if abs(gap) > _GAP:
+            message = f"iteration times leave {100 * gap:.1f} % of the window unexplained"
+            yield "window-gap", "suspect", message
 
     @property
     def window_s(self) -> float:
@@ -147,6 +170,8 @@ class Measurement(Facts):
     def mean_step_s(self) -> float:
         """Wall time of an iteration, on average, with every disturbance."""
         cut_s = sum(self.iteration_times_s[: self.settled_after])
+        if cut_s >= self.window_s:  # its verdict says that these contradict each other
+            return self.window_s / len(self.iteration_times_s)
         return (self.window_s - cut_s) / len(self.steady_times_s)
 
     @cached_property
@@ -199,6 +224,31 @@ class RunRecord(KeptRecord):
             raise ValueError("outcome ok without a measurement")
         return self
 
+    @model_validator(mode="after")
+    def _contradictions_are_found(self) -> Self:
+        """Add what the verdict in a file does not say of figures that contradict each other."""
+        if self.verdict is not None:
+            found = [(one.code, one.level, one.message) for one in self.verdict.findings]
+            codes = {code for code, _, _ in found}
+            if new := [one for one in self.contradictions() if one[0] not in codes]:
+                self.__dict__["verdict"] = Verdict.of([*found, *new])
+        return self
+
+    def contradictions(self) -> Iterator[Found]:
+        """Yield what of times, window and samples cannot be true together, as a verdict has it."""
+        if self.measurement is None:
+            return
+        yield from self.measurement.contradictions()
+        if self.resolved is not None and not self.script:
+            batches = self.config.grad_accum_steps * self.config.world_size
+            samples, there = (
+                self.resolved.batch_size * batches,
+                self.measurement.samples_per_iteration,
+            )
+            if samples != there:
+                told = f"iterations of {there} samples, where its batches hold {samples}"
+                yield "contradiction", "invalid", told
+
 
 class Ceiling(Facts):
     """The most a device can do in one math mode, measured there or from its maker's document."""
@@ -242,7 +292,7 @@ class CeilingsRecord(KeptRecord):
     samples: tuple[CeilingSample, ...]
     cache_roofs: tuple[CacheRoof, ...] = ()
     telemetry: Telemetry | None
-    ended: datetime | None = Field(NEWER)  # UTC
+    ended: Instant | None = Field(NEWER)  # UTC
 
 
 #: A reader's word for the files that it knows: table, iterations, timm, mlperf, ...
@@ -261,7 +311,7 @@ class ImportedRecord(Facts):
     schema_version: Literal[1] = 1
     kind: Literal["imported"] = "imported"
     record_id: str
-    created: datetime  # UTC; when it was measured if the file says so, else when it was imported
+    created: Instant  # UTC; when it was measured if the file says so, else when it was imported
     source_file: str  # its name, without folders
     source_sha256: str
     source_line: PositiveCount | None  # of a table; None for a whole file
@@ -275,13 +325,13 @@ class ImportedRecord(Facts):
     batch_size: PositiveCount | None
     repeat: Count | None
     throughput_images_per_s: PositiveRate | None
-    measured_at: datetime | None
-    iteration_times_s: tuple[PositiveRate, ...] | None
+    measured_at: Instant | None
+    iteration_times_s: tuple[PositiveSeconds, ...] | None
     complexity: Complexity | None
     verdict: Verdict | None
     assumed: tuple[str, ...] = ()
     params: dict[str, str] = Field(default_factory=dict)
-    metrics: dict[str, float] = Field(default_factory=dict)
+    metrics: dict[str, Number] = Field(default_factory=dict)
     extra: dict[str, str] = Field(default_factory=dict)
 
     @property
@@ -321,7 +371,7 @@ class Account(Facts):
     # Of a profile:
     work: WorkSet | None
     iterations: Count | None  # steps inside the profiled window
-    window_s: float | None  # wall time of that window
+    window_s: Seconds | None  # wall time of that window
     ops: OpProfile | None
     # Of roofs:
     ceilings: tuple[Ceiling, ...] = ()
@@ -345,4 +395,4 @@ class RankAccount(Facts):
     reason: str | None
     #: own: it failed by itself; killed: another process reports it; lost: the others went away.
     cause: Literal["own", "killed", "lost"]
-    ended_unix_s: float
+    ended_unix_s: Seconds

@@ -285,7 +285,7 @@ def trace_summary(record: TraceRecord) -> dict[str, float]:
     """
     times_s = [step.device_time_s or step.wall_s for step in record.steps]
     found: dict[str, float | None] = {
-        **iteration_statistics_ms(times_s),
+        **(iteration_statistics_ms(times_s) if times_s else {}),
         "iterations": len(times_s),
         rate_metric(record.sample): record.throughput_samples_per_s,
     }

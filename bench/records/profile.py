@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Literal
 
 from pydantic import Field
@@ -12,8 +11,10 @@ from bench.records.base import (
     NEWER,
     Count,
     Facts,
+    Instant,
     KeptRecord,
     Phase,
+    PositiveSeconds,
     Record,
     Seconds,
     Share,
@@ -89,7 +90,7 @@ class OpProfile(Facts):
 
     method: str
     iterations: Count
-    step_time_s: Seconds  # wall time of a profiled step, the profiler's own cost included
+    step_time_s: PositiveSeconds  # wall time of a profiled step, the profiler's own cost included
     ops: tuple[OpTime, ...]  # longest first
     device_busy_share: Share | None  # of the step in which the device ran a kernel or a copy
     launch_gap_s: Seconds | None  # the device's idle time between first and last kernel
@@ -224,4 +225,4 @@ class ProfileRecord(KeptRecord):
     counters: Counters | None
     cpu_counters: CpuCounters | None
     tool_telemetry: dict[ToolName, Telemetry] | None  # while each tool's worker had its device
-    ended: datetime | None = Field(NEWER)  # UTC
+    ended: Instant | None = Field(NEWER)  # UTC

@@ -24,8 +24,6 @@ from bench.records.complexity import LEAST_IN_FP32
 from bench.records.metrics import data_wait_share
 from bench.records.steady_state import is_warm, window_class
 
-#: Sum of event times against the wall clock: a larger difference means that the window had gaps.
-_EVENT_GAP = 0.02
 _THROTTLED_SHARE = 0.05
 _INPUT_BOUND_SHARE = 0.05
 _OUTLIER_RATIO = 2.0
@@ -50,6 +48,7 @@ def _findings(record: RunRecord | CeilingsRecord) -> Iterator[Found]:
     if run is not None and run.measurement is not None:
         yield from _of_warm_up(run.measurement)
         yield from _of_window(run.measurement, run.telemetry)
+        yield from run.contradictions()
         if not run.config.data_only:
             yield from _of_training(run.measurement, run)
     if record.telemetry is not None:
@@ -106,10 +105,6 @@ def _of_window(measurement: Measurement, telemetry: Telemetry | None) -> Iterato
     slow_s = _OUTLIER_RATIO * measurement.pace_s
     if slow := sum(time > slow_s for time in times):
         yield "outliers", "note", f"{slow} of {len(times)} iterations took over twice the median"
-    gap = 1 - sum(times) / measurement.window_s
-    if abs(gap) > _EVENT_GAP:
-        message = f"iteration times leave {100 * gap:.1f} % of the window unexplained"
-        yield "window-gap", "suspect", message
 
 
 def _of_steadiness(measurement: Measurement, telemetry: Telemetry | None) -> Iterator[Found]:

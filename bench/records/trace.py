@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from bench.config import THROUGHPUT, Sample, rate_metric
 from bench.config.resolved import MathMode
-from bench.records.base import Count, Facts, Phase, PositiveCount, PositiveRate, Record, Seconds
+from bench.records.base import (
+    Amount,
+    Count,
+    Facts,
+    Instant,
+    Phase,
+    PositiveCount,
+    PositiveRate,
+    Record,
+    Seconds,
+)
 from bench.records.profile import Counters
 
 
@@ -79,15 +88,15 @@ class TracedOp(Facts):
     op: str  # without aten::
     phase: Phase | None
     shapes: str  # such as 32x3x224x224, 64x3x7x7
-    calls: Annotated[float, Field(ge=0)]
+    calls: Amount
     time_s: Seconds
     exclusive_s: Seconds
     kernels: tuple[str, ...]  # that it launched, the longest first
-    flops: Annotated[float, Field(ge=0)] | None
-    elementwise_flops: Annotated[float, Field(ge=0)] | None
-    eager_bytes: Annotated[float, Field(ge=0)] | None
-    fused_bytes: Annotated[float, Field(ge=0)] | None
-    causal_skipped_flops: Annotated[float, Field(ge=0)] = 0  # of `flops`
+    flops: Amount | None
+    elementwise_flops: Amount | None
+    eager_bytes: Amount | None
+    fused_bytes: Amount | None
+    causal_skipped_flops: Amount = 0  # of `flops`
     fp32_flops: ClassVar[float] = 0.0  # a trace is held against the arithmetic of most of its time
 
 
@@ -97,7 +106,7 @@ class TraceRecord(Facts):
     schema_version: Literal[1] = 1
     kind: Literal["trace"] = "trace"
     record_id: str
-    created: datetime  # UTC; when it was read
+    created: Instant  # UTC; when it was read
     source_file: str  # its name, with its folder's where that says more
     source_sha256: str
     campaign: str

@@ -305,7 +305,7 @@ def upload_all(
         try:
             runs = held.get(folder.record_id, [])
             fate = _uploaded(folder, server, place, runs, say, verify=verify)
-        except (UserError, TrackingError) as error:
+        except (UserError, TrackingError, OSError) as error:
             if isinstance(error, LockedError):
                 fate = _LOCKED
             elif getattr(error, "away", False):

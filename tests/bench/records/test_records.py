@@ -21,8 +21,9 @@ from bench.records import (
     RankAccount,
     RunRecord,
     Series,
+    Verdict,
 )
-from bench.records.folders import RecordFolder
+from bench.records.folders import ANY_RECORD, RecordFolder, parse_record
 from bench.records.metrics import profile_summary, summary
 from bench.records.profile_verdict import judge_profile
 from bench.records.run_verdict import judge
@@ -210,3 +211,74 @@ def test_the_cause_is_who_failed_first_by_itself(tmp_path, accounts, expected):
         folder.write(folder.rank(each.rank), each)
     assert failure_cause(folder, "crashed", "RuntimeError: lost", TWO.world_size) == expected
     assert failure_cause(folder, "ok", None, TWO.world_size)[0] == "ok"
+
+
+def changed_at(value, place, new):
+    if not place:
+        return new
+    return {**value, place[0]: changed_at(value[place[0]], place[1:], new)}
+
+
+def places_in(value, place=()):
+    yield from ([place] if place else [])
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        yield from places_in(inner, (*place, name))
+
+
+GOOD = samples.run_record(telemetry=samples.telemetry()).model_dump(mode="json")
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**40), 10**40) | st.floats() | st.text()
+    | st.sampled_from([0.0, 1e-320, 1e160, 1e300, "0001-01-01T00:00:00", "2399-01-01T00:00:00Z"]),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=3,
+)  # fmt: skip
+
+
+@given(
+    place=st.sampled_from(list(places_in(GOOD))), new=ANYTHING | st.lists(st.floats(), min_size=6)
+)
+def test_a_record_with_any_field_changed_is_refused_or_gives_finite_figures(place, new):
+    text = json.dumps(changed_at(GOOD, place, new)).encode()
+    try:
+        record = parse_record(text, ANY_RECORD)
+    except ValidationError:
+        return
+    assert all(map(math.isfinite, summary(record).values()))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("iteration_times_s", [0.0] * 6), ("iteration_times_s", [1e160] * 6),
+     ("iteration_times_s", [-0.5] * 6), ("window_start_unix_s", 1e300)],
+)  # fmt: skip
+def test_times_that_no_rate_can_be_of_are_refused(name, value):
+    with pytest.raises(ValidationError, match=name):
+        RunRecord.model_validate(changed_at(GOOD, ("measurement", name), value))
+
+
+@pytest.mark.parametrize("created", ["0001-01-01T00:00:00Z", "2399-01-01T00:00:00Z",
+                                     "2026-11-20T10:00:00"])  # fmt: skip
+def test_an_instant_that_tables_cannot_hold_is_refused(created):
+    with pytest.raises(ValidationError, match="created"):
+        RunRecord.model_validate({**GOOD, "created": created})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code", "level"),
+    [
+        ("iteration_times_s", [50.0] * 6, "contradiction", "invalid"),  # 300 s in a window of 3 s
+        ("data_wait_s", [0.6] * 6, "contradiction", "invalid"),
+        ("samples_per_iteration", 8000, "contradiction", "invalid"),  # of a batch of 8
+        ("iteration_times_s", [0.005] * 6, "window-gap", "suspect"),  # 0.03 of 3 s
+    ],
+)
+def test_figures_that_contradict_each_other_are_not_clean_whatever_the_file_says(
+    name, value, code, level
+):
+    good = samples.run_record(verdict=Verdict.of([]))
+    clean = good.model_dump(mode="json")
+    assert RunRecord.model_validate(clean).verdict.level == "clean"
+    record = RunRecord.model_validate(changed_at(clean, ("measurement", name), value))
+    assert (record.verdict.level, [one.code for one in record.verdict.findings]) == (level, [code])
+    assert RunRecord.model_validate_json(record.model_dump_json()) == record
+    assert code in [one.code for one in judge(record).findings]
