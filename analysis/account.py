@@ -35,7 +35,7 @@ from bench.errors import Unknown
 from bench.records import Measurement, OpTime, ProfileRecord, RunRecord, TracedOp
 from bench.records.base import ratio
 from bench.records.metrics import data_wait_share
-from bench.records.profile import COMMUNICATION, HOST_COPY
+from bench.records.profile import COMMUNICATION, HOST_COPY, LOADER
 
 Kind = Literal[
     "roof", "traffic", "ops", "cache", "unknown work", "communication", "idle", "host", "input",
@@ -240,7 +240,7 @@ def account_of(
     if timed is not None:
         waited = data_wait_share(timed, ops) or 0.0
         wait_s = min(waited * step_s, max(rest_s, 0.0))
-        parts.append(Part("waiting for the loader", "input", wait_s))
+        parts.append(Part(LOADER, "input", wait_s))
         rest_s -= wait_s
         parts.append(Part("the profiler", "profiling", step_s - traced_s))
     parts.append(Part(HOST, "host", rest_s) if on_host else Part("device idle", "idle", rest_s))
@@ -254,7 +254,7 @@ def account_of_times(
 
     In `loader_s` of the step it waits for the loader.
     """
-    parts = [*parts_of_ops(ops, roof), Part("waiting for the loader", "input", loader_s)]
+    parts = [*parts_of_ops(ops, roof), Part(LOADER, "input", loader_s)]
     rest_s = step_s - sum(part.time_s for part in parts)
     parts.append(Part(HOST, "host", rest_s) if on_host else Part("device idle", "idle", rest_s))
     return completed(step_s, parts, None)
@@ -262,7 +262,7 @@ def account_of_times(
 
 def parts_of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterator[Part]:
     """Yield the parts of the time in which `ops` ran; without a roof ops are their whole time."""
-    at_roof_s = unfused_s = cached_s = communicated_s = copied_s = 0.0
+    at_roof_s = unfused_s = cached_s = communicated_s = copied_s = loading_s = 0.0
     below_s: defaultdict[str, float] = defaultdict(float)
     of_class_s: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     unknown_s: defaultdict[str, float] = defaultdict(float)
@@ -270,6 +270,8 @@ def parts_of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterato
         name, took_s = class_of(op), op.exclusive_s
         if op.label == COMMUNICATION:
             communicated_s += took_s
+        elif op.label == LOADER:
+            loading_s += took_s
         elif op.label == HOST_COPY or (
             isinstance(op, TracedOp) and op.kernels and all(map(_HOST_COPY.search, op.kernels))
         ):
@@ -302,6 +304,7 @@ def parts_of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterato
         yield Part(name if roof is None else f"{name}, its work not known", kind, time_s)
     yield Part("communication that nothing hides", "communication", communicated_s)
     yield Part("copies from and to the host that nothing hides", "communication", copied_s)
+    yield Part(LOADER, "input", loading_s)
 
 
 def completed(step_s: float, parts: Iterable[Part], traced_s: float | None) -> StepAccount:

@@ -75,12 +75,6 @@ _WAITS = re.compile(
     r"|^(?:ur|pi)(?:EventWait|EventsWait|QueueFinish)|^ze\w+Synchronize"
 )
 _TO_DEVICE = re.compile(r"HtoD|HostToDevice|Host To Device|[HM]2D", re.IGNORECASE)
-#: Of torch, of Lightning, and what people call their own marks.
-_INPUT = re.compile(
-    r"DataLoader.*__next__|dataloader_next|\b(?:train|val)_next\b"
-    r"|\b(?:data|batch)[ _-]?(?:load|fetch|wait)|\b(?:load|fetch|get|next)[ _-](?:data|batch)\b",
-    re.IGNORECASE,
-)
 _OPERATOR = re.compile(r"^(?!autograd::)\w+::")
 #: A launch on an empty queue begins 10 to 20 us after the call began (V100, torch 1.9: 10 to 28).
 LATENCY_US = 20.0
@@ -396,7 +390,7 @@ class ThreadWaits:
                     last_copy = span, copy
                 if (kind := self._kind_of_call(span, last_copy)) is not None:
                     yield Wait((kind, span.name, self._around(span)), span.begin_us, span.end_us)
-            elif is_loader(span):
+            elif span.loads:
                 yield Wait(("input", span.name, None), span.begin_us, span.end_us)
 
     def _kind_of_call(self, call: HostSpan, last_copy: _Copy | None) -> str | None:
@@ -447,11 +441,6 @@ class ThreadWaits:
             and span.name not in self._own_marks
             and not span.name.startswith(STEP_MARK)
         )
-
-
-def is_loader(span: HostSpan) -> bool:
-    """Whether the span is a mark of a data loader, by its name."""
-    return span.kind == "mark" and _matches(_INPUT, span.name)
 
 
 def _paint(intervals: Iterable[tuple[int, float, float]]) -> tuple[Times, Numbers]:

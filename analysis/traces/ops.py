@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from analysis.traces.timeline import StepSpans
-from bench.profilers.ops.op_join import CallsInOrder, Share, join
+from bench.profilers.ops.op_join import LABELS, CallsInOrder, Share, join
 from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest, SeenOp
 from bench.profilers.traces import HostSpan, Trace
 from bench.records import TracedOp
@@ -27,6 +27,8 @@ _WHY_NOT = {
     Kind.REGION: "compiled: ops fused into the graph have no times of their own",
     Kind.KERNEL: "launched by no op: part of a compiled graph or of a CUDA graph, or its launch is "
     "not in the trace",
+    Kind.LOADER: "the step waits for its data",
+    Kind.COLLECTIVE: "exchanges data with other ranks",
 }
 _FRACTION = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?|-?\d+e-\d+")
 #: Dispatched on to an op of a backend, whose name says whether it is transposed.
@@ -53,7 +55,7 @@ class OpTable:
         for step in steps:
             nest = Nest(step.host, timed=not self._on_device)
             device.give_to(nest, trace.launches, step.device)
-            self._tops.append(nest.tops)
+            self._tops.append([*nest.tops, *nest.beside])
             shown = _Shown(nest.tops)
             for op in (timed for top in nest.tops for timed in _timed(top)):
                 if op.kind is Kind.OP and op.span is not None:
@@ -90,12 +92,11 @@ class OpTable:
         seen = share.seen
         op = self._called.get(id(seen)) or CalledOp(seen.name, seen.phase)
         if any(run.communicates for run in share.runs):
-            return op, COMMUNICATION, "exchanges data with other ranks"
+            return op, COMMUNICATION, _WHY_NOT[Kind.COLLECTIVE]
         if share.call is not None:
             return op, share.call.label, None
         if seen.kind is not Kind.OP:
-            label = "compiled graph" if seen.kind is Kind.REGION else seen.name
-            return op, label, _WHY_NOT[seen.kind]
+            return op, LABELS.get(seen.kind, seen.name), _WHY_NOT[seen.kind]
         # Of an op and what it called, the one that did most of it says why.
         longest = max(share.parts, key=lambda part: part.own_s)
         why = work.get(self._called.get(id(longest), op))

@@ -34,6 +34,7 @@ from analysis.runs.bounds import INPUT_SHARE, ROOF_SHARE
 from analysis.traces.placed import PlacedTrace, place_traces
 from analysis.traces.timeline import (
     StepSpans,
+    left_out,
     loader_share,
     step_time_s,
     timeline,
@@ -53,7 +54,7 @@ from bench.records import (
 )
 from bench.records.base import ratio
 from bench.records.complexity import CalledOp, CallWork
-from bench.records.profile import COMMUNICATION
+from bench.records.profile import COMMUNICATION, LOADER
 
 #: Each op of the trace with what it took and bought (`OpTable.rows`).
 OpRows = Sequence[tuple[CalledOp, TracedOp]]
@@ -183,6 +184,7 @@ def explained_trace(
     found = explain(record.steps, kernels, in_loader=loader, compiled=compiled, tool=tool)
     others = (words_of_devices(trace, steps), trace.left_out, of_kernels, _of_model(placed))
     findings = (*found.findings, *filter(None, others))
+    findings += tuple(left_out(trace, steps))
     record = record.replaced(
         bound=found.bound if not hidden else NOT_KNOWN, findings=findings, advice=found.advice
     )
@@ -195,7 +197,7 @@ def explained_trace(
 def _why_not_a_step(rows: OpRows, model: TracedModel) -> str | None:
     """Why the traced step is not one batch of `model`, by its ops' FLOP; None where it may be."""
     seen, expected = sum(op.flops or 0.0 for _, op in rows), model.total("flops")
-    computing = [op for _, op in rows if op.label != COMMUNICATION]
+    computing = [op for _, op in rows if op.label not in (COMMUNICATION, LOADER)]
     time_s = sum(op.time_s for op in computing)
     unknown_s = sum(op.time_s for op in computing if op.flops is None)
     all_seen = time_s > 0 and unknown_s <= _UNKNOWN_SHARE * time_s

@@ -25,9 +25,11 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
+
+import msgspec
 
 from analysis.traces.idle import (
     STEP_MARK,
@@ -36,12 +38,12 @@ from analysis.traces.idle import (
     Intervals,
     by_kind,
     idle_causes,
-    is_loader,
     span_times,
     thread_waits,
 )
-from analysis.words import three_digits
+from analysis.words import counted, three_digits
 from bench.errors import UserError
+from bench.profilers.ops.op_nest import host_of_steps, is_backward
 from bench.profilers.traces import DeviceSpan, HostSpan, Trace
 from bench.profilers.traces.trace import UNNAMED
 from bench.records import IdleTime, TracedStep
@@ -77,18 +79,24 @@ def cut_steps(trace: Trace, mark: str | None = None) -> list[StepSpans]:
     the step in which it was launched. Where the launch is not in the trace, it belongs to the step
     of what the same stream ran before; before the first launch, to none: it was launched before the
     trace began. In a stream without launches it belongs to the step in which it began. Without
-    `mark` and without torch's marks (`ProfilerStep#5`), the trace is one step.
+    `mark` and without torch's marks (`ProfilerStep#5`), the trace is one step. Where no device ran
+    anything, the host's spans are those of the steps' own thread (`host_of_steps`). Torch's last
+    marks are no steps where the loop ended before them: they hold no op, or no backward pass, which
+    all before them hold.
     Raises `UserError` where there is no mark of that name.
     """
     steps: list[StepSpans] = []
+    marks = [] if mark == WHOLE else _marks(trace.host, mark or STEP_MARK)
+    if not trace.device:
+        trace = replace(trace, host=host_of_steps(trace, marks))
+        marks = _marks(trace.host, mark or STEP_MARK) if marks else []
     # Marks of one name may be nested; they are in the order of their beginning, longest first.
-    for span in trace.host if mark != WHOLE else ():
-        is_mark = span.kind != "call" and span.name.startswith(mark or STEP_MARK)
-        if is_mark and (not steps or span.begin_us >= steps[-1].end_us):
+    for span in marks:
+        if not steps or span.begin_us >= steps[-1].end_us:
             steps.append(StepSpans(span.name, span.begin_us, span.end_us))
     if steps:
         _fill(steps, trace)
-        return steps
+        return _without_last(steps) if steps[0].name.startswith(STEP_MARK) else steps
     if mark not in (None, WHOLE):
         known = {span.name.partition("#")[0] for span in trace.host if span.kind == "mark"}
         names = ", ".join(sorted(known)[:12]) or "none"
@@ -101,6 +109,47 @@ def cut_steps(trace: Trace, mark: str | None = None) -> list[StepSpans]:
     return [whole]
 
 
+def _marks(host: Sequence[HostSpan], name: str) -> list[HostSpan]:
+    return [span for span in host if span.kind != "call" and span.name.startswith(name)]
+
+
+def _without_last(steps: list[StepSpans]) -> list[StepSpans]:
+    """The steps without the last marks that hold less than a step, such as an evaluation."""
+    work = [_work(step) for step in steps]
+    if work[0] < 2 and work[-2:] != [1, 0]:
+        return steps
+    return [step for number, step in enumerate(steps) if max(work[number:]) >= work[0]]
+
+
+def _work(step: StepSpans) -> int:
+    """2 for a step that trains, 1 for one in which work began, else 0."""
+    if any(is_backward(span) or "GraphLaunch" in span.name for span in step.host):
+        return 2
+    calls = (span.name for span in step.host if span.kind != "mark")
+    return int(bool(step.device) or any("Synchronize" not in name for name in calls))
+
+
+def left_out(trace: Trace, steps: Sequence[StepSpans]) -> Iterator[str]:
+    """Say which marks of torch and which threads' ops are in none of the steps of `trace`."""
+    marks = _marks(trace.host, STEP_MARK) if steps[-1].name.startswith(STEP_MARK) else []
+    if late := [span.name for span in marks if span.begin_us >= steps[-1].end_us]:
+        yield f"Left out, as the training had ended before: {', '.join(late[:8])}"
+    of_steps = {span.thread for step in steps for span in step.host}
+    others = {span.thread for span in trace.host if span.kind == "op"} - of_steps
+    if others and not trace.device:
+        yield f"Left out: ops of {counted(len(others), 'other thread')}, which ran beside the step"
+
+
+def _fill_with_parts(steps: Sequence[StepSpans], collective: HostSpan) -> None:
+    """Give each step what of the collective is in it: it may last into the next one."""
+    for step in steps:
+        begin_us = max(collective.begin_us, step.begin_us)
+        end_us = min(collective.end_us, step.end_us)
+        if begin_us < end_us:
+            part = msgspec.structs.replace(collective, begin_us=begin_us, end_us=end_us)
+            step.host.append(part)
+
+
 def _fill(steps: Sequence[StepSpans], trace: Trace) -> None:
     begins = [step.begin_us for step in steps]
 
@@ -109,7 +158,9 @@ def _fill(steps: Sequence[StepSpans], trace: Trace) -> None:
         return steps[number] if number >= 0 and time_us < steps[number].end_us else None
 
     for span in trace.host:
-        if (step := at(span.begin_us)) is not None:
+        if span.communicates:
+            _fill_with_parts(steps, span)
+        elif (step := at(span.begin_us)) is not None:
             step.host.append(span)
             if span.correlation in trace.lost:
                 step.lost += trace.launch_of(span) is span
@@ -237,7 +288,7 @@ def step_time_s(trace: Trace, steps: Sequence[StepSpans]) -> float:
 
 def loader_share(steps: Sequence[StepSpans]) -> float:
     """Return the share of a step, their median, that the host spends in a data loader's marks."""
-    marks = [span_times([one for one in step.host if is_loader(one)]) for step in steps]
+    marks = [span_times([one for one in step.host if one.loads]) for step in steps]
     shares = [
         Intervals.union(*times_us).length / 1e6 / step.wall_s
         for step, times_us in zip(steps, marks, strict=True)

@@ -44,6 +44,8 @@ class WorkSet(Record):
 
 #: The label of ops whose kernels exchange data with other ranks.
 COMMUNICATION = "communication"
+#: Of a data loader's mark, in which no op ran.
+LOADER = "waiting for the loader"
 #: Of one that copies between the host and the device, under whatever name: `to`, a cast.
 HOST_COPY = "copy between host and device"
 

@@ -16,7 +16,7 @@ from bench.profilers.ops.op_nest import Kind, SeenOp
 from bench.profilers.traces import DeviceSpan
 from bench.records import OpTime, Phase
 from bench.records.complexity import WORK, CallWork, OpWork, is_attention, plain_label
-from bench.records.profile import COMMUNICATION, HOST_COPY
+from bench.records.profile import COMMUNICATION, HOST_COPY, LOADER
 
 #: The same mathematics under a backend's own name; the first of their shapes are alike.
 _SAME = {
@@ -37,7 +37,10 @@ _WHY_NO_WORK = {
     Kind.OP: "not a call of the cost model: a view, an allocation, or the backend's own way",
     Kind.REGION: "compiled: ops fused into the graph have no times of their own",
     Kind.KERNEL: "launched by no op: part of a compiled graph or of a CUDA graph",
+    Kind.COLLECTIVE: "communication: also waits for other ranks",
 }
+#: What ops are called that are none of torch's.
+LABELS = {Kind.REGION: "compiled graph", Kind.LOADER: LOADER, Kind.COLLECTIVE: COMMUNICATION}
 _WHY_NO_PHASE = "autograd's engine did not run in the step: a CUDA graph replays it whole"
 #: What the shares of one record have in common: label, op, phase, why its work is not known.
 _Name = tuple[str, str, Phase | None, str | None]
@@ -189,11 +192,11 @@ def _name(share: Share) -> _Name:
         return HOST_COPY if copies_only else call.label, call.op, call.phase, None
     seen = share.seen
     if seen.runs and all(run.communicates for run in seen.runs):
-        return COMMUNICATION, seen.name, seen.phase, "communication: also waits for other ranks"
+        return COMMUNICATION, seen.name, seen.phase, _WHY_NO_WORK[Kind.COLLECTIVE]
     if copies_only:
         return HOST_COPY, seen.name, seen.phase, _WHY_NO_WORK[seen.kind]
-    label = {Kind.OP: plain_label(seen.name), Kind.REGION: "compiled graph"}
-    return label.get(seen.kind, seen.name), seen.name, seen.phase, _WHY_NO_WORK[seen.kind]
+    label = plain_label(seen.name) if seen.kind is Kind.OP else LABELS.get(seen.kind, seen.name)
+    return label, seen.name, seen.phase, _WHY_NO_WORK[seen.kind]
 
 
 def _op_time(name: _Name, steps: list[dict[str, float]]) -> OpTime:

@@ -11,15 +11,21 @@ from enum import Enum
 from functools import cache
 from typing import Any, Literal
 
-from bench.profilers.traces import DeviceSpan, HostSpan
+from bench.errors import UserError
+from bench.profilers.traces import DeviceSpan, HostSpan, Trace
 from bench.profilers.traces.trace import HostKind
 from bench.records import Copies, Phase
 
 #: What autograd runs: an engine's function around each node; up to torch 1.9 the node alone.
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function|.*(Backward\d*|AccumulateGrad)$")
 _UPDATE = "Optimizer.step#"
+#: The op in which a thread waits for a collective that it began.
+_WAIT = "c10d_functional.wait_tensor"
 #: The mark that inductor's code sets around a graph; its hash follows.
 _COMPILED = "## Call CompiledFxGraph"
+#: The graph's kernels on a processor, and library calls of one that is C++ throughout
+#: (`cpp.enable_kernel_profile`).
+_COMPILED_KERNEL = re.compile(r"(?:graph_\d+_)?(?:cpp|triton|halide)_|aoti_torch_")
 #: As a copy's name has them.
 _DIRECTIONS: dict[Literal["host to device", "device to host", "device to device"], str] = {
     "host to device": "HtoD|[HM]2D",
@@ -35,6 +41,8 @@ class Kind(Enum):
     REGION = "a graph that torch.compile made: the fused ops have no times of their own"
     KERNEL = "a kernel or copy that no operator launched"
     WRAPPER = "autograd, or a mark: its own time belongs to no op"
+    LOADER = "waiting for the loader"
+    COLLECTIVE = "exchanges data with other ranks, and waits for them"
 
 
 @dataclass(slots=True)
@@ -72,12 +80,15 @@ class Nest:
     runs in a thread that autograd began: sums of gradients have no node. The optimizer's are those
     in torch's mark around its step, unless that runs the model too, and what ran after autograd's
     last; anything else is the forward pass's. Without autograd and without the mark no phase is
-    known. Where `timed` is False the ops have no time of their own.
+    known. Where `timed` is False the ops have no time of their own. Else `beside` are a data
+    loader's marks, with the time in which no op ran, and the collectives of a processor's backend,
+    whose exclusive time is that in which neither an op ran nor a loader.
     """
 
     def __init__(self, spans: Iterable[HostSpan], *, timed: bool) -> None:
-        host = [span for span in spans if span.kind != "call"]
-        backward = [span for span in host if _is_backward(span)]
+        seen = [span for span in spans if span.kind != "call"]
+        host = [span for span in seen if not span.communicates]
+        backward = [span for span in host if is_backward(span)]
         self._backward_begins = sorted(span.begin_us for span in backward)
         self._backward_end = max((span.end_us for span in backward), default=None)
         self._timed = timed
@@ -87,8 +98,14 @@ class Nest:
         # The outer of two intervals first; ops are numbered as they begin.
         for span in sorted(host, key=lambda s: (s.begin_us, -s.end_us, s.external_id or 0)):
             threads[span.thread].append(span)
-        self._of_autograd = {name for name, (first, *_) in threads.items() if _is_backward(first)}
+        self._of_autograd = {name for name, (first, *_) in threads.items() if is_backward(first)}
         self._threads = {name: self._add(in_order) for name, in_order in threads.items()}
+        covered = _Covered()
+        for span in _outermost(self.tops) if timed else ():
+            covered.add(span.begin_us, span.end_us)
+        beside = [span for span in seen if timed and (span.loads or span.communicates)]
+        beside.sort(key=lambda span: span.communicates)
+        self.beside = [self._beside(span, covered) for span in beside]
 
     def at(self, thread: Any, time_us: float) -> SeenOp | None:
         """Return the innermost op that `thread` was in."""
@@ -106,18 +123,34 @@ class Nest:
             while around is not None and span.begin_us >= around.end_us:
                 around = around.around
             op = self._op(span, around)
-            if around is None:
-                self.tops.append(op)
-            else:
-                around.inner.append(op)
+            # An op that waits for other ranks is none of the work of the op that called it.
+            apart = around is None or op.kind is Kind.COLLECTIVE
+            (self.tops if apart or around is None else around.inner).append(op)
+            if around is not None:
                 around.own_s = around.exclusive_s = max(0.0, around.own_s - op.own_s)
             around = op
             ops.append(op)
         return [span.begin_us for span in spans], ops
 
+    def _beside(self, span: HostSpan, covered: _Covered) -> SeenOp:
+        """The span as an op of its own, in the phase of what began before it."""
+        before = [
+            (begins_us[number - 1], ops[number - 1].phase)
+            for begins_us, ops in self._threads.values()
+            if (number := bisect_left(begins_us, span.begin_us))
+        ]
+        _, phase = max(before, key=lambda begun: begun[0], default=(0.0, None))
+        alone_s = covered.add(span.begin_us, span.end_us) / 1e6
+        if span.loads:
+            return SeenOp(span.name, Kind.LOADER, phase, (), alone_s, [], alone_s)
+        whole_s = (span.end_us - span.begin_us) / 1e6
+        return SeenOp(span.name, Kind.COLLECTIVE, phase, (), whole_s, [], alone_s)
+
     def _op(self, span: HostSpan, around: SeenOp | None) -> SeenOp:
         name, kind = _name_and_kind(span.name, span.kind)
         own_s = (span.end_us - span.begin_us) / 1e6 if self._timed else 0.0
+        if self._timed and name.endswith(_WAIT):
+            kind = Kind.COLLECTIVE
         phase, shapes = self._phase(span, around), _shapes(span.dims or ())
         op = SeenOp(name, kind, phase, shapes, own_s, [], own_s, [], span, span.end_us, around)
         if span.external_id is not None:
@@ -126,7 +159,7 @@ class Nest:
 
     def _phase(self, span: HostSpan, around: SeenOp | None) -> Phase | None:
         outer = None if around is None else around.phase
-        if outer == "backward" or _is_backward(span) or span.thread in self._of_autograd:
+        if outer == "backward" or is_backward(span) or span.thread in self._of_autograd:
             return "backward"
         if outer == "optimizer" or self._updates(span):
             return "optimizer"
@@ -141,13 +174,48 @@ class Nest:
         return span.name.startswith(_UPDATE) and not (ran_model and ran_model[0] < span.end_us)
 
 
+def _outermost(ops: Iterable[SeenOp]) -> Iterator[HostSpan]:
+    """Yield when ops ran, or those inside of what is none."""
+    for op in ops:
+        if op.kind is Kind.WRAPPER:
+            yield from _outermost(op.inner)
+        elif op.span is not None:
+            yield op.span
+
+
+def host_of_steps(trace: Trace, marks: Sequence[HostSpan]) -> Sequence[HostSpan]:
+    """Return what the thread of `marks` did, its collectives, and what autograd did for it.
+
+    What other threads did beside a step that runs on the host is none of its time. Without marks
+    the thread is that of the optimizer, else the one with the longest ops. Raises `UserError` where
+    several processes take steps.
+    """
+    updates = [span for span in trace.host if span.name.startswith(_UPDATE)]
+    ops = [span for span in trace.host if span.kind == "op"]
+    first = {span.thread: span for span in reversed(ops)}
+    of_autograd = {thread for thread, span in first.items() if is_backward(span)}
+    of_autograd -= {span.thread for span in updates}
+    took_us: defaultdict[Any, float] = defaultdict(float)
+    for span in marks or updates or ops:
+        if span.thread not in of_autograd:
+            took_us[span.thread] += span.end_us - span.begin_us
+    if (ranks := len({process for process, _ in took_us})) > 1:
+        raise UserError(f"{trace.path}: steps of {ranks} processes; read each rank's own file")
+    if not took_us:
+        return trace.host
+    thread = max(took_us, key=lambda name: took_us[name])
+    beside = {name for name in of_autograd if name[0] == thread[0]} | {thread}
+    return [span for span in trace.host if span.communicates or span.thread in beside]
+
+
 def op_names(spans: Iterable[HostSpan]) -> list[str]:
     """Return the name of every op among `spans`, however deep it is nested."""
     named = (_name_and_kind(span.name, span.kind) for span in spans if span.kind != "call")
     return [name for name, kind in named if kind is Kind.OP]
 
 
-def _is_backward(span: HostSpan) -> bool:
+def is_backward(span: HostSpan) -> bool:
+    """Whether autograd's engine ran it."""
     return span.kind == "op" and _autograd_ran(span.name) is not None
 
 
@@ -158,6 +226,8 @@ _autograd_ran = cache(_BACKWARD.match)
 def _name_and_kind(printed: str, kind: HostKind) -> tuple[str, Kind]:
     if printed.startswith(_COMPILED):
         return "CompiledFxGraph", Kind.REGION
+    if kind == "op" and _COMPILED_KERNEL.match(printed):
+        return printed, Kind.REGION
     is_autograds = printed.startswith(("autograd::", "torch::autograd::"))
     if kind == "op" and "::" in printed and not is_autograds:
         return printed.removeprefix("aten::").replace("::", "."), Kind.OP

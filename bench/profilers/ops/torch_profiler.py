@@ -26,7 +26,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from bench.cost.op_calls import OpMode, bind
 from bench.errors import UserError
 from bench.profilers.ops.op_join import CallsInOrder, Share, join, op_times
-from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest, SeenOp, op_names
+from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest, SeenOp, host_of_steps, op_names
 from bench.profilers.traces import Trace, read_trace
 from bench.records import Copies, OpProfile, Phase, WorkSet
 from bench.records.complexity import CallWork
@@ -129,7 +129,10 @@ class Profiled:
 
     def _read(self, trace: Trace, wall_s: float) -> TimedStep:
         why_not = dict.fromkeys(DEVICE_FIGURES, "ops run on the host itself")
-        return TimedStep(wall_s, Nest(trace.host, timed=True).tops, missing=why_not)
+        marks = [span for span in trace.host if span.name == STEP_MARK]
+        nest = Nest(host_of_steps(trace, marks), timed=True)
+        ops = [*nest.tops, *(op for op in nest.beside if op.kind is not Kind.LOADER)]
+        return TimedStep(wall_s, ops, missing=why_not)
 
 
 class ProfiledOnDevice(Profiled):

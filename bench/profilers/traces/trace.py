@@ -39,9 +39,19 @@ _COMMUNICATION = re.compile(
 OVERRUN_US = 100.0
 #: Of an event that another program wrote.
 UNNAMED = "without a category"
+#: What torch's backends for processors name the collectives that run beside their caller.
+_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc):\w")
+#: Of torch, of Lightning, and what people call their own marks of a data loader.
+_INPUT = re.compile(
+    r"DataLoader.*__next__|dataloader_next|\b(?:train|val)_next\b"
+    r"|\b(?:data|batch)[ _-]?(?:load|fetch|wait)"
+    r"|\b(?:load|fetch|get|next|wait)[ _-](?:data|batch)\b",
+    re.IGNORECASE,
+)
 #: As CUPTI, HIP and Intel's PTI (H2D, M2D) name copies.
 _HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|[HM]2D|D2[HM]")
 _communicates = cache(_COMMUNICATION.search)
+_is_collective, _is_input = cache(_COLLECTIVE.match), cache(_INPUT.search)
 #: Of CUDA, HIP, SYCL's Unified Runtime and Level Zero. While a graph is recorded they run nothing.
 _LAUNCH = re.compile(r"Launch\w*Kernel|KernelLaunch|GraphLaunch")
 _CAPTURE = re.compile(r"Stream(Begin|End)Capture")
@@ -62,6 +72,16 @@ class HostSpan(msgspec.Struct, gc=False):
     types: tuple[str, ...] | None = None
     concrete: tuple[Any, ...] | None = None  # values of arguments that are no tensors, as text
     strides: tuple[Any, ...] | None = None
+
+    @property
+    def communicates(self) -> bool:
+        """Whether it is a collective of a processor's backend; it may overlap its thread's ops."""
+        return self.kind != "call" and _is_collective(self.name) is not None
+
+    @property
+    def loads(self) -> bool:
+        """Whether it is a mark of a data loader, by its name."""
+        return self.kind == "mark" and _is_input(self.name) is not None
 
 
 class DeviceSpan(msgspec.Struct, gc=False):

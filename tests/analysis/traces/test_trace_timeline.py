@@ -19,6 +19,7 @@ from analysis.traces.timeline import (
     loader_share,
     timeline,
 )
+from bench.errors import UserError
 from bench.profilers.traces import DeviceSpan, HostSpan, Trace, read_trace
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
@@ -241,3 +242,48 @@ def test_times_of_any_trace_add_up(trace):
 
 def in_ticks(begin_us, end_us):
     return range(int(begin_us) // TICK_US, int(end_us) // TICK_US)
+
+
+def _span(name, begin_us, end_us, thread=THREAD, kind="op"):
+    return HostSpan(name, kind, begin_us, end_us, thread)
+
+
+def _step(number, begin_us, *spans):
+    return [_span(f"ProfilerStep#{number}", begin_us, begin_us + 100, kind="mark"), *spans]
+
+
+def _trained(number, begin_us):
+    """A forward op of 40 us and a backward op of 50 us in a mark of 100 us."""
+    node = _span("AddmmBackward0", begin_us + 45, begin_us + 95)
+    return _step(number, begin_us, _span("aten::addmm", begin_us, begin_us + 40), node)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [[], [_span("aten::addmm", 210, 240)], [_span("cudaDeviceSynchronize", 210, 240, kind="call")]],
+)
+def test_last_marks_without_the_work_of_the_others_are_no_steps(last):
+    trace = Trace("t", [*_trained(1, 0), *_trained(2, 100), *_step(3, 200, *last)], [])
+    assert [step.name for step in cut_steps(trace)] == ["ProfilerStep#1", "ProfilerStep#2"]
+
+
+def test_the_last_mark_that_trains_is_a_step():
+    trace = Trace("t", [*_trained(1, 0), *_step(2, 100), *_trained(3, 200)], [])
+    assert len(cut_steps(trace)) == 3
+
+
+def test_ops_of_other_threads_are_beside_the_step():
+    other, engine = (1, 2), (1, 3)
+    host = [
+        *_step(1, 0, _span("aten::addmm", 0, 40)),
+        _span("aten::mm", 0, 90, other),
+        _span("AddmmBackward0", 45, 95, engine),
+    ]
+    [step] = cut_steps(Trace("t", host, []))
+    assert [span.name for span in step.host] == ["ProfilerStep#1", "aten::addmm", "AddmmBackward0"]
+
+
+def test_steps_of_several_processes_in_one_file_are_refused():
+    host = [*_trained(1, 0), _span("ProfilerStep#1", 10, 90, (2, 2), "mark")]
+    with pytest.raises(UserError, match="2 processes"):
+        cut_steps(Trace("t", host, []))

@@ -129,3 +129,30 @@ def test_what_ran_on_the_device_is_no_host_op():
     names = op_names(gpu_step().host)
     assert "cudnn_convolution" in names
     assert not [name for name in names if "cudaLaunch" in name or "bn_fw" in name]
+
+
+def test_loader_collectives_and_compiled_kernels_have_their_own_time():
+    """The loader's 20 us have an op of 5, a kernel takes 30, gloo's 40 have 10 beside it."""
+    trace = TraceWriter()
+    mark = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    trace.host(mark, 0, 20, cat="user_annotation")
+    trace.host("aten::stack", 5, 5)
+    trace.host("graph_0_cpp_fused_gelu_0", 20, 30)
+    trace.host("gloo:all_reduce", 40, 40, tid=99, cat="user_annotation")
+    nest = Nest(trace.trace.host, timed=True)
+    assert [(op.name, op.kind, round(1e6 * op.exclusive_s)) for op in nest.beside] == [
+        (mark, Kind.LOADER, 15),
+        ("gloo:all_reduce", Kind.COLLECTIVE, 30),
+    ]
+    assert round(1e6 * nest.beside[1].own_s) == 40
+    kernel = nest.tops[-1]
+    assert (kernel.kind, round(1e6 * kernel.own_s)) == (Kind.REGION, 30)
+
+
+def test_waiting_for_a_collective_is_no_work_of_the_op_that_waits():
+    trace = TraceWriter()
+    trace.host("aten::linear", 0, 50)
+    trace.host("_c10d_functional::wait_tensor", 10, 30)
+    nest = Nest(trace.trace.host, timed=True)
+    own_us = {op.name: round(1e6 * op.own_s) for op in nest.tops}
+    assert own_us == {"linear": 20, "_c10d_functional.wait_tensor": 30}
