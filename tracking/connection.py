@@ -35,10 +35,13 @@ from bench.records.journal import Clock
 from tracking import schema
 from tracking.failures import NOT_MLFLOW, failure_line, is_away, is_denied, is_the_servers
 from tracking.store import (
+    ServersFolder,
     is_broken,
     is_embedded,
+    is_servers_folder,
     is_unmade,
     open_store,
+    place_of_files,
     public_uri,
     settings_uri,
     sqlite_file,
@@ -114,6 +117,7 @@ class Server:
         self._must_exist = must_exist
         self._clock = clock
         self._answered_s = clock()
+        self._shared: dict[str, bool] = {}  # by experiment
         for name, text in _SETTINGS.items():
             os.environ.setdefault(name, text)
 
@@ -243,6 +247,40 @@ class Server:
         if rewrite or key not in tags:
             self.ask(self.client.set_experiment_tag, experiment_id, key, tags.get(key, kind))
             vars(self).pop("experiments")
+        self.check_files(experiment_id)
+
+    def has_experiment(self) -> bool:
+        """Whether the experiment that a name in MLflow's variables asks for is there already."""
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
+        return not name or any(one.name == name for one in self.experiments)
+
+    def check_files(self, experiment_id: str) -> None:
+        """Refuse an experiment whose files would stay on this machine, where no other sees them.
+
+        Its files lie in a folder, and the server is on another machine. A deleted run of our own
+        shows it: the server must list what this machine writes there.
+        """
+        [*found] = (one for one in self.experiments if one.experiment_id == experiment_id)
+        if not found or not is_servers_folder(self.uri, found[0].artifact_location):
+            return
+        if experiment_id not in self._shared:
+            ours = f"tags.`{schema.TRIAL}` = 'true'"
+            trial = next(self.search(ours, [experiment_id], deleted=True), None)
+            if trial is None:
+                tags = {schema.TRIAL: "true"}
+                trial = self.ask(self.client.create_run, experiment_id, tags=tags)
+                self.end(trial.info.run_id)
+                self.ask(self.client.delete_run, trial.info.run_id)
+            with self.errors():
+                shared = ServersFolder(trial.info.artifact_uri, self.uri).is_shared()
+            self._shared[experiment_id] = shared
+        if not self._shared[experiment_id]:
+            raise TrackingError(
+                f"{public_uri(self.uri)}: the experiment {found[0].name!r} keeps its files in a "
+                f"folder of the server's machine, {found[0].artifact_location}: take a new one by "
+                "MLFLOW_EXPERIMENT_NAME, on a server with --artifacts-destination",
+                denied=True,
+            )
 
     def experiment_named(self, name: str) -> str:
         """Return the id of the experiment of that name, made by the first process if new."""
@@ -339,6 +377,11 @@ class Server:
                 return None
             raise
 
+    def is_deleted(self, run_id: str) -> bool:
+        """Whether the run of that id was deleted, by a join of two uploads or by somebody."""
+        run = self.run(run_id)
+        return run is not None and run.info.lifecycle_stage == "deleted"
+
     def log(
         self,
         run_id: str,
@@ -356,7 +399,10 @@ class Server:
 
     def files(self, artifact_uri: str) -> ArtifactRepository:
         """Return what lists, reads and writes the files of a run."""
-        return self.ask(get_artifact_repository, artifact_uri, tracking_uri=self.uri)
+        if is_servers_folder(self.uri, artifact_uri):
+            return ServersFolder(artifact_uri, self.uri)
+        there = place_of_files(self.uri, artifact_uri)
+        return self.ask(get_artifact_repository, there, tracking_uri=self.uri)
 
     def read(self, artifact_uri: str, name: str) -> bytes:
         """Return what a file of a run holds."""
@@ -391,15 +437,18 @@ def is_whole(run: Run) -> bool:
 
 
 def tracking_checks() -> list[Check]:
-    """Ask the tracking server for its experiments and the right to write; nothing is made there."""
+    """Ask the tracking server for its experiments, the right to write and its place for files.
+
+    Nothing is made there, save a deleted run where files lie in a folder of the server.
+    """
     where = public_uri()
     found: str | Problem = f"{where} will be made by the first tracked run"
     if not is_unmade(settings_uri()):
         try:
             server = Server(answer_s=AWAY_LIMIT_S)
-            known, name = server.experiments, os.environ.get("MLFLOW_EXPERIMENT_NAME")
+            known = server.experiments
             found = f"{where} answers, {len(known)} experiment{'s' * (len(known) != 1)}"
-            if not name or any(one.name == name for one in known):  # a run makes it, not a look
+            if server.has_experiment():  # a run makes it, not a look
                 server.mark(server.experiment_id(), rewrite=True)
                 found += ", may be written to"
         except TrackingError as error:

@@ -101,6 +101,8 @@ GIT_COMMIT = "mlflow.source.git.commit"
 #: Who measured or uploaded it; MLflow's pages call it "Created by".
 USER = "mlflow.user"
 
+#: On a deleted run that only tries whether a server sees what is written to its folder.
+TRIAL = "mlproject.trial_of_folder"
 #: On an experiment: its runs are of model training, not of language models.
 EXPERIMENT_KIND = ("mlflow.experimentKind", "custom_model_development")
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import mlflow
 from filelock import FileLock
+from mlflow.entities import FileInfo
+from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
+from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
+from mlflow.utils.credentials import get_default_host_creds
+from mlflow.utils.file_utils import local_file_uri_to_path
+from mlflow.utils.rest_utils import http_request_safe
+from mlflow.utils.uri import validate_path_is_safe
+from requests import Response
 
 #: MLflow's own ten tries to open a database that is away take 100 s; these take 1 s.
 _DATABASE_TRIES = 4
@@ -44,6 +53,84 @@ def public_uri(tracking_uri: str | None = None) -> str:
     if path == plain or not path or Path(path).is_absolute():
         return plain
     return _SQLITE + Path(path).absolute().as_posix()
+
+
+#: A path, `file:`, or a drive of Windows: MLflow's client looks for it on its own machine.
+_FOLDER = re.compile(r"file:|[a-z]:[\\/]|(?![a-z][\w+.-]*:).", re.IGNORECASE)
+
+
+def is_servers_folder(tracking_uri: str, artifact_uri: str) -> bool:
+    """Whether the files lie in a folder of the machine of a server, which may be another one."""
+    return not is_embedded(tracking_uri) and _FOLDER.match(artifact_uri) is not None
+
+
+class ServersFolder(HttpArtifactRepository):
+    """The files of a run in a folder of the server's machine: listed and read by the server.
+
+    They are written to that folder, so on the server's machine alone.
+    """
+
+    def __init__(self, artifact_uri: str, tracking_uri: str) -> None:
+        HttpArtifactRepository.__init__(self, artifact_uri, tracking_uri)
+        self._run_id = re.split(r"[\\/]", artifact_uri.rstrip("/"))[-2:][0]
+
+    def list_artifacts(self, path: str | None = None) -> list[FileInfo]:
+        """Return what the server lists of the run, below `path`."""
+        answer = self._ask("/api/2.0/mlflow/artifacts/list", path)
+        return [
+            FileInfo(validate_path_is_safe(each["path"]), each["is_dir"], each.get("file_size"))
+            for each in answer.json().get("files", [])
+        ]
+
+    def log_artifact(self, local_file: str, artifact_path: str | None = None) -> None:
+        """Copy a file to the folder."""
+        LocalArtifactRepository(self.artifact_uri).log_artifact(local_file, artifact_path)
+
+    def _download_file(self, remote_file_path: str, local_path: str) -> None:
+        Path(local_path).write_bytes(self._ask("/get-artifact", remote_file_path).content)
+
+    def _ask(self, endpoint: str, path: str | None) -> Response:
+        asked = {"run_id": self._run_id} | ({} if path is None else {"path": path})
+        creds = get_default_host_creds(self.tracking_uri)
+        answer: Response = http_request_safe(creds, endpoint, "GET", params=asked)
+        return answer
+
+    def is_shared(self) -> bool:
+        """Whether the server lists what this process writes; else nothing of the trial stays."""
+        folder = Path(LocalArtifactRepository(self.artifact_uri).artifact_dir)
+        trial, made, shared = folder / f"trial-{uuid4().hex}", [], False
+        try:
+            made = [each for each in (folder, *folder.parents) if not each.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+            trial.touch()
+            shared = trial.name in {each.path for each in self.list_artifacts()}
+        except OSError:  # this machine has no such place
+            pass
+        finally:
+            with suppress(OSError):
+                trial.unlink()
+            for each in [] if shared else made:
+                with suppress(OSError):
+                    each.rmdir()
+        return shared
+
+
+def place_of_files(tracking_uri: str, artifact_uri: str) -> str:
+    """Return where the files of an embedded store's run lie, also if its folder was moved.
+
+    MLflow keeps the absolute path of the day when the run was made: `mlruns/EXPERIMENT/RUN` beside
+    the file of the store.
+    """
+    file = sqlite_file(tracking_uri)
+    if file is None or _FOLDER.match(artifact_uri) is None:
+        return artifact_uri
+    there = Path(local_file_uri_to_path(artifact_uri))
+    if len(there.parts) < 5 or there.parts[-4] != "mlruns" or there.name != "artifacts":
+        return artifact_uri
+    here = file.absolute().parent.joinpath(*there.parts[-4:])
+    is_new = not here.exists() and not there.exists()
+    of_here = here.parents[1].exists() or not there.parents[3].exists()  # its experiment, project
+    return here.as_uri() if here.exists() or (is_new and of_here) else artifact_uri
 
 
 def is_unmade(tracking_uri: str) -> bool:

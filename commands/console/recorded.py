@@ -309,7 +309,8 @@ def upload_all(
             if isinstance(error, LockedError):
                 fate = _LOCKED
             elif getattr(error, "away", False):
-                click.echo(f"{counts['uploaded']} uploaded before that", err=True)
+                if counts["uploaded"]:
+                    click.echo(f"{counts['uploaded']} uploaded before that", err=True)
                 raise
             else:
                 fate = "failed"
@@ -351,6 +352,8 @@ def _uploaded(
     if different == []:
         return "there already"
     if verify:
+        if runs or server.has_experiment():
+            server.check_files(runs[0].info.experiment_id if runs else server.experiment_id())
         say(f"  {folder.record_id}: {', '.join(different or ['no whole run'])}")
         return "not uploaded" if different is None else "not as their records"
     run_id = upload(folder, record, server, place=place)

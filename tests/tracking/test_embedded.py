@@ -1,6 +1,10 @@
-"""The embedded store: made whole or not at all, brought up to date whole, and known if damaged."""
+"""The embedded store: made whole or not at all, brought up to date whole, and known if damaged.
+
+And where its files are: in a folder that was moved, and on the machine of a server over it.
+"""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -9,14 +13,18 @@ from pathlib import Path
 
 import pytest
 from alembic import command
+from faulty_proxy import faulty_proxy
 from mlflow.store.db import utils as db_utils
+from servers import mlflow_server
 from sqlalchemy import create_engine
 from stored_runs import filed
 
 from mlproject import main
 from tracking import schema
 from tracking.connection import Server, TrackingError, tracking_checks
-from tracking.reading.tracked_runs import search_runs
+from tracking.reading.tracked_runs import download_record, search_runs
+from tracking.store import is_servers_folder, place_of_files
+from tracking.upload.upload import upload
 
 HERE = Path(__file__).resolve().parent
 pytestmark = pytest.mark.slow
@@ -133,3 +141,146 @@ def test_what_is_not_the_stores_fault_is_not_put_on_it(embedded):
     with pytest.raises(TrackingError, match="filter") as refused:
         search_runs("no filter")
     assert "move" not in str(refused.value)
+
+
+# A folder that was moved or copied: MLflow keeps absolute paths
+
+
+@pytest.mark.parametrize("how", ["moved", "copied"])
+def test_the_files_of_a_moved_folder_are_those_beside_its_store(tmp_path, monkeypatch, how, capsys):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    monkeypatch.chdir(first)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{first}/mlflow.db")
+    _, record = filed(first / "records")
+    assert main(["sync"]) == 0
+    monkeypatch.chdir(tmp_path)
+    if how == "moved":
+        first.rename(second)
+    else:
+        shutil.copytree(first, second)
+        shutil.rmtree(first / "mlruns" / "0")
+    monkeypatch.chdir(second)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{second}/mlflow.db")
+    left = sorted(first.rglob("*"))
+    [run] = search_runs()
+    assert download_record(run.run_id) == record
+    assert main(["sync", "--verify"]) == 0
+    filed(second / "records")
+    assert main(["sync"]) == 0
+    assert "1 uploaded, 1 there already" in capsys.readouterr().out
+    assert main(["report", "--out", "r"]) == 0
+    assert len([*second.glob("mlruns/0/*/artifacts/record.json")]) == 2
+    assert len([*second.glob("mlruns/0/*/artifacts/report/*")]) > 0
+    there = f"sqlite:///{tmp_path}/there.db"
+    monkeypatch.chdir(tmp_path)
+    assert main(["sync", "--from", f"sqlite:///{second}/mlflow.db", "--to", there]) == 0
+    assert sorted(first.rglob("*")) == left
+
+
+def test_a_place_of_files_that_is_there_or_named_by_the_user_stays(tmp_path):
+    file, below = tmp_path / "db" / "mlflow.db", Path("mlruns", "0", "run", "artifacts")
+    uri, beside = f"sqlite:///{file}", file.parent / below
+    elsewhere, gone = tmp_path / "work" / below, tmp_path / "gone" / below
+    elsewhere.parents[3].mkdir()  # the store is not where the command was given
+    assert place_of_files(uri, str(elsewhere)) == str(elsewhere)
+    for there in (str(gone), gone.as_uri()):
+        assert place_of_files(uri, there) == beside.as_uri()
+    elsewhere.mkdir(parents=True)
+    beside.parents[1].mkdir(parents=True)
+    assert place_of_files(uri, str(elsewhere)) == str(elsewhere)
+    for other in ("s3://bucket/mlruns/0/run/artifacts", "mlflow-artifacts:/0/run/artifacts"):
+        assert place_of_files(uri, other) == other
+    assert place_of_files("http://x", str(gone)) == str(gone)
+
+
+# An MLflow of old, whose store is a folder
+
+
+def test_an_old_mlruns_beside_is_told_with_what_helps(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    (tmp_path / "mlruns" / "0").mkdir(parents=True)
+    (tmp_path / "mlruns" / "0" / "meta.yaml").write_text("name: Default\n")
+    filed(tmp_path / "records")
+    for words, code in ((["sync"], 3), (["pull", "--out", "runs.csv"], 2)):
+        assert main(words) == code
+        [line] = capsys.readouterr().err.splitlines()
+        assert "export MLFLOW_TRACKING_URI=sqlite:///mlflow.db" in line
+        assert "later" not in line
+    [check] = tracking_checks()
+    assert "export MLFLOW_TRACKING_URI=sqlite:///mlflow.db" in check.detail
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    assert main(["sync"]) == 0
+
+
+# A server over a store that was begun embedded: its files are on its own machine
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A folder with one tracked record, and the URI of a server over its store."""
+    folder = tmp_path_factory.mktemp("served")
+    with pytest.MonkeyPatch.context() as there:
+        there.chdir(folder)
+        upload(*filed(folder / "records"), Server(f"sqlite:///{folder}/mlflow.db"))
+    with mlflow_server(folder, f"sqlite:///{folder}/mlflow.db") as uri:
+        yield folder, uri
+
+
+def test_who_sees_the_servers_folder_uploads_and_everybody_reads_it(served, tmp_path, monkeypatch):
+    folder, uri = served
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    [before] = search_runs()
+    assert download_record(before.run_id).record_id == before.tags["mlproject.record_id"]
+    _, record = filed(tmp_path / "records")
+    sync = ["sync", "--records", str(tmp_path / "records")]
+    assert main(sync) == main([*sync, "--verify"]) == 0
+    [run] = search_runs(f"tags.`mlproject.record_id` = '{record.record_id}'")
+    assert (folder / "mlruns" / "0" / run.run_id / "artifacts" / "record.json").exists()
+    shutil.rmtree(folder / "mlruns" / "0" / run.run_id)
+    assert main([*sync, "--verify"]) == 1
+    assert main(sync) == main([*sync, "--verify"]) == 0
+    there = f"sqlite:///{tmp_path}/there.db"
+    assert main(["sync", "--from", uri, "--to", there]) == 0
+    assert len(search_runs(tracking_uri=there)) == 2
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_server_that_does_not_see_what_this_machine_writes_is_refused_before_anything_is_sent(
+    served, tmp_path, monkeypatch, capsys, made
+):
+    folder, uri = served
+    if not made:  # a place that this machine cannot make
+        (tmp_path / "file").touch()
+        with monkeypatch.context() as there:
+            there.setenv("MLFLOW_TRACKING_URI", uri)
+            there.setenv("MLFLOW_EXPERIMENT_NAME", "elsewhere")
+            Server().client.create_experiment("elsewhere", str(tmp_path / "file" / "mlruns"))
+        monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "elsewhere")
+    filed(tmp_path / "records")
+    sync = ["sync", "--records", str(tmp_path / "records")]
+    with faulty_proxy(uri) as (proxy, far):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", far)
+        if made:  # what a server on another machine lists
+            proxy.fail(1, (200, "{}"), times=10**6, only="mlflow/artifacts/list")
+        known, files = len(search_runs()), sorted(folder.rglob("*/artifacts/*"))
+        for words in (sync, [*sync, "--verify"]):
+            assert main(words) == 3
+            *_, line = capsys.readouterr().err.splitlines()
+            assert "--artifacts-destination" in line
+            assert "later" not in line
+        [check] = tracking_checks()
+        assert "--artifacts-destination" in check.detail
+        assert len(search_runs()) == known
+        assert sorted(folder.rglob("*/artifacts/*")) == files
+        monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", f"through the server, {made}")
+        assert main(sync) == main([*sync, "--verify"]) == 0
+
+
+def test_which_places_of_files_are_on_the_servers_machine():
+    for folder in ("/srv/m/0", "mlruns/0", "file:///srv/m", "C:/m/0", "C:\\m\\0", "file://host/m"):
+        assert is_servers_folder("https://x", folder)
+        assert not is_servers_folder("sqlite:///mlflow.db", folder)
+    for other in ("s3://b/0", "gs://b", "mlflow-artifacts:/0", "dbfs:/m", "wasbs://c@a/p", ""):
+        assert not is_servers_folder("https://x", other)

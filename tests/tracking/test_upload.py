@@ -579,6 +579,25 @@ def test_a_command_that_cannot_upload_says_so_in_one_line_and_sync_goes_on(
         assert_one_run(store, folder, record)
 
 
+def test_a_run_that_another_upload_joined_to_its_own_is_begun_again(
+    proxy, store, tmp_path, monkeypatch
+):
+    folder, record = filed(tmp_path)
+    log, joined = Server.log, []
+
+    def log_late(server, run_id, *args, **how):
+        if len(joined) < 3:
+            joined.append(run_id)
+            server.client.delete_run(run_id)
+        return log(server, run_id, *args, **how)
+
+    monkeypatch.setattr(Server, "log", log_late)
+    run_id = upload(folder, record)
+    assert len({run_id, *joined}) == 4
+    assert store.active(store.runs_of(record.record_id)) == [run_id]
+    assert_equals_record(store, run_id, folder, record)
+
+
 def test_an_upload_that_another_process_holds_is_left_to_it(proxy, store, tmp_path, capsys):
     _, record = filed(tmp_path)
     with uploading(RecordFolder(tmp_path / record.record_id), 0.0):

@@ -49,6 +49,8 @@ ARTIFACT_FOLDERS = ("ncu", "perf")
 #: What a reader of MLflow's pages may change in a run: its name and its description.
 _OF_READERS = (schema.RUN_NAME, schema.NOTE)
 _SOURCE = "mlflow.source.name"
+#: Uploads of many copies at once delete each other's runs until one is left.
+_STARTS = 8
 _PROJECT = Path(__file__).resolve().parents[2]
 
 
@@ -78,35 +80,53 @@ def upload(
         )
     server = server or Server()
     with uploading(folder, server.patience_s):
-        content = content_of(record, place(folder, record) if place else None)
-        timed_id = record.timed_record_id if isinstance(record, ProfileRecord) else None
-        if timed_id and (timed := server.run_of(timed_id)):
-            content.tags[schema.TIMED_RUN_ID] = timed.info.run_id
-        noted = folder.project_run
-        made_for = noted.read_text(errors="replace") if _is_plain(noted) else None
-        run = project_run(server, made_for, record.record_id) or server.run_of(record.record_id)
-        found = run is not None
-        if run is None or not is_whole(run):
-            # who makes it, and from where: `mlflow run` writes the project's path
-            source = run.data.tags.get(_SOURCE, "") if run else "mlproject"
-            made_by = server.user_tag | {_SOURCE: without_home(source)}
-            content = replace(content, tags=made_by | content.tags)
-        where = run.info.experiment_id if run else experiment or server.experiment_id()
-        server.mark(where)
-        if run is None:
-            made = server.ask(
-                server.client.create_run,
-                where,
-                start_time=int(record.created.timestamp() * 1000),
-                tags=content.tags,
-                run_name=content.tags[schema.RUN_NAME],
-            )
-            server.named(made.info.artifact_uri)
-            # an answer may have been lost, or another machine be at a copy of the folder
-            run = server.run_of(record.record_id) or made
-        if not is_whole(run) or differences(server, run, content_of(record), folder):
-            _fill(server, run, content, folder, record, found=found)
+        for starts_left in reversed(range(_STARTS)):
+            run, content, found = _run_for(folder, record, server, place, experiment)
+            try:
+                if not is_whole(run) or differences(server, run, content_of(record), folder):
+                    _fill(server, run, content, folder, record, found=found)
+                break
+            except TrackingError as error:  # who uploads another copy may have joined it to theirs
+                if error.away or not starts_left or not server.is_deleted(run.info.run_id):
+                    raise
     return str(run.info.run_id)
+
+
+def _run_for(
+    folder: RecordFolder,
+    record: AnyRecord,
+    server: Server,
+    place: Placing | None,
+    experiment: str | None,
+) -> tuple[Run, schema.Content, bool]:
+    """Return the run that a record fills, what it is to hold, and whether it was there before."""
+    content = content_of(record, place(folder, record) if place else None)
+    timed_id = record.timed_record_id if isinstance(record, ProfileRecord) else None
+    if timed_id and (timed := server.run_of(timed_id)):
+        content.tags[schema.TIMED_RUN_ID] = timed.info.run_id
+    noted = folder.project_run
+    made_for = noted.read_text(errors="replace") if _is_plain(noted) else None
+    run = project_run(server, made_for, record.record_id) or server.run_of(record.record_id)
+    found = run is not None
+    if run is None or not is_whole(run):
+        # who makes it, and from where: `mlflow run` writes the project's path
+        source = run.data.tags.get(_SOURCE, "") if run else "mlproject"
+        made_by = server.user_tag | {_SOURCE: without_home(source)}
+        content = replace(content, tags=made_by | content.tags)
+    where = run.info.experiment_id if run else experiment or server.experiment_id()
+    server.mark(where)
+    if run is None:
+        made = server.ask(
+            server.client.create_run,
+            where,
+            start_time=int(record.created.timestamp() * 1000),
+            tags=content.tags,
+            run_name=content.tags[schema.RUN_NAME],
+        )
+        server.named(made.info.artifact_uri)
+        # an answer may have been lost, or another machine be at a copy of the folder
+        run = server.run_of(record.record_id) or made
+    return run, content, found
 
 
 def log_record(
@@ -315,11 +335,13 @@ def log_report(folder: Path, *, name: str, tags: dict[str, str], run_id: str | N
         run_id = made.info.run_id
     if run_id is None:
         where = server.experiment_id()
+        server.check_files(where)
         with server.errors():  # asked once: no record tells which of two runs is the report's
             run_id = server.client.create_run(where, run_name=name, tags=tags).info.run_id
     else:
         server.log(run_id, tags=tags)
-    server.ask(server.client.log_artifacts, run_id, str(folder), schema.REPORT_ARTIFACTS)
+    uri = server.ask(server.client.get_run, run_id).info.artifact_uri
+    server.ask(server.files(uri).log_artifacts, str(folder), schema.REPORT_ARTIFACTS)
     server.end(run_id)
     return str(run_id)
 
