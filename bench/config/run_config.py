@@ -172,6 +172,10 @@ class RunConfig(BaseModel):
     compile: CompileMode = Field("none", description="torch.compile mode")
     cuda_graphs: bool = Field(False, description="replay the step as one CUDA graph")
     cudnn_benchmark: bool = Field(True, description="let cuDNN time its algorithms in warm-up")
+    depthwise_kernel: Annotated[Literal["auto", "cudnn", "native"], Legacy("auto")] = Field(
+        "auto",
+        description="whose kernels convolve depthwise on CUDA; auto: torch's choice",
+    )
     deterministic: bool = Field(False, description="deterministic kernels only")
     threads: Auto | Annotated[PositiveInt, Field(lt=4096)] = Field(
         "auto", description="threads of one operation on the CPU"

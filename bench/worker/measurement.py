@@ -95,7 +95,8 @@ class MeasurementAttempt(Attempt):
             probes["work"] = lambda: work_set(ready.step, ready.device)
         probes["ranks"] = lambda: self.compare_ranks(ready)
         for name, look in probes.items():
-            found = probe(look)
+            with self.setup.looked_into():
+                found = probe(look)
             if found is not None:
                 self.probed[name] = found
             if isinstance(found, Unknown) and ready.config.world_size > 1:
@@ -136,7 +137,8 @@ class MeasurementAttempt(Attempt):
             step()
             ran = True
 
-        self.probed["work"] = probe(work_set, once, device)
+        with self.setup.looked_into():
+            self.probed["work"] = probe(work_set, once, device)
         if not ran:
             step()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from bench.config import SYNTHETIC, RunConfig, Switch, TimeLimits, captures_graphs, max_seconds_on
 from bench.cost import cached_complexity
@@ -123,6 +124,7 @@ _BACKEND_SWITCHES = (
     *("cuda.matmul.fp32_precision", "cudnn.conv.fp32_precision", "cudnn.rnn.fp32_precision"),
     *(f"mkldnn.{name}.fp32_precision" for name in ("conv", "matmul", "rnn")),
     *("cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic"),
+    *(["cudnn.depthwise_kernel"] if hasattr(torch.backends.cudnn, "depthwise_kernel") else []),
 )
 
 
@@ -136,6 +138,13 @@ def set_switches(config: RunConfig, precision: Fp32, threads: int) -> None:
     torch.backends.cudnn.enabled = True
     torch.backends.cudnn.benchmark = config.cudnn_benchmark and not config.deterministic
     torch.backends.cudnn.deterministic = config.deterministic
+    if "cudnn.depthwise_kernel" in _BACKEND_SWITCHES:
+        torch.backends.cudnn.depthwise_kernel = config.depthwise_kernel
+    elif config.depthwise_kernel != "auto":
+        raise UnsupportedError(
+            f"depthwise_kernel={config.depthwise_kernel}: torch {torch.__version__} has no such "
+            "switch; use auto, or torch 2.15"
+        )
     if config.deterministic:
         # cuBLAS reads this when its first handle is made.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -301,6 +310,7 @@ class StepSetup:
         self.startup_s: dict[str, float] = {}
         self._device: Device | None = None
         self._switches: dict[str, str] = {}
+        self._changed: dict[str, None] = {}  # in the order in which they were seen
         # As early as it is imported: a user may go on editing while this measures.
         self._code = model_code(config.arch)
         self._journal = journal
@@ -361,9 +371,29 @@ class StepSetup:
             batches.close()
 
     def changed_switches(self) -> tuple[str, ...]:
-        """Return the switches that the step has set otherwise since it was set up."""
+        """Return the switches that the step has set otherwise since it was set up.
+
+        With those that it had set back by now, if a step was looked into.
+        """
+        self._note_switches()
+        return tuple(self._changed)
+
+    def _note_switches(self, *_: object) -> None:
         now = read_switches() if self._switches else {}
-        return tuple(f"{name} to {now[name]}" for name in now if now[name] != self._switches[name])
+        changed = (f"{name} to {now[name]}" for name in now if now[name] != self._switches[name])
+        self._changed |= dict.fromkeys(changed)
+
+    @contextmanager
+    def looked_into(self) -> Iterator[None]:
+        """Read the switches around each module of the block; of a compiled step only after it."""
+        kinds = (register_module_forward_pre_hook, register_module_forward_hook)
+        compiled = self.config.compile != "none"
+        hooks = [hook(self._note_switches) for hook in (() if compiled else kinds)]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def _refuse_size(self, resolved: ResolvedConfig) -> None:
         """Raise `UserError` if the model can be trained, but not at the size that was asked for.

@@ -43,6 +43,12 @@ def _thread_counts(environment: Environment) -> tuple[Value, ...]:
     return tuple(dict.fromkeys(counts))
 
 
+def _depthwise_kernels(environment: Environment) -> tuple[Value, ...]:
+    """Torch has the switch from 2.15 on."""
+    version = environment.torch.split(".")
+    return ("cudnn", "native", "auto") if [*map(int, version[:2])] >= [2, 15] else ()
+
+
 _SWITCH = _always("true", "false")
 
 #: A field may have two lines: what takes long to compile comes when the rest is settled.
@@ -63,6 +69,7 @@ KNOBS: Mapping[Backend, tuple[Knob, ...]] = {
         Knob("cuda_graphs", _SWITCH),
         Knob(BATCH),
         Knob("cudnn_benchmark", _SWITCH),
+        Knob("depthwise_kernel", _depthwise_kernels, of_images=True),
         Knob("fused_optimizer", _SWITCH),
         Knob("compile", _always("max-autotune")),
     ),

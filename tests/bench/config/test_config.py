@@ -94,6 +94,7 @@ def test_config_id_is_stable_across_versions_of_python_and_this_file():
 
 #: A value of each later field that is not the one which reproduces older records.
 NOT_AS_BEFORE = {
+    "depthwise_kernel": "native",
     "devices": 2,
     "nodes": 2,
     "allocator": "retain",

@@ -57,6 +57,20 @@ def test_what_a_step_sets_while_it_runs_is_in_the_record(setup_of):
     assert any(one.startswith("threads to ") for one in changed)
 
 
+def test_what_holds_within_a_step_alone_is_in_the_record_where_a_step_was_looked_into(setup_of):
+    setup = setup_of("SetsBack")
+    with setup.opened() as ready, setup.looked_into():
+        ready.step()
+    assert read_switches()["cudnn.conv.fp32_precision"] != "tf32"
+    within = {f"cudnn.{kind}.fp32_precision to tf32" for kind in ("conv", "rnn")}
+    assert within | {"cudnn.deterministic to True"} < set(setup.changed_switches())
+
+
+def test_the_kernels_of_depthwise_convolutions_are_chosen_and_read(setup_of):
+    with setup_of("SetsBack", depthwise_kernel="native").opened():
+        assert read_switches()["cudnn.depthwise_kernel"] == "native"
+
+
 @pytest.mark.parametrize("channels_last", ["true", "false"])
 def test_a_model_with_weights_of_five_dimensions_takes_the_layout_of_images(
     setup_of, channels_last
