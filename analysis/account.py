@@ -12,30 +12,36 @@ and as measured. So a step is:
 - ops whose work is not known, by class;
 - communication that nothing hides; idle time by cause, or the host between ops on a processor;
 - waiting for the loader, where the timed run says it and the profiled step had room for it;
-- profiling: the untraced step less the traced one, negative where the profiler slowed it;
+- profiling: the step without the profiler less that with it, negative where it slowed the step;
 - not explained: what the others leave.
 
-The step is the timed run's. Where a profiled step on a processor, or the kernels of one on a GPU,
-take over 10 % longer or shorter than it, the account is disturbed.
+The step is the timed run's. On a processor each profiled step is scaled to it and to what the
+profiler costs, by the steps without the profiler before and after it: a machine that slows down for
+a second changes no part. A part's interval is from the least to the most that the profiled
+steps give. An account is disturbed where its two largest parts are not told apart: their intervals
+overlap, and one is wider than a tenth of the step. Of a record without neighbours, and of a GPU's
+kernels, it is where what was profiled takes over 10 % longer or shorter than the step.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter, mul
+from statistics import median
 from typing import Any, Literal
 
 from analysis.profiles import short_kernel_name
 from analysis.roofs.roof import Roof
 from analysis.words import percent, ratio_digits, three_digits
 from bench.errors import Unknown
-from bench.records import Measurement, OpTime, ProfileRecord, RunRecord, TracedOp
+from bench.records import Measurement, OpProfile, OpTime, ProfileRecord, RunRecord, TracedOp
 from bench.records.base import ratio
 from bench.records.metrics import data_wait_share
-from bench.records.profile import COMMUNICATION, HOST_COPY, LOADER
+from bench.records.profile import COMMUNICATION, HOST_COPY, LOADER, profiler_cost
 
 Kind = Literal[
     "roof", "traffic", "ops", "cache", "unknown work", "communication", "idle", "host", "input",
@@ -43,6 +49,8 @@ Kind = Literal[
 ]  # fmt: skip
 #: Parts of the step's time that the profiler may change before its idle time says nothing.
 _DISTURBED = 0.1
+#: Of a part, the width of its interval that a terminal shows.
+_WIDE = 0.1
 #: What a convolution's label has behind its kind.
 _SIZES = re.compile(r" \d+x\d+.*| \d+ .*")
 #: Kernels of a trace that copy between the host and the device.
@@ -53,16 +61,32 @@ _ROUNDING = 1e-9
 _BELOW = " below its roof"
 #: What a processor does with the rest of a step.
 HOST = "the host between ops: Python, autograd, dispatch"
+_PROFILER = "the profiler"
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a step; `of_roof` is the unfused roof of a class of ops over their time."""
+    """A part of a step; `of_roof` is the unfused roof of a class of ops over their time.
+
+    `low_s` and `high_s` are the ends of its interval, None where one step was looked at.
+    """
 
     name: str
     kind: Kind
     time_s: float
     of_roof: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+
+    @property
+    def width_s(self) -> float:
+        """From the lower end of its interval to the upper, 0 where it has none."""
+        return 0.0 if self.low_s is None or self.high_s is None else self.high_s - self.low_s
+
+    def scaled(self, scale: float) -> Part:
+        """Return the part of a step of which all times are `scale` times as long."""
+        low_s, high_s = (end and end * scale for end in (self.low_s, self.high_s))
+        return replace(self, time_s=self.time_s * scale, low_s=low_s, high_s=high_s)
 
     @property
     def short(self) -> str:
@@ -77,18 +101,34 @@ class StepAccount:
     """A step and its parts, which add up to it: the roof first, then the largest.
 
     `traced_step_s` is the profiled step, on a GPU its kernels where they take longer than the step;
-    None where the step itself is a trace's.
+    None where the step itself is a trace's, or steps were profiled by turns with others. Of these
+    `profiler_cost` is a profiled step over its neighbours, `pace` the neighbours over the timed
+    step, and `cause` what makes intervals wide.
     """
 
     step_time_s: float
     parts: tuple[Part, ...]
     traced_step_s: float | None
+    cause: str = ""
+    profiler_cost: float | None = None
+    pace: float | None = None
+
+    @property
+    def confused(self) -> tuple[Part, ...]:
+        """The two largest parts of a measured time where they are not told apart, else none."""
+        parts = (part for part in self.parts if part.kind in (*REMOVABLE, "unknown work"))
+        largest = sorted(parts, key=lambda part: part.time_s)[-2:]
+        least_s = max((part.low_s or 0.0 for part in largest), default=0.0)
+        overlap = all((part.high_s or 0.0) > least_s for part in largest)
+        wide = any(part.width_s > _DISTURBED * self.step_time_s for part in largest)
+        return tuple(largest[::-1]) if overlap and wide and len(largest) > 1 else ()
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether the profiler changed the step by over 10 %."""
+        """Whether its largest parts are not told apart, or the profiler changed the step."""
         traced_s = self.traced_step_s
-        return traced_s is not None and abs(traced_s / self.step_time_s - 1) > _DISTURBED
+        changed = traced_s is not None and abs(traced_s / self.step_time_s - 1) > _DISTURBED
+        return changed or bool(self.confused)
 
     def seconds_of(self, kind: Kind) -> float:
         """Return the seconds of all parts of a kind."""
@@ -100,13 +140,17 @@ class StepAccount:
             "step_time_s": self.step_time_s,
             "account": self.rows(),
             "account_disturbed": self.is_disturbed,
+            "profiler_cost": self.profiler_cost,
+            "pace_since_window": self.pace,
         }
 
     def divided(self, times: float) -> StepAccount:
         """Return the account of one of so many repetitions of the same work in the step."""
-        parts = tuple(replace(part, time_s=part.time_s / times) for part in self.parts)
         traced_s = self.traced_step_s and self.traced_step_s / times
-        return StepAccount(self.step_time_s / times, parts, traced_s)
+        parts = tuple(part.scaled(1 / times) for part in self.parts)
+        return replace(
+            self, step_time_s=self.step_time_s / times, parts=parts, traced_step_s=traced_s
+        )
 
     def metrics(self) -> dict[str, float]:
         """Return the seconds of each class of parts by the names of metrics on a tracked run."""
@@ -117,13 +161,17 @@ class StepAccount:
         """Return a row per part: its name, class, seconds, share of the step and of its roof."""
         return [
             {"name": part.name, "class": part.kind, "seconds": part.time_s,
-             "share": ratio(part.time_s, self.step_time_s), "of_its_roof": part.of_roof}
+             "share": ratio(part.time_s, self.step_time_s), "of_its_roof": part.of_roof,
+             "low_s": part.low_s, "high_s": part.high_s}
             for part in self.parts
         ]  # fmt: skip
 
     def lines(self) -> Iterator[str]:
         """Yield the account for a terminal, its smallest parts added up."""
-        if self.is_disturbed:
+        if self.confused:
+            names = " and ".join(part.short for part in self.confused)
+            yield f"disturbed: {names} are not told apart; {self.cause}"
+        elif self.is_disturbed:
             traced_ms, step_ms = 1e3 * (self.traced_step_s or 0.0), 1e3 * self.step_time_s
             yield (
                 f"disturbed: what was profiled takes {three_digits(traced_ms)} ms, the timed one "
@@ -136,6 +184,9 @@ class StepAccount:
         for part in shown:
             share = percent(ratio(part.time_s, self.step_time_s) or 0.0)
             own = "" if part.of_roof is None else f", at {percent(part.of_roof)} of their roof"
+            if part.width_s > _WIDE * abs(part.time_s):
+                ends = (three_digits(1e3 * (end or 0.0)) for end in (part.low_s, part.high_s))
+                own += f" ({' to '.join(ends)} ms)"
             yield f"{three_digits(1e3 * part.time_s):>8} ms  {share:>5}  {part.name}{own}"
 
 
@@ -232,19 +283,71 @@ def account_of(
     """
     if (ops := record.ops) is None:
         return Unknown(f"no times of ops: {record.missing['ops']}")
+    if ops.device_busy_share is None and ops.neighbours_s is not None:
+        return _account_of_pairs(ops, roof, timed)
     parts, step_s = list(parts_of_ops(ops.ops, roof)), timed.step_s if timed else ops.step_time_s
     of_ops_s, on_host = sum(part.time_s for part in parts), ops.device_busy_share is None
     # A profiler slows the host, not kernels: a device idles for what they leave of the timed step.
     traced_s = ops.step_time_s if on_host else max(step_s, of_ops_s)
-    rest_s = traced_s - of_ops_s
+    parts += _rest(parts, traced_s, timed, ops, on_host=on_host)
     if timed is not None:
-        waited = data_wait_share(timed, ops) or 0.0
-        wait_s = min(waited * step_s, max(rest_s, 0.0))
-        parts.append(Part(LOADER, "input", wait_s))
-        rest_s -= wait_s
-        parts.append(Part("the profiler", "profiling", step_s - traced_s))
-    parts.append(Part(HOST, "host", rest_s) if on_host else Part("device idle", "idle", rest_s))
+        parts.append(Part(_PROFILER, "profiling", step_s - traced_s))
     return completed(step_s, parts, traced_s)
+
+
+def _rest(
+    parts: Iterable[Part],
+    traced_s: float,
+    timed: Measurement | None,
+    ops: OpProfile,
+    *,
+    on_host: bool,
+) -> Iterator[Part]:
+    """Yield what ops leave of a profiled step of `traced_s`: the loader, the host or idle time."""
+    rest_s = traced_s - sum(part.time_s for part in parts)
+    if timed is not None:
+        wait_s = min((data_wait_share(timed, ops) or 0.0) * timed.step_s, max(rest_s, 0.0))
+        yield Part(LOADER, "input", wait_s)
+        rest_s -= wait_s
+    yield Part(HOST, "host", rest_s) if on_host else Part("device idle", "idle", rest_s)
+
+
+def _account_of_pairs(ops: OpProfile, roof: Roof | None, timed: Measurement | None) -> StepAccount:
+    """Return the account of steps on a processor that were profiled by turns with others."""
+    neighbours_s, costs = ops.neighbours_s or (), ops.profiler_costs
+    step_s = timed.step_s if timed else median(neighbours_s)
+    traced_s = step_s * profiler_cost(costs)
+    scales = [traced_s / profiled_s for profiled_s in ops.steps_s or ()]
+
+    def parts_of(seconds: Callable[[Sequence[float]], float]) -> list[Part]:
+        """The parts where `seconds` makes one of the scaled times of the profiled steps."""
+        times_s = [seconds([*map(mul, op.steps_exclusive_s or (), scales)]) for op in ops.ops]
+        parts = [*parts_of_ops(ops.ops, roof, times_s)]
+        parts += _rest(parts, traced_s, timed, ops, on_host=True)
+        return [*parts, Part(_PROFILER, "profiling", step_s - traced_s)]
+
+    whole = completed(step_s, parts_of(median), None)
+    whole = replace(whole, profiler_cost=median(costs), pace=median(neighbours_s) / step_s)
+    if len(scales) < 2:
+        return whole
+    several = [
+        {part.name: part.time_s for part in parts_of(itemgetter(index))}
+        | {_PROFILER: step_s * (1 - cost)}
+        for index, cost in enumerate(costs)
+    ]
+    parts = []
+    for part in whole.parts:
+        ends_s = [part.time_s, *(times_s.get(part.name, 0.0) for times_s in several)]
+        parts.append(replace(part, low_s=min(ends_s), high_s=max(ends_s)))
+    return replace(whole, parts=tuple(parts), cause=_cause(costs, neighbours_s))
+
+
+def _cause(costs: Sequence[float], neighbours_s: Sequence[float]) -> str:
+    """Say what makes the profiled steps differ: the profiler, or the machine."""
+    if min(costs) - 1 > max(costs) - min(costs):
+        return f"the profiler makes a step {percent(median(costs) - 1)} longer"
+    change = max(max(times) / min(times) for times in (costs, neighbours_s)) - 1
+    return f"the machine's pace changes by {percent(change)} from step to step"
 
 
 def account_of_times(
@@ -260,14 +363,21 @@ def account_of_times(
     return completed(step_s, parts, None)
 
 
-def parts_of_ops(ops: Iterable[OpTime | TracedOp], roof: Roof | None) -> Iterator[Part]:
-    """Yield the parts of the time in which `ops` ran; without a roof ops are their whole time."""
+def parts_of_ops(
+    ops: Iterable[OpTime | TracedOp], roof: Roof | None, times_s: Iterable[float] | None = None
+) -> Iterator[Part]:
+    """Yield the parts of the time in which `ops` ran; without a roof ops are their whole time.
+
+    `times_s` are the times of the ops, in place of their own.
+    """
+    ops = tuple(ops)
+    times_s = (op.exclusive_s for op in ops) if times_s is None else times_s
     at_roof_s = unfused_s = cached_s = communicated_s = copied_s = loading_s = 0.0
     below_s: defaultdict[str, float] = defaultdict(float)
     of_class_s: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     unknown_s: defaultdict[str, float] = defaultdict(float)
-    for op in ops:
-        name, took_s = class_of(op), op.exclusive_s
+    for op, took_s in zip(ops, times_s, strict=True):
+        name = class_of(op)
         if op.label == COMMUNICATION:
             communicated_s += took_s
         elif op.label == LOADER:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import median
 from typing import Literal
 
 from pydantic import Field
@@ -50,6 +52,20 @@ LOADER = "waiting for the loader"
 HOST_COPY = "copy between host and device"
 
 
+#: Of steps that differ by less, the median says what the profiler costs.
+_QUIET = 0.1
+
+
+def profiler_cost(costs: Sequence[float]) -> float:
+    """Return how many times as long the profiler makes a step, by those of several steps.
+
+    It makes no step shorter. Where the machine changes its pace from step to step, that is the
+    least which they show.
+    """
+    is_quiet = max(costs) - min(costs) < _QUIET
+    return max(median(costs) if is_quiet else min(costs), 1.0)
+
+
 class OpTime(Facts):
     """All calls of one kind of op in one phase of one step.
 
@@ -72,6 +88,7 @@ class OpTime(Facts):
     fused_bytes: Count | None
     causal_skipped_flops: Count = 0  # of `flops`, what a fused attention may leave out
     fp32_flops: Count = 0  # of `flops`, those of 32-bit numbers
+    steps_exclusive_s: tuple[Seconds, ...] | None = Field(NEWER)  # of each profiled step, raw
 
 
 class Copies(Record):
@@ -86,8 +103,10 @@ class Copies(Record):
 class OpProfile(Facts):
     """Times of one training step, by PyTorch's profiler or by synchronised dispatch.
 
-    Per-op times are medians over `iterations` profiled steps, and the rest belongs to none of
-    them: Python, autograd, the profiler itself.
+    Before and after each profiled step runs one without the profiler: its neighbours. Times are
+    medians over `iterations` profiled steps; on a host each step is first scaled to the median of
+    the neighbours times `profiler_cost`, so that a pace that changes meanwhile changes no time.
+    What ops leave of a step belongs to none of them: Python, autograd, the profiler itself.
     """
 
     method: str
@@ -98,6 +117,14 @@ class OpProfile(Facts):
     launch_gap_s: Seconds | None  # the device's idle time between first and last kernel
     copies: tuple[Copies, ...] | None
     data_wait_s: Seconds | None = Field(NEWER)  # host time inside next(loader) of torch's loader
+    steps_s: tuple[Seconds, ...] | None = Field(NEWER)  # wall times of the profiled steps, raw
+    neighbours_s: tuple[Seconds, ...] | None = Field(NEWER)  # mean of each one's two neighbours
+
+    @property
+    def profiler_costs(self) -> tuple[float, ...]:
+        """How many times as long as its neighbours each profiled step takes."""
+        pairs = zip(self.steps_s or (), self.neighbours_s or (), strict=True)
+        return tuple(step_s / neighbour_s for step_s, neighbour_s in pairs)
 
     @property
     def ops_time_s(self) -> float:

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from bench.errors import Unknown, UnsupportedError, UserError
 from bench.machine.probes import probe
-from bench.profilers.ops.torch_profiler import work_set
+from bench.profilers.ops.torch_profiler import pairs_within, work_set
 from bench.profilers.perf.tool import counting
 from bench.records import Measurement, OpProfile, ToolName
 from bench.records.folders import RecordFolder
@@ -29,8 +29,6 @@ from bench.worker.step_setup import ReadyStep, StepSetup
 
 #: Of the time so far, for steps that are profiled afterwards.
 _EXPLAIN_SHARE = 0.15
-#: A profiled step, the one before it, and reading its trace.
-_STEPS_OF_ONE = 4
 
 
 class MeasurementAttempt(Attempt):
@@ -105,7 +103,7 @@ class MeasurementAttempt(Attempt):
     def _explain(self, ready: ReadyStep) -> None:
         """Time the ops of a few more steps; whatever happens there, the measurement stands.
 
-        They take at most `_EXPLAIN_SHARE` of the time so far, but are never none.
+        They take at most `_EXPLAIN_SHARE` of the time so far, where that is enough for two pairs.
         """
         why = "" if ready.config.explain else "explain=false"
         if ready.config.world_size > 1:
@@ -119,9 +117,9 @@ class MeasurementAttempt(Attempt):
         self.write_account("ok", None)
         before_s = sum(self._whole.startup_s.values()) + sum(self._whole.warmup_times_s)
         spent_s = before_s + self._whole.window_s
-        fit = int(_EXPLAIN_SHARE * spent_s / (_STEPS_OF_ONE * self._whole.step_s))
+        pairs = pairs_within(_EXPLAIN_SHARE * spent_s, self._whole.step_s)
         try:
-            self._ops = probe(ready.profile_ops, min(max(fit, 1), 3), pace_s=self._whole.step_s)
+            self._ops = probe(ready.profile_ops, pairs)
         except BaseException as error:  # an interrupt, or an exit of the model's own code
             self._ops = Unknown(f"cut off: {type(error).__name__}")
 

@@ -33,8 +33,8 @@ from bench.machine.environment import read_environment
 from bench.machine.limits import peak_memory_bytes
 from bench.machine.probes import probe, value_or_none
 from bench.machine.repository import script_code
-from bench.profilers.ops.torch_profiler import profiling
-from bench.records import Account, Measurement, ModelCode, Outcome
+from bench.profilers.ops.torch_profiler import pairs_within, profiling
+from bench.records import Account, ModelCode, Outcome
 from bench.records.complexity import CallWork
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
@@ -49,8 +49,6 @@ from bench.worker.script_model import Batches, Training
 _WINDOW_SHARE, _WITHOUT_WARMUP = 0.6, 0.8
 #: Of its seconds, how long after them the window waits for the end of a step.
 _LATER = 0.25
-#: A profiled step, the one before it, and reading its trace.
-_STEPS_OF_ONE, _MOST_PROFILED = 4, 3
 #: How often a look at steps is begun that a profile of the script may end, and how long the end of
 #: such a profile is awaited: one around the whole loop grows meanwhile.
 _MOST_TRIES, _PROFILE_S = 3, 5.0
@@ -298,11 +296,8 @@ class ScriptMeter:
 
     def _profiling(self, device: Device, window: Window) -> Steps:
         step_s = max(statistics.median(window.warmup_times_s), 1e-3)
-        fit = int((self._deadline_s - time.perf_counter()) / (_STEPS_OF_ONE * step_s))
-        steps = min(max(fit, 1), _MOST_PROFILED)
-        measured = self._found["measurement"]
-        pace_s = measured.step_s if isinstance(measured, Measurement) else None
-        self._found["ops"] = yield from profiling(device, self._work, steps, pace_s=pace_s)
+        pairs = pairs_within(self._deadline_s - time.perf_counter(), step_s)
+        self._found["ops"] = yield from profiling(device, self._work, pairs)
 
     def _looking(self, training: Training) -> Steps:
         """Look at what the model is given in one step, and at what the script has set."""

@@ -274,16 +274,14 @@ class ReadyStep:
             self.step, self.limits, lambda s: self.journal.note("warmup", seconds=s), second=second
         )
 
-    def profile_ops(
-        self, iterations: int, trace_file: Path | None = None, *, pace_s: float | None = None
-    ) -> OpProfile:
+    def profile_ops(self, pairs: int, trace_file: Path | None = None) -> OpProfile:
         """Time the step's ops, beside the cost model's work where it can follow the model."""
         spec = StepSpec.of(self.config, self.resolved)
         try:
             work = op_work(spec, grad_accum_steps=self.config.grad_accum_steps)
         except UserError:  # as the complexity says
             work = ()
-        return profile_ops(self.step, self.device, work, iterations, trace_file, pace_s=pace_s)
+        return profile_ops(self.step, self.device, work, pairs, trace_file)
 
     def measure(self) -> None:
         """Run the measured window."""

@@ -175,6 +175,63 @@ def test_without_a_roof_ops_are_their_whole_time():
     assert "no times of ops" in account_of(make.profile(), ROOF, None).reason
 
 
+def by_turns(first_s, second_s, neighbours_s, host_s=(0.1, 0.1)):
+    """The account of a step of 1 s whose profiled steps have these times of ops and the host."""
+    ops = [
+        op(label, "forward", 0.0, 0, 0, 0, steps_exclusive_s=times_s)
+        for label, times_s in (("convolution", first_s), ("softmax", second_s))
+    ]
+    walls_s = tuple(map(sum, zip(first_s, second_s, host_s, strict=False)))
+    return account(*ops, steps_s=walls_s, neighbours_s=neighbours_s)
+
+
+def test_a_machine_that_slows_down_while_it_profiles_changes_no_part():
+    quiet = by_turns((0.6, 0.6), (0.35, 0.35), (1.0, 1.0))
+    half = by_turns((0.6, 1.2), (0.35, 0.7), (1.0, 2.0), (0.1, 0.2))  # as fast in the second pair
+    assert times(half) == pytest.approx(times(quiet))
+    assert times(quiet) == pytest.approx(
+        {
+            "convolution below its roof": 0.6,
+            "softmax below its roof": 0.35,
+            "the host between ops: Python, autograd, dispatch": 0.1,
+            "the profiler": -0.05,
+        }
+    )
+    assert (half.pace, half.profiler_cost) == pytest.approx((1.5, 1.05))
+    assert not half.is_disturbed
+
+
+def test_parts_have_the_ends_of_what_the_profiled_steps_give():
+    found = by_turns((0.6, 0.5), (0.3, 0.4), (1.0, 1.0))
+    ends = {part.name: (part.low_s, part.high_s) for part in found.parts}
+    assert ends["convolution below its roof"] == pytest.approx((0.5, 0.6))
+    assert ends["softmax below its roof"] == pytest.approx((0.3, 0.4))
+    assert not found.is_disturbed
+    assert "convolution below its roof (500 to 600 ms)" in "\n".join(found.lines())
+    [single] = [part for part in by_turns((0.6,), (0.3,), (1.0,)).parts if part.kind == "host"]
+    assert single.low_s is single.high_s is None
+
+
+@pytest.mark.parametrize(
+    ("neighbours_s", "cause"),
+    [((1.0, 1.4), "the machine's pace changes by 40 % from step to step"),
+     ((0.5, 0.5), "the profiler makes a step 100 % longer")],
+)  # fmt: skip
+def test_parts_that_are_not_told_apart_disturb_an_account_which_names_the_cause(
+    neighbours_s, cause
+):
+    found = by_turns((0.6, 0.3), (0.3, 0.6), neighbours_s)
+    assert found.is_disturbed
+    assert {part.short for part in found.confused} == {"convolution", "softmax"}
+    assert next(found.lines()).endswith(cause)
+    assert found.facts()["account_disturbed"] is True
+    assert largest_loss(found) is None
+
+
+def test_equal_parts_that_are_well_known_disturb_nothing():
+    assert not by_turns((0.45, 0.46), (0.46, 0.45), (1.0, 1.0)).is_disturbed
+
+
 def test_a_disturbed_account_says_so_first():
     first, *_ = account(*OPS, traced_s=1.5).lines()
     assert first == (
@@ -322,7 +379,9 @@ def test_of_each_configuration_the_last_run_has_its_account():
 def test_a_notebook_has_the_account_as_a_table():
     run = place_runs([make.run_record(ops=samples.op_profile(*OPS, step_time_s=0.9))], [])[0]
     table = step_account(run)
-    assert list(table.columns) == ["name", "class", "seconds", "share", "of_its_roof"]
+    assert list(table.columns) == [
+        "name", "class", "seconds", "share", "of_its_roof", "low_s", "high_s"
+    ]  # fmt: skip
     assert table["seconds"].sum() == pytest.approx(1.0)
     assert table["share"].sum() == pytest.approx(1.0)
     with pytest.raises(UserError, match="run run-1: no times of ops"):

@@ -9,6 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from operator import mul
 from statistics import median, median_low
 from typing import Any
 
@@ -160,16 +161,20 @@ def _shares(op: SeenOp, work: CallsInOrder) -> Iterator[Share]:
         yield from inner
 
 
-def op_times(steps: Sequence[Iterable[Share]]) -> tuple[OpTime, ...]:
+def op_times(
+    steps: Sequence[Iterable[Share]], scales: Sequence[float] | None = None
+) -> tuple[OpTime, ...]:
     """Return one record per kind, op and phase, longest first: medians of the steps' sums.
 
-    A kind that a step lacks counts as zero in it. Where only some calls of an op are among the cost
-    model's, they are a record of their own. Ops without work and time are left out.
+    Each step's times are first multiplied by its part of `scales`. A kind that a step lacks counts
+    as zero in it. Where only some calls of an op are among the cost model's, they are a record of
+    their own. Ops without work and time are left out.
     """
     summed = [_summed(shares) for shares in steps]
     names = dict.fromkeys(name for sums in summed for name in sums)
     nothing: dict[str, float] = defaultdict(int)
-    times = [_op_time(name, [sums.get(name, nothing) for sums in summed]) for name in names]
+    scales = scales or [1.0] * len(summed)
+    times = [_op_time(name, [sums.get(name, nothing) for sums in summed], scales) for name in names]
     kept = [time for time in times if time.calls and (time.flops is not None or time.time_s)]
     return tuple(sorted(kept, key=lambda time: -time.time_s))
 
@@ -199,11 +204,12 @@ def _name(share: Share) -> _Name:
     return label, seen.name, seen.phase, _WHY_NO_WORK[seen.kind]
 
 
-def _op_time(name: _Name, steps: list[dict[str, float]]) -> OpTime:
+def _op_time(name: _Name, steps: list[dict[str, float]], scales: Sequence[float]) -> OpTime:
     label, op, phase, why_no_work = name
     work: dict[str, Any] = {}
     if why_no_work is None:
         work = {field: median_low(step[field] for step in steps) for field in _WORK}
+    steps_exclusive_s = tuple(step["exclusive_s"] for step in steps)
     return OpTime.of(
         why_no_work or "",
         {"phase": _WHY_NO_PHASE},
@@ -211,7 +217,8 @@ def _op_time(name: _Name, steps: list[dict[str, float]]) -> OpTime:
         op=op,
         phase=phase,
         calls=int(median_low(step["calls"] for step in steps)),
-        time_s=median(step["time_s"] for step in steps),
-        exclusive_s=median(step["exclusive_s"] for step in steps),
+        time_s=median(map(mul, (step["time_s"] for step in steps), scales)),
+        exclusive_s=median(map(mul, steps_exclusive_s, scales)),
+        steps_exclusive_s=steps_exclusive_s,
         **work,
     )

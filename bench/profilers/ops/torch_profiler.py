@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import mul
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar, Literal
@@ -30,6 +31,7 @@ from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest, SeenOp, host_of_
 from bench.profilers.traces import Trace, read_trace
 from bench.records import Copies, OpProfile, Phase, WorkSet
 from bench.records.complexity import CallWork
+from bench.records.profile import profiler_cost
 from bench.training.devices import Device
 from bench.training.window import Around, driven
 
@@ -37,22 +39,20 @@ from bench.training.window import Around, driven
 STEP_MARK = "ProfilerStep#0"
 #: Looks at one step's kernels.
 _SESSIONS = 3
-#: Of the pace: a profiled step that is so near to it is like those of the window.
-_NEAR = 0.1
+#: What a pair takes: the profiled step, the one after it, and reading its trace.
+_STEPS_OF_PAIR, _MOST_PAIRS = 4, 5
+#: Of a step that takes longer one pair must do.
+_LONG_S = 10.0
 #: A larger trace is not kept; viewers load up to some hundred megabytes.
 MOST_BYTES = 100_000_000
 
 
 @contextmanager
-def tracing(
-    device: Device, *, shapes: bool = True, keep: Path | None = None
-) -> Iterator[list[Trace]]:
-    """Run the block under torch.profiler, up to the device's last kernel; then add its trace.
+def recorded(device: Device, *, shapes: bool = True) -> Iterator[profile]:
+    """Run the block under torch.profiler, up to the device's last kernel; nothing is read yet.
 
-    The trace's own file becomes `keep`, in place of an earlier one. The host is always recorded:
-    some versions record no kernels without it.
+    The host is always recorded: some versions record no kernels without it.
     """
-    found: list[Trace] = []
     activities = [ProfilerActivity.CPU]
     if device.backend == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -60,21 +60,25 @@ def tracing(
         # The profiler of a torch made for CUDA complains where there is none; read when it starts.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with profile(activities=activities, record_shapes=shapes) as profiler:
-        yield found
+        yield profiler
         device.synchronize()
+
+
+def trace_of(profiler: profile, keep: Path | None = None) -> Trace:
+    """Read what `profiler` has recorded; the trace's own file becomes `keep`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(file))
         if keep is not None:
             shutil.move(file, keep)
-        found.append(read_trace(keep or file))
+        return read_trace(keep or file)
 
 
 def traced(step: Callable[[], object], device: Device, *, shapes: bool = True) -> Trace:
     """Run `step` once and return its trace."""
-    with tracing(device, shapes=shapes) as found:
+    with recorded(device, shapes=shapes) as profiler:
         step()
-    return found[0]
+    return trace_of(profiler)
 
 
 #: Fields of `bench.records.OpProfile` that only a tool which sees the device can tell.
@@ -99,6 +103,11 @@ class TimedStep:
     copies: tuple[Copies, ...] | None = None
     missing: dict[str, str] = field(default_factory=dict)
     data_wait_s: float | None = None
+    neighbours_s: float = 1.0  # the mean of the steps before and after it, without the tool
+
+
+#: Reads a step that a tool has seen; the trace's own file becomes the path, where one is given.
+Reading = Callable[[Path | None], TimedStep]
 
 
 @dataclass
@@ -110,19 +119,21 @@ class Profiled:
     )
 
     device: Device
-    keep: Path | None = None
 
-    def recording(self) -> Around[TimedStep]:
-        """Run a step under the profiler, the device synchronised at both ends."""
-        with tracing(self.device, keep=self.keep) as found:
+    def recording(self) -> Around[Reading]:
+        """Run a step under the profiler, the device synchronised at both ends; read it later."""
+        with recorded(self.device) as profiler:
             self.device.synchronize()
             begin = time.perf_counter()
             with record_function(STEP_MARK):
                 yield
                 self.device.synchronize()
             wall_s = time.perf_counter() - begin
-        timed = self._read(found[0], wall_s)
-        waits = [span for span in found[0].host if span.name.startswith(_LOADER_MARK)]
+        return lambda keep: self._timed(trace_of(profiler, keep), wall_s)
+
+    def _timed(self, trace: Trace, wall_s: float) -> TimedStep:
+        timed = self._read(trace, wall_s)
+        waits = [span for span in trace.host if span.name.startswith(_LOADER_MARK)]
         waited_us = sum(span.end_us - span.begin_us for span in waits)
         timed.data_wait_s = waited_us / 1e6 if waits else None
         return timed
@@ -201,7 +212,7 @@ class Synchronized(Profiled):
         "overlap in a real step; torch.compile is without effect"
     )
 
-    def recording(self) -> Around[TimedStep]:
+    def recording(self) -> Around[Reading]:
         """Run a step op by op."""
         self.device.synchronize()
         begin = time.perf_counter()
@@ -210,7 +221,8 @@ class Synchronized(Profiled):
         self.device.synchronize()
         wall_s = time.perf_counter() - begin
         why_not = "each op was waited for, so the device ran differently from a step"
-        return TimedStep(wall_s, watch.ops(), missing=dict.fromkeys(DEVICE_FIGURES, why_not))
+        timed = TimedStep(wall_s, watch.ops(), missing=dict.fromkeys(DEVICE_FIGURES, why_not))
+        return lambda keep: timed
 
 
 class _Stopwatch(OpMode):
@@ -245,79 +257,80 @@ def profile_ops(
     step: Callable[[], object],
     device: Device,
     work: Sequence[CallWork],
-    iterations: int = 5,
+    pairs: int = 5,
     trace_file: Path | None = None,
-    *,
-    pace_s: float | None = None,
 ) -> OpProfile:
-    """Run `step` as `profiling` has it, and return the times of its ops.
-
-    With `pace_s` the tool has started in this process, and the step has just run.
-    """
-    started = pace_s is not None
-    around = profiling(device, work, iterations, trace_file, started=started, pace_s=pace_s)
-    return driven(around, step)
+    """Run `step` as `profiling` has it, and return the times of its ops."""
+    return driven(profiling(device, work, pairs, trace_file), step)
 
 
 def profiling(
-    device: Device,
-    work: Sequence[CallWork],
-    iterations: int,
-    trace_file: Path | None = None,
-    *,
-    started: bool = False,
-    pace_s: float | None = None,
+    device: Device, work: Sequence[CallWork], pairs: int, trace_file: Path | None = None
 ) -> Around[OpProfile]:
-    """Run a step once for the tool to start up, then `iterations` times to time its ops.
+    """Run steps by turns without and with the profiler, and time the ops of the latter.
 
-    Before each timed step goes one that is not: reading the last trace has taken the memory that
-    the allocator keeps from step to step, and a step that pays for new pages is up to a third
-    slower. Where the tool has `started` in this process and the step has just run, neither is done
-    before the first. With `pace_s`, what the step takes without the tool, the one step is read that
-    comes nearest to it: `iterations` are tried until one is within 10 % of it, as a machine that is
-    not quiet may need.
+    The first step is not looked at: it starts the tool, and fills the memory that the allocator
+    keeps from step to step. Then `pairs` profiled steps each stand between two that are not.
+    Nothing is exported, read or counted before the last of them has ended.
 
     `work` are the cost model's calls of the same step (`bench.cost.estimate.op_work`). Times are of
     the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
     The trace of the last step is kept, compressed, as `trace_file` with `.gz` after it.
     """
     recorders = {"cpu": Profiled, "cuda": ProfiledOnDevice, "mps": Synchronized}
-    recorder = recorders[device.backend](device, trace_file)
-    if not started:
-        yield from recorder.recording()
-    steps: list[TimedStep] = []
-    for number in range(iterations):
-        if number or not started:
-            yield
-        steps.append((yield from recorder.recording()))
-        if pace_s is not None and _distance(steps[-1], pace_s) <= _NEAR:
-            break
-    found = _profile(recorder.method, steps, work, pace_s)
+    recorder = recorders[device.backend](device)
+    yield from recorder.recording()
+    unprofiled_s = [(yield from _unprofiled(device))]
+    readings: list[Reading] = []
+    for _ in range(pairs):
+        readings.append((yield from recorder.recording()))
+        unprofiled_s.append((yield from _unprofiled(device)))
+    steps = [read(None) for read in readings[:-1]] + [readings[-1](trace_file)]
+    for step, before_s, after_s in zip(steps, unprofiled_s, unprofiled_s[1:], strict=False):
+        step.neighbours_s = (before_s + after_s) / 2
+    profiled = _profile(recorder.method, steps, work)
     if trace_file is not None and trace_file.exists() and (why := pack_trace(trace_file)):
-        return found.replaced({"trace": why})
-    return found
+        return profiled.replaced({"trace": why})
+    return profiled
 
 
-def _distance(step: TimedStep, pace_s: float) -> float:
-    return abs(step.wall_s / pace_s - 1)
+def pairs_within(left_s: float, step_s: float) -> int:
+    """Return how many pairs `profiling` may take of `left_s`: two to five, one of a long step."""
+    if step_s > _LONG_S:
+        return 1
+    return min(max(int(left_s / (_STEPS_OF_PAIR * step_s)), 2), _MOST_PAIRS)
 
 
-def _profile(
-    method: str, timed: Sequence[TimedStep], work: Sequence[CallWork], pace_s: float | None = None
-) -> OpProfile:
+def _unprofiled(device: Device) -> Around[float]:
+    """Run a step without the profiler and return its wall time, the device at rest at both ends."""
+    device.synchronize()
+    begin = time.perf_counter()
+    yield
+    device.synchronize()
+    return time.perf_counter() - begin
+
+
+def _profile(method: str, timed: Sequence[TimedStep], work: Sequence[CallWork]) -> OpProfile:
     """Sum up the steps, but for those of which the profiler lost kernels (pytorch#192021)."""
     most = max(step.kernels for step in timed)
     steps = [step for step in timed if step.kernels == most]
     if lost := len(timed) - len(steps):
         method += f"; {lost} of {len(timed)} steps left out, of which it lost kernels"
-    if pace_s is not None:
-        steps = [min(steps, key=lambda step: _distance(step, pace_s))]
+    walls_s = tuple(step.wall_s for step in steps)
+    neighbours_s = tuple(step.neighbours_s for step in steps)
+    costs = [step.wall_s / step.neighbours_s for step in steps]
+    whole_s = median(neighbours_s) * profiler_cost(costs)
+    # the profiler slows the host, and no kernel
+    scales = [1.0 if step.busy_s else whole_s / step.wall_s for step in steps]
     shares = [join(step.ops, CallsInOrder(work)) for step in steps]
     facts: dict[str, Any] = {
         "device_busy_share": _median(step.busy_s and step.busy_s / step.wall_s for step in steps),
         "launch_gap_s": _median(step.launch_gap_s for step in steps),
         "copies": steps[-1].copies,
-        "data_wait_s": _median(step.data_wait_s for step in steps),
+        "data_wait_s": _median(
+            step.data_wait_s and step.data_wait_s * scale
+            for step, scale in zip(steps, scales, strict=True)
+        ),
     }
     reasons = steps[-1].missing | {"data_wait_s": _NO_LOADER}
     missing = {name: reasons[name] for name, fact in facts.items() if fact is None}
@@ -326,8 +339,10 @@ def _profile(
     return OpProfile(
         method=method,
         iterations=len(steps),
-        step_time_s=median(step.wall_s for step in steps),
-        ops=op_times(shares),
+        step_time_s=median(map(mul, walls_s, scales)),
+        ops=op_times(shares, scales),
+        steps_s=walls_s,
+        neighbours_s=neighbours_s,
         missing=missing,
         **facts,
     )

@@ -18,15 +18,15 @@ from bench.profilers.base import TorchTool
 from bench.profilers.ops import torch_profiler
 from bench.profilers.ops.op_nest import Kind, SeenOp
 from bench.profilers.ops.torch_profiler import (
-    Profiled,
     Synchronized,
     TimedStep,
     _profile,
+    pairs_within,
     profile_ops,
 )
 from bench.profilers.traces import read_trace
 from bench.records import Account, OpProfile, StepSpec
-from bench.records.profile import COMMUNICATION, HOST_COPY
+from bench.records.profile import COMMUNICATION, HOST_COPY, profiler_cost
 from bench.training.devices import open_device
 from bench.training.precision import open_precision
 from bench.training.step import TrainingStep, make_optimizer
@@ -91,7 +91,7 @@ def check_whole(profile, work):
 @pytest.mark.slow
 def test_every_modelled_flop_of_a_cpu_step_is_found(precision, accumulated):
     work = work_of(precision, accumulated)
-    profile = profile_ops(step_of(precision, accumulated), CPU, work, iterations=2)
+    profile = profile_ops(step_of(precision, accumulated), CPU, work, pairs=2)
     check_whole(profile, work)
     by_kind = {(op.label, op.phase): op for op in modelled(profile)}
     assert by_kind["depthwise convolution 3x3 stride 2", "backward"].calls == accumulated
@@ -104,21 +104,21 @@ def test_every_modelled_flop_of_a_cpu_step_is_found(precision, accumulated):
 
 def test_the_trace_of_the_last_step_is_kept_as_a_file_that_is_read_again(tmp_path, monkeypatch):
     file = tmp_path / "trace.json"
-    profile = profile_ops(step_of(), CPU, work_of(), iterations=1, trace_file=file)
+    profile = profile_ops(step_of(), CPU, work_of(), pairs=1, trace_file=file)
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json.gz"]
     trace = read_trace(tmp_path / "trace.json.gz")
     calls = sum(span.name == "aten::convolution_backward" for span in trace.host)
     assert calls == sum(op.calls for op in profile.ops if op.op == "convolution_backward")
     assert next(span.name for span in trace.host if span.kind == "mark") == "ProfilerStep#0"
     monkeypatch.setattr(torch_profiler, "MOST_BYTES", 1000)
-    profile = profile_ops(step_of(), CPU, (), iterations=1, trace_file=file)
+    profile = profile_ops(step_of(), CPU, (), pairs=1, trace_file=file)
     assert "no trace of more than" in profile.missing["trace"]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_work_that_no_op_did_is_reported_and_the_rest_adds_up_to_the_steps_flop():
     work = work_of()
-    profile = profile_ops(step_of(), CPU, [*work, work[0], work[0]], iterations=1)
+    profile = profile_ops(step_of(), CPU, [*work, work[0], work[0]], pairs=1)
     assert f"3 of the cost model's {len(work) + 2} calls were not seen" in profile.missing["unseen"]
     assert "1 ones_like (backward)" in profile.missing["unseen"]
     assert "2 convolution (forward)" in profile.missing["unseen"]
@@ -126,7 +126,7 @@ def test_work_that_no_op_did_is_reported_and_the_rest_adds_up_to_the_steps_flop(
 
 
 def test_without_a_cost_model_there_are_times_all_the_same():
-    profile = profile_ops(step_of(), CPU, (), iterations=1)
+    profile = profile_ops(step_of(), CPU, (), pairs=1)
     assert not modelled(profile)
     convolutions = [op for op in profile.ops if op.label == "conv2d"]
     assert convolutions[0].calls == 2
@@ -134,10 +134,11 @@ def test_without_a_cost_model_there_are_times_all_the_same():
     assert ("hardtanh", "hardtanh_") in {(op.label, op.op) for op in profile.ops}
 
 
-def test_a_step_runs_once_for_the_tool_and_twice_per_iteration():
+def test_a_step_runs_for_the_tool_and_then_by_turns_without_and_with_it():
     runs = []
-    profile = profile_ops(lambda: runs.append(torch.ones(1) + 1), CPU, (), iterations=3)
-    assert len(runs) == 1 + 2 * 3  # before each one an untimed one
+    profile = profile_ops(lambda: runs.append(torch.ones(1) + 1), CPU, (), pairs=3)
+    assert len(runs) == 1 + 1 + 2 * 3
+    assert len(profile.steps_s) == len(profile.neighbours_s) == profile.iterations == 3
     assert [(op.op, op.calls) for op in profile.ops if op.op == "add"] == [("add", 1)]
 
 
@@ -145,9 +146,9 @@ def test_a_step_runs_once_for_the_tool_and_twice_per_iteration():
 def test_waiting_for_every_op_finds_the_same_work_as_the_profiler():
     step, work = step_of(accumulated=2), work_of(accumulated=2)
     recorder = Synchronized(CPU)
-    waited = _profile(recorder.method, [driven(recorder.recording(), step)], work)
+    waited = _profile(recorder.method, [driven(recorder.recording(), step)(None)], work)
     check_whole(waited, work)
-    profiled = profile_ops(step, CPU, work, iterations=1)
+    profiled = profile_ops(step, CPU, work, pairs=1)
     kinds = [
         {(op.label, op.op, op.phase, op.calls, op.eager_bytes) for op in modelled(profile)}
         for profile in (waited, profiled)
@@ -168,13 +169,13 @@ def test_every_op_is_waited_for_and_its_wait_is_its_time(monkeypatch):
             device.queue(seconds)
             torch.add(tensor, tensor)
 
-    recorded = driven(Synchronized(device).recording(), step)
+    recorded = driven(Synchronized(device).recording(), step)(None)
     assert [(op.name, op.own_s, op.phase) for op in recorded.ops] == [
         ("add", 2.0, None),
         ("add", 3.0, None),
     ]
     assert recorded.wall_s == 5.0
-    assert profile_ops(step, device, (), iterations=1).method == Synchronized.method
+    assert profile_ops(step, device, (), pairs=1).method == Synchronized.method
 
 
 @pytest.mark.slow
@@ -183,7 +184,7 @@ def test_every_op_is_waited_for_and_its_wait_is_its_time(monkeypatch):
 def test_a_compiled_step_says_what_cannot_be_known():
     work = op_work(spec_of("test_op_profile:one_convolution"))
     step = step_of(model=one_convolution, compiled=True)
-    profile = profile_ops(step, CPU, work, iterations=1)
+    profile = profile_ops(step, CPU, work, pairs=1)
     graphs = [op for op in profile.ops if op.label == "compiled graph"]
     assert {op.phase for op in graphs} == {"forward", "backward"}
     assert all("compiled" in op.missing["eager_bytes"] for op in graphs)
@@ -200,12 +201,13 @@ def profile_on_card(monkeypatch, trace):
     clock = ScriptedClock()
 
     @contextmanager
-    def tracing(device, keep=None):
-        yield [trace]
+    def recorded(device):
+        yield trace
 
-    monkeypatch.setattr(torch_profiler, "tracing", tracing)
+    monkeypatch.setattr(torch_profiler, "recorded", recorded)
+    monkeypatch.setattr(torch_profiler, "trace_of", lambda recording, keep: recording)
     monkeypatch.setattr("bench.profilers.ops.torch_profiler.time.perf_counter", clock)
-    return profile_ops(lambda: clock.pass_s(0.0012), Card(clock), gpu_work(), iterations=3)
+    return profile_ops(lambda: clock.pass_s(0.0012), Card(clock), gpu_work(), pairs=3)
 
 
 def test_on_a_gpu_an_op_is_the_time_of_its_kernels(monkeypatch):
@@ -289,54 +291,81 @@ def test_a_gpu_without_kernels_is_refused_with_a_remedy(monkeypatch):
         profile_on_card(monkeypatch, trace.trace)
 
 
+def seen(wall_s, ops, **facts):
+    return TimedStep(wall_s, ops, missing=dict.fromkeys(MISSING, "no"), **facts)
+
+
 def relu(seconds):
-    return SeenOp("relu", Kind.OP, "forward", (), seconds)
+    return SeenOp("relu", Kind.OP, "forward", (), seconds, [], seconds)
 
 
-def test_times_are_medians_of_the_steps_sums():
+def test_times_are_medians_of_steps_scaled_to_their_neighbours_pace():
     steps = [
-        TimedStep(wall, [relu(t) for t in times], missing=dict.fromkeys(MISSING, "no"))
-        for wall, times in [(10, (1, 1)), (12, (2, 3)), (11, (9, 9))]
+        seen(wall_s, [relu(t) for t in times], neighbours_s=wall_s)
+        for wall_s, times in [(10, (1, 1)), (20, (2, 2.4)), (12, (1.2, 1.8))]
     ]
     (op,) = (profile := _profile("by hand", steps, ())).ops
-    assert (op.calls, op.time_s, profile.step_time_s) == (2, 5, 11)
-    assert profile.ops_time_s == 5
+    # to 12 s: 2.4, 2.64 and 3
+    assert (op.calls, op.time_s, op.exclusive_s) == (2, pytest.approx(2.64), pytest.approx(2.64))
+    assert op.steps_exclusive_s == pytest.approx((2, 4.4, 3))
+    assert (profile.step_time_s, profile.steps_s) == (12, (10, 20, 12))
+
+
+def test_kernels_do_not_take_the_pace_of_the_host():
+    steps = [
+        seen(wall_s, [relu(1.0)], kernels=3, busy_s=1.0, launch_gap_s=0.1, neighbours_s=wall_s)
+        for wall_s in (10, 20)
+    ]
+    (op,) = (profile := _profile("by hand", steps, ())).ops
+    assert (op.time_s, profile.step_time_s) == (1.0, 15)
+
+
+@pytest.mark.parametrize(
+    ("costs", "cost"),
+    [
+        ((1.02, 1.05, 1.03), 1.03),
+        ((0.98, 0.97), 1.0),  # it makes no step shorter
+        ((1.5, 0.7, 1.4), 1.0),  # a restless machine
+        ((1.9, 1.6), 1.6),
+    ],
+)
+def test_what_the_profiler_costs_by_steps_and_their_neighbours(costs, cost):
+    assert profiler_cost(costs) == cost
 
 
 def test_a_step_that_lost_kernels_is_left_out_and_counted():
     steps = [
-        TimedStep(wall, [relu(wall)], kernels, missing=dict.fromkeys(MISSING, "no"))
-        for wall, kernels in [(10, 90), (12, 100), (14, 100)]
+        seen(wall_s, [relu(wall_s)], kernels=kernels, neighbours_s=13)
+        for wall_s, kernels in [(10, 90), (12, 100), (14, 100)]
     ]
     profile = _profile("by hand", steps, ())
     assert (profile.iterations, profile.step_time_s) == (2, 13)
     assert profile.method == "by hand; 1 of 3 steps left out, of which it lost kernels"
 
 
+def test_the_neighbours_of_a_step_are_the_steps_before_and_after_it(monkeypatch):
+    clock, steps_s = ScriptedClock(), iter((9.0, 1.0, 1.1, 3.0, 3.3, 2.0))
+
+    trace = TraceWriter()
+    trace.host("aten::relu", 0, 5)
+
+    @contextmanager
+    def recorded(device):
+        yield trace.trace
+
+    monkeypatch.setattr(torch_profiler, "recorded", recorded)
+    monkeypatch.setattr(torch_profiler, "trace_of", lambda recording, keep: recording)
+    monkeypatch.setattr("bench.profilers.ops.torch_profiler.time.perf_counter", clock)
+    profile = profile_ops(lambda: clock.pass_s(next(steps_s)), CPU, (), pairs=2)
+    assert profile.steps_s == pytest.approx((1.1, 3.3))
+    assert profile.neighbours_s == pytest.approx((2.0, 2.5))
+
+
 @pytest.mark.parametrize(
-    ("walls_s", "pace_s", "step_time_s", "tried"),
-    [
-        ((10, 14, 20), 12.5, 14, 3),  # the nearest
-        ((10, 12, 20), 12.5, 12, 2),  # no more than are needed
-        ((10, 14, 20), None, 14, 4),  # the median of all but the one that starts the tool
-    ],
+    ("left_s", "step_s", "pairs"), [(0.0, 1.0, 2), (12.0, 1.0, 3), (99.0, 1.0, 5), (99.0, 11.0, 1)]
 )
-def test_on_a_restless_machine_the_step_is_read_that_is_nearest_to_the_pace(
-    walls_s, pace_s, step_time_s, tried, monkeypatch
-):
-    missing = dict.fromkeys(MISSING, "no")
-    steps = [TimedStep(wall_s, [relu(wall_s)], missing=missing) for wall_s in walls_s]
-    scripted, seen = iter(steps if pace_s else [steps[0], *steps]), []
-
-    def recording(recorder):
-        seen.append(next(scripted))
-        yield
-        return seen[-1]
-
-    monkeypatch.setattr(Profiled, "recording", recording)
-    profile = profile_ops(lambda: None, CPU, (), iterations=3, pace_s=pace_s)
-    assert profile.step_time_s == profile.ops_time_s == step_time_s
-    assert len(seen) == tried
+def test_how_many_pairs_there_is_time_for(left_s, step_s, pairs):
+    assert pairs_within(left_s, step_s) == pairs
 
 
 MISSING = ("device_busy_share", "launch_gap_s", "copies")
