@@ -346,6 +346,8 @@ _DECLARED = (
     _number("difference_ms", "ms added to the step", signed),
     # of the account of a step
     _text("part: name", "part", wraps_em=20),
+    _number("low_ms", "at least"),
+    _number("high_ms", "at most"),
     _number("of_its_roof", "of its roof", percent),
 )  # fmt: skip
 #: By name.

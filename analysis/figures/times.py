@@ -150,8 +150,15 @@ _PARTS: Mapping[str, tuple[str, str]] = {
 }
 
 
+#: Of the bar of a disturbed account.
+_UNSURE_OPACITY = 0.45
+
+
 def account_chart(accounts: Sequence[tuple[str, StepAccount]]) -> Chart:
-    """Return a bar for each named step, its parts end to end; what takes time off is left of 0."""
+    """Return a bar for each named step, its parts end to end; what takes time off is left of 0.
+
+    The bar of a disturbed account is pale and broken, and its name says that it is not sure.
+    """
     series, legend, longest = [], dict[str, Series](), 0.0
     for row, (name, account) in enumerate(accounts[:MAX_ROWS]):
         ends_ms = {True: 0.0, False: 0.0}
@@ -161,12 +168,15 @@ def account_chart(accounts: Sequence[tuple[str, StepAccount]]) -> Chart:
             legend[words] = look = key(words, colour, line_pt=7.0)
             share = percent(part.time_s / account.step_time_s)
             said = f"{name}\n{part.name}: {three_digits(1e3 * part.time_s)} ms, {share}"
+            if account.is_disturbed:
+                look = replace(look, dashed=True, opacity=_UNSURE_OPACITY)
             line = replace(look, xs=(begin_ms, end_ms), ys=(row, row), hover=(said,) * 2)
             series.append(line)
         longest = max(longest, ends_ms[True])
     left = min((end for one in series for end in one.xs), default=0.0)
     axis = Axis(label="ms of a step", limits=(1.03 * left, 1.03 * longest))
-    names = [name for name, _ in accounts[:MAX_ROWS]]
+    names = [f"{name}{' (not sure)' if account.is_disturbed else ''}"
+             for name, account in accounts[:MAX_ROWS]]  # fmt: skip
     entries = [legend[words] for words, _ in _PARTS.values() if words in legend]
     return row_chart(names, series, axis, legend=entries, title=hidden_rows(len(accounts)))
 

@@ -80,7 +80,7 @@ _TABLES = {
     ),
     "accounts": (
         "Where the time of a step goes: parts that add up to it, of each configuration's last run",
-        "numbered configuration part time_ms share_of_step of_its_roof",
+        "numbered configuration part time_ms low_ms high_ms share_of_step of_its_roof",
     ),
     "ceilings": (
         "Ceilings",

@@ -13,7 +13,7 @@ import yaml
 
 from analysis.findings.bottlenecks import loss_of
 from analysis.findings.differences import uplifts
-from analysis.runs.groups import Group, fastest, group_runs
+from analysis.runs.groups import Group, fastest, group_runs, newest_accounts
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import TOKENS_PER_S, Run, recorded
 from analysis.table import grouped, utc
@@ -143,6 +143,10 @@ def _sureness(runs: Sequence[Run], measured: Sequence[Group]) -> str:
     needs = f"{doubtful} of {counted(len(runs), 'run')} {'needs' if doubtful == 1 else 'need'} care"
     listed = "for the reasons that are listed below as problems"
     care = f"{needs}, {listed}" if doubtful else "No run is in doubt"
+    accounts = [account.is_disturbed for _, account in newest_accounts(runs)]
+    if unsure := sum(accounts):
+        care += f"; of {counted(len(accounts), 'account')} of a step {unsure} cannot tell its "
+        care += "largest parts apart"
     single = sum(one.repeats().count == 1 for one in measured)
     if not single:
         return f"{care}, and every configuration was repeated"

@@ -263,7 +263,8 @@ def account_rows(account: StepAccount) -> list[Row]:
     """Return a row per part of an account, by the keys of columns."""
     return [
         {"name": row["name"], "time_ms": 1e3 * row["seconds"], "share_of_step": row["share"],
-         "of_its_roof": row["of_its_roof"]}
+         "of_its_roof": row["of_its_roof"], "low_ms": row["low_s"] and 1e3 * row["low_s"],
+         "high_ms": row["high_s"] and 1e3 * row["high_s"]}
         for row in account.rows()
     ]  # fmt: skip
 
@@ -271,8 +272,9 @@ def account_rows(account: StepAccount) -> list[Row]:
 def step_account(run: Run) -> pd.DataFrame:
     """Return the account of a run's step: a row per part, the roof first, then the largest.
 
-    Columns are `name`, `class`, `seconds`, `share` of the step and `of_its_roof`. `run` is of
-    `pull_records(...).runs()` or `place`. Raises `UserError` where no op of its step was timed.
+    Columns are `name`, `class`, `seconds`, `share` of the step, `of_its_roof`, and the ends of its
+    interval, `low_s` and `high_s`. `run` is of `pull_records(...).runs()` or `place`. Raises
+    `UserError` where no op of its step was timed.
     """
     import pandas as pd
 

@@ -156,7 +156,8 @@ CHARTS = {
         "drift": lambda: panel_chart([trace_panel(drifting())] * 2),
         "accounts": lambda: account_chart([(run.label, run.account) for run in place_runs(
             [make.run_record("a", ops=samples.op_profile(*OPS, step_time_s=0.9)),
-             make.run_record("b", 20, ops=samples.op_profile(OPS[0], step_time_s=1.05))],
+             make.run_record("b", 20, ops=samples.op_profile(OPS[0], step_time_s=1.05)),
+             make.run_record("c", 30, ops=samples.op_profile(*OPS, step_time_s=1.5))],
             [make.ceilings_record()])]),
         "no models": lambda: of.models_chart([], {}),
         "no variability": lambda: of.variability_chart([]),

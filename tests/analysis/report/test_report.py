@@ -308,6 +308,10 @@ LOADER = observation(metrics={"loader_images_per_s": 900.0})
             "from 25 % (resnet18 in fp32 at batch 10) to 50 % (vgg16 in fp32 at batch 10).",
         ),
         (placed(make.run_record(), VGG16), "that share is the same in all configurations. "),
+        (
+            placed(make.run_record(ops=samples.op_profile(step_time_s=1.5))),
+            "No run is in doubt; of 1 account of a step 1 cannot tell its largest parts apart; it",
+        ),
         # the suspect one has no finding
         (
             placed(make.run_record(verdict=make.suspect()), make.failed_record()),
