@@ -314,10 +314,11 @@ def _rest(
 
 def _account_of_pairs(ops: OpProfile, roof: Roof | None, timed: Measurement | None) -> StepAccount:
     """Return the account of steps on a processor that were profiled by turns with others."""
-    neighbours_s, costs = ops.neighbours_s or (), ops.profiler_costs
+    steps_s, neighbours_s = ops.steps_s or (), ops.neighbours_s or ()
     step_s = timed.step_s if timed else median(neighbours_s)
-    traced_s = step_s * profiler_cost(costs)
-    scales = [traced_s / profiled_s for profiled_s in ops.steps_s or ()]
+    cost = profiler_cost(steps_s, neighbours_s)
+    traced_s = step_s * cost
+    scales = [traced_s / profiled_s for profiled_s in steps_s]
 
     def parts_of(seconds: Callable[[Sequence[float]], float]) -> list[Part]:
         """The parts where `seconds` makes one of the scaled times of the profiled steps."""
@@ -327,9 +328,10 @@ def _account_of_pairs(ops: OpProfile, roof: Roof | None, timed: Measurement | No
         return [*parts, Part(_PROFILER, "profiling", step_s - traced_s)]
 
     whole = completed(step_s, parts_of(median), None)
-    whole = replace(whole, profiler_cost=median(costs), pace=median(neighbours_s) / step_s)
+    whole = replace(whole, profiler_cost=cost, pace=median(neighbours_s) / step_s)
     if len(scales) < 2:
         return whole
+    costs = ops.profiler_costs
     several = [
         {part.name: part.time_s for part in parts_of(itemgetter(index))}
         | {_PROFILER: step_s * (1 - cost)}

@@ -56,14 +56,15 @@ HOST_COPY = "copy between host and device"
 _QUIET = 0.1
 
 
-def profiler_cost(costs: Sequence[float]) -> float:
-    """Return how many times as long the profiler makes a step, by those of several steps.
+def profiler_cost(steps_s: Sequence[float], neighbours_s: Sequence[float]) -> float:
+    """Return how many times as long the profiler makes a step, by profiled ones and neighbours.
 
     It makes no step shorter. Where the machine changes its pace from step to step, that is the
-    least which they show.
+    least which all of them show.
     """
+    costs = [step_s / pace_s for step_s, pace_s in zip(steps_s, neighbours_s, strict=True)]
     is_quiet = max(costs) - min(costs) < _QUIET
-    return max(median(costs) if is_quiet else min(costs), 1.0)
+    return max(median(costs) if is_quiet else min(steps_s) / max(neighbours_s), 1.0)
 
 
 class OpTime(Facts):

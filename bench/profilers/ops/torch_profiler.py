@@ -318,8 +318,7 @@ def _profile(method: str, timed: Sequence[TimedStep], work: Sequence[CallWork]) 
         method += f"; {lost} of {len(timed)} steps left out, of which it lost kernels"
     walls_s = tuple(step.wall_s for step in steps)
     neighbours_s = tuple(step.neighbours_s for step in steps)
-    costs = [step.wall_s / step.neighbours_s for step in steps]
-    whole_s = median(neighbours_s) * profiler_cost(costs)
+    whole_s = median(neighbours_s) * profiler_cost(walls_s, neighbours_s)
     # the profiler slows the host, and no kernel
     scales = [1.0 if step.busy_s else whole_s / step.wall_s for step in steps]
     shares = [join(step.ops, CallsInOrder(work)) for step in steps]

@@ -321,16 +321,16 @@ def test_kernels_do_not_take_the_pace_of_the_host():
 
 
 @pytest.mark.parametrize(
-    ("costs", "cost"),
+    ("steps_s", "neighbours_s", "cost"),
     [
-        ((1.02, 1.05, 1.03), 1.03),
-        ((0.98, 0.97), 1.0),  # it makes no step shorter
-        ((1.5, 0.7, 1.4), 1.0),  # a restless machine
-        ((1.9, 1.6), 1.6),
+        ((2.04, 2.10, 2.06), (2, 2, 2), 1.03),
+        ((1.96, 1.94), (2, 2), 1.0),  # it makes no step shorter
+        ((3, 1.4, 2.8), (2, 2, 2), 1.0),  # a restless machine
+        ((3.6, 3.2), (2, 1.6), 1.6),  # which is restless, and yet never so slow
     ],
 )
-def test_what_the_profiler_costs_by_steps_and_their_neighbours(costs, cost):
-    assert profiler_cost(costs) == cost
+def test_what_the_profiler_costs_by_steps_and_their_neighbours(steps_s, neighbours_s, cost):
+    assert profiler_cost(steps_s, neighbours_s) == pytest.approx(cost)
 
 
 def test_a_step_that_lost_kernels_is_left_out_and_counted():
