@@ -262,7 +262,7 @@ def op_profile(*ops, **changes):
     known = {
         "method": "torch.profiler",
         "iterations": 5,
-        "step_time_s": 1.25 * sum(op.time_s for op in ops),
+        "step_time_s": 1.25 * sum(op.time_s for op in ops) or 1.0,
         "ops": ops,
     }
     return facts(OpProfile, **{**known, **changes})
