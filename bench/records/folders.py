@@ -1,7 +1,8 @@
 """Record folders: where a measurement is safe before anything goes over a network.
 
 <records>/<record_id>/config.json     what was asked for; written first
-owners.json     the processes at work on it
+owners.json     the processes at work on it, and where they run
+.owned          locked by each of them while it lives
 journal.jsonl   what the worker had reached, line by line
 console.log     everything the worker printed
 worker.json     the worker's own account, once it has ended
@@ -16,13 +17,16 @@ import contextlib
 import errno
 import json
 import os
+import platform
 import re
 import secrets
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import IO, Annotated, Any, TypeVar
 
 import psutil
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -40,6 +44,9 @@ from bench.records import (
     RunRecord,
     TraceRecord,
 )
+
+if sys.platform != "win32":
+    import fcntl
 
 T = TypeVar("T")
 R = TypeVar("R", bound=BaseModel)
@@ -108,6 +115,8 @@ class RecordFolder:
         self.record = path / "record.json"
         self.project_run = path / "mlflow_run"
         self._owners = path / "owners.json"
+        self._lock = path / ".owned"
+        self._held: IO[bytes] | None = None
         self._reserve = path / ".reserve"
 
     @classmethod
@@ -134,13 +143,24 @@ class RecordFolder:
         """Give back the room held for the record."""
         self._reserve.unlink(missing_ok=True)
 
+    def hold(self) -> None:
+        """Share the folder's lock, if it can have one: other containers see it, not our pids."""
+        if sys.platform != "win32" and self._held is None:
+            with contextlib.suppress(OSError):
+                file = self._lock.open("ab+")
+                fcntl.flock(file, fcntl.LOCK_SH)
+                self._held = file
+
     def claim(self, *pids: int) -> None:
         """Note that these processes are at work on the record; start times reveal reused pids."""
-        started = {pid: psutil.Process(pid).create_time() for pid in pids}
-        write_atomically(self._owners, json.dumps(started))
+        self.hold()
+        boot_s = psutil.boot_time()
+        started = {pid: psutil.Process(pid).create_time() - boot_s for pid in pids}
+        owners = {**_place(), "lock": self._held and _inode(self._held), "processes": started}
+        write_atomically(self._owners, json.dumps(owners))
 
     def in_use(self) -> bool:
-        """Whether a process that claimed the folder still runs."""
+        """Whether a process that claimed the folder may still run."""
         return any(self._owners_running())
 
     def orphaned(self) -> bool:
@@ -149,11 +169,44 @@ class RecordFolder:
         return not launcher and any(others)
 
     def _owners_running(self) -> list[bool]:
+        """Whether each owner runs; one that is not proved to be dead does."""
         try:
             owners = json.loads(_plain_file(self._owners))
-        except (OSError, ValueError):
+            started, boot_s = owners, 0.0
+            if "processes" in owners:  # older versions wrote times since 1970, and nothing else
+                started, boot_s = owners["processes"], psutil.boot_time()
+                if (runs := self._runs_elsewhere(owners)) is not None:
+                    return [runs] * len(started)
+            return [is_running(int(pid), boot_s + start_s) for pid, start_s in started.items()]
+        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
             return []
-        return [is_running(int(pid), started_s) for pid, started_s in owners.items()]
+        except OSError:  # it is there, and cannot be read
+            return [True]
+
+    def _runs_elsewhere(self, owners: dict[str, Any]) -> bool | None:
+        """Whether owners in another container or machine run; None if their pids are ours."""
+        here = _place()
+        place = "boot" if here["boot"] else "host"
+        if owners[place] == here[place]:
+            if owners["namespace"] == here["namespace"]:
+                return None
+            # one kernel, so its locks are everyone's
+            return owners["lock"] is None or self._free_lock() != owners["lock"]
+        restarted = here["host"][0] and owners["host"] == here["host"]
+        return not restarted or self._free_lock() == []
+
+    def _free_lock(self) -> list[int] | None:
+        """The inode of the lock file where nobody holds it, else nothing; None: no telling."""
+        if sys.platform == "win32":
+            return None
+        try:
+            with self._lock.open("rb+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return _inode(file)
+        except BlockingIOError:
+            return []
+        except OSError:
+            return None
 
     def write(self, path: Path, content: BaseModel) -> None:
         """Write a record or a configuration whole or not at all, and without the user's home."""
@@ -180,6 +233,9 @@ class RecordFolder:
         """Note that no process works on the folder any more."""
         self.release_reserve()
         self._owners.unlink(missing_ok=True)
+        self._lock.unlink(missing_ok=True)
+        if self._held is not None:
+            self._held = self._held.close()
 
     def read_record(self) -> AnyRecord | None:
         """Return the record, or None while there is none. Raises `UserError` if it is damaged."""
@@ -339,14 +395,31 @@ def _plain_file(path: Path) -> bytes:
     return path.read_bytes()
 
 
+@cache
+def _place() -> dict[str, Any]:
+    """Where this process runs: the machine, the start of its kernel, and whose pids it sees."""
+    facts: dict[str, Any] = {"host": ["", platform.node()], "boot": "", "namespace": 0}
+    with contextlib.suppress(OSError):  # Linux has them
+        facts["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
+        facts["namespace"] = Path("/proc/self/ns/pid").stat().st_ino
+        facts["host"][0] = Path("/etc/machine-id").read_text("utf-8").strip()
+    return facts
+
+
+def _inode(file: IO[bytes]) -> list[int]:
+    """What names an open file for all processes of this machine."""
+    about = os.fstat(file.fileno())
+    return [about.st_dev, about.st_ino]
+
+
 def cache_folder() -> Path:
     """Return `mlproject` below `XDG_CACHE_HOME`, or below what the system uses in its place."""
     base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
     return Path(base or Path.home() / ".cache") / "mlproject"
 
 
-#: Start times of one process, read twice, differ by less.
-_START_TOLERANCE_S = 1.0
+#: Start times of one process, read twice, differ by less: the system rounds its boot to seconds.
+_START_TOLERANCE_S = 2.0
 
 
 def is_running(process: int | psutil.Process, started_s: float | None = None) -> bool:

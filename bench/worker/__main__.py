@@ -50,6 +50,7 @@ def main() -> int:
     role, path = sys.argv[1:]
     signal.signal(signal.SIGTERM, _interrupt)
     folder = RecordFolder(Path(path))
+    folder.hold()
     # torch's elastic launcher numbers the processes that share one measurement and its journal.
     who = {"rank": int(os.environ["RANK"]), "pid": os.getpid()} if role == "rank" else {}
     journal = JournalWriter(folder.journal, always=who)

@@ -87,6 +87,7 @@ class ScriptMeter:
     def __init__(self, folder: RecordFolder) -> None:
         self.is_timing = self.has_ended = False
         self._folder = folder
+        folder.hold()
         self._job = folder.read_job(recorded=True)
         self._journal = JournalWriter(folder.journal)
         self._clock = time.perf_counter  # the script may put another in its place

@@ -88,9 +88,13 @@ def unsent(campaign: str, known: Collection[str]) -> list[Parcel]:
     """Return the campaign's records here that are not `known`, once nothing measures here.
 
     They remain where a driver, or the connection to it, died before it had received them. Ray
-    calls a node free as soon as its own process is dead; our launcher then has still to write.
+    calls a node free as soon as its own process is dead; our launcher then has still to write: it
+    is given `_LAST_RECORDS_S`, for who is on another machine may seem alive for ever.
     """
-    while any(folder.in_use() for folder in record_folders(node_records(), missing_ok=True)):
+    deadline_s = time.monotonic() + _LAST_RECORDS_S
+    while time.monotonic() < deadline_s and any(
+        folder.in_use() for folder in record_folders(node_records(), missing_ok=True)
+    ):
         time.sleep(_POLL_S)
     take_over(node_records(), lambda record_id: None)
     return [

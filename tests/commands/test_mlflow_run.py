@@ -150,7 +150,7 @@ def in_window(process, records):
     while process.poll() is None:
         for journal in records.glob("*/journal.jsonl"):
             if '"window_started"' in journal.read_text():
-                owners = json.loads((journal.parent / "owners.json").read_text())
+                owners = json.loads((journal.parent / "owners.json").read_text())["processes"]
                 return [psutil.Process(int(pid)) for pid in owners]
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.02)  # leaves the processor to the worker

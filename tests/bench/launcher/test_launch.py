@@ -226,7 +226,7 @@ def test_a_killed_launcher_loses_nothing_that_its_worker_measures(tmp_path, mlpr
     folder = wait_for_event(tmp_path, "window_started", command)
     command.kill()
     command.wait()
-    owners = json.loads((folder.path / "owners.json").read_text())
+    owners = json.loads((folder.path / "owners.json").read_text())["processes"]
     worker = next(int(pid) for pid in owners if int(pid) != command.pid)
     psutil.wait_procs([psutil.Process(worker)] if psutil.pid_exists(worker) else [], timeout=120)
     assert folder.read_record() is None

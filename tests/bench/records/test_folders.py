@@ -14,7 +14,7 @@ import samples
 from refusals import refusal
 
 from bench.errors import UserError
-from bench.records import Job
+from bench.records import Job, folders
 from bench.records.folders import (
     RecordFolder,
     is_running,
@@ -127,15 +127,65 @@ def test_a_folder_is_in_use_while_its_owner_lives(tmp_path):
     assert not folder.in_use()
 
 
+_DEAD, _ELSEWHERE = {"processes": {"1": 12345.0}}, {"namespace": 7, "processes": {"1": 12345.0}}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="container and boot are Linux's")
+@pytest.mark.parametrize(
+    ("told", "while_locked", "when_free"),
+    [
+        (_DEAD, False, False),
+        (_ELSEWHERE, True, False),
+        (_ELSEWHERE | {"lock": [1, 2]}, True, True),  # of a copy of the folder
+        (_ELSEWHERE | {"lock": None}, True, True),  # a file system without locks
+        (_DEAD | {"boot": "before"}, True, False),
+        (_DEAD | {"boot": "there", "host": ["4e1f", "node7"]}, True, True),
+        (_DEAD | {"boot": "there", "host": ["", "container"]}, True, True),
+    ],
+    ids=["here", "container", "copy", "no locks", "restart", "machine", "image without an id"],
+)
+def test_an_owner_that_is_not_proved_dead_is_alive(tmp_path, told, while_locked, when_free):
+    folder = RecordFolder.create(tmp_path)
+    folder.claim(os.getpid())
+    owners = folder.path / "owners.json"
+    claimed = json.loads(owners.read_text())
+    host = told.get("host") or [claimed["host"][0] or "id", claimed["host"][1]]
+    owners.write_text(json.dumps(claimed | told | {"host": host}))
+    here = folders._place() | {"host": [claimed["host"][0] or "id", claimed["host"][1]]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folders, "_place", lambda: here)
+        assert RecordFolder(folder.path).in_use() is while_locked
+        folder._held.close()
+        assert RecordFolder(folder.path).in_use() is when_free
+
+
+def test_owners_that_cannot_be_read_are_alive_and_who_leaves_leaves_nothing(tmp_path):
+    folder = RecordFolder.create(tmp_path)
+    (folder.path / "owners.json").mkdir()
+    assert folder.in_use()
+    (folder.path / "owners.json").rmdir()
+    folder.claim(os.getpid())
+    folder.leave()
+    assert not folder.in_use()
+    assert list(folder.path.iterdir()) == []
+
+
+def test_a_clock_that_is_set_changes_no_owner(tmp_path, monkeypatch):
+    folder, booted_s = RecordFolder.create(tmp_path), psutil.boot_time()
+    folder.claim(os.getpid())
+    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: booted_s + 3600)
+    assert folder.in_use()
+
+
 def test_readable_records_leave_out_those_of_another_version(tmp_path):
     assert not list(readable_records(tmp_path / "absent"))
-    folders = [RecordFolder.create(tmp_path, name) for name in ("a", "b", "c", "d")]
-    for folder in folders[:2]:
+    made = [RecordFolder.create(tmp_path, name) for name in ("a", "b", "c", "d")]
+    for folder in made[:2]:
         folder.close(samples.run_record(record_id=folder.record_id))
-    folders[2].record.write_text("{}")
+    made[2].record.write_text("{}")
     found = list(readable_records(tmp_path))
     assert [record.record_id for _, record in found] == ["a", "b"]
-    assert [folder.path for folder, _ in found] == [folder.path for folder in folders[:2]]
+    assert [folder.path for folder, _ in found] == [folder.path for folder in made[:2]]
     newest_first = readable_records(tmp_path, newest_first=True)
     assert [record.record_id for _, record in newest_first] == ["b", "a"]
 

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from servers import free_port
 
-from bench.records.folders import read_records, record_folders
+from bench.config import RunConfig
+from bench.records import Job
+from bench.records.folders import RecordFolder, read_records, record_folders
+from campaigns.sweep import cluster
 from tracking import schema
 from tracking.reading.tracked_runs import search_runs
 
@@ -196,6 +199,16 @@ def test_ctrl_c_ends_what_runs_on_a_node_that_joined_late_and_brings_it_home(nod
     assert record.outcome == "interrupted"
     assert record.process is not None
     assert not any(folder.in_use() for folder in nodes.folders("b"))
+
+
+def test_what_is_left_on_a_node_does_not_wait_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "node_records", lambda: tmp_path)
+    monkeypatch.setattr(cluster, "_LAST_RECORDS_S", 0.0)
+    folder = RecordFolder.create(tmp_path)
+    folder.write(folder.config, Job(config=RunConfig()))
+    folder.claim(os.getpid())
+    assert cluster.unsent("tiny", []) == []
+    assert folder.in_use()
 
 
 def test_a_killed_driver_leaves_no_worker_and_what_it_had_is_found(nodes, place, sweep):

@@ -112,7 +112,7 @@ def test_a_worker_that_outlived_its_launcher_is_waited_for(tmp_path):
     )
     folder.claim(os.getpid(), worker.pid)
     owners = json.loads((folder.path / "owners.json").read_text())
-    owners[str(os.getpid())] -= 1000.0  # another process once had this number
+    owners["processes"][str(os.getpid())] -= 1000.0  # another process once had this number
     (folder.path / "owners.json").write_text(json.dumps(owners))
     assert folder.orphaned()
     waited = []
