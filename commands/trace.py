@@ -23,7 +23,9 @@ from analysis.traces.record import TracedModel, explained_trace
 from analysis.traces.timeline import WHOLE, cut_steps, whole_steps, why_hidden
 from bench.config import RunConfig, parse_config
 from bench.errors import Unknown, UserError
-from bench.profilers.traces import read_trace
+from bench.profilers.traces import read_trace, without_names
+from bench.profilers.traces.kineto import unpacked
+from bench.profilers.traces.nsys import MAGIC
 from bench.records import Backend, ProfileRecord, StepSpec
 from bench.records.base import ratio
 from bench.records.folders import RecordFolder, ceilings_in
@@ -215,17 +217,16 @@ def _facts(trace: PlacedTrace) -> dict[str, Any]:
 
 
 def _copy(path: Path, folder: RecordFolder) -> None:
-    """Put the trace beside its record, whole or not at all, compressed if it is JSON."""
+    """Put the trace beside its record, whole or not at all; JSON compressed, without its host."""
     with path.open("rb") as source:
-        head = source.read(16)
-        source.seek(0)
-        is_database = head.startswith(b"SQLite format 3")
+        is_database = source.peek(16).startswith(MAGIC)
         kept = folder.path / ("trace.sqlite" if is_database else "trace.json.gz")
         if path.stat().st_size > _MOST_BYTES:
             note(f"{path}: over {_MOST_BYTES / 1e6:.0f} MB, not kept")
         elif not kept.exists():
             partial = kept.with_name(f"{kept.name}.partial")
-            packed = is_database or head.startswith(b"\x1f\x8b")
-            with partial.open("wb") if packed else gzip.open(partial, "wb") as target:
-                shutil.copyfileobj(source, target)
+            if is_database:
+                shutil.copyfile(path, partial)
+            else:
+                partial.write_bytes(gzip.compress(without_names(unpacked(source))))
             partial.replace(kept)

@@ -1,6 +1,7 @@
 """`mlproject trace` on traces that others published."""
 
 import csv
+import gzip
 import io
 import json
 from pathlib import Path
@@ -173,10 +174,22 @@ def test_a_trace_that_cannot_be_kept_is_one_line(mlproject_command, tmp_path, mo
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("commands.trace.shutil.copyfileobj", full)
+    monkeypatch.setattr("commands.trace.gzip.compress", full)
     code, _, complaint = mlproject_command("trace", path, "--track")
     assert code == 2
     assert "cannot be kept in" in complaint
     assert complaint.count("\n") == 1
     [record] = Path("records").glob("trace-*")
     assert not (record / "trace.json.gz").exists()
+
+
+def test_what_is_kept_to_be_uploaded_names_no_host(mlproject_command, tmp_path):
+    add = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 0, "dur": 5, "pid": 1, "tid": 1}
+    named = {"host_name": "anna's laptop", "traceName": "/home/anna/a.json", "traceEvents": [add]}
+    path = tmp_path / "named.json"
+    path.write_text(json.dumps(named))
+    mlproject_command("trace", path, "--track")
+    [kept] = Path("records").glob("trace-*/trace.json.gz")
+    found = json.loads(gzip.decompress(kept.read_bytes()))
+    assert found == {**named, "host_name": "", "traceName": "a.json"}
+    assert json.loads(path.read_text()) == named  # the user's own file stays as it is

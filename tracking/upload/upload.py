@@ -39,7 +39,6 @@ ARTIFACTS = (
     "account.png",
     "kernels.csv",
     "trace.json.gz",
-    "trace.sqlite",
     schema.RECORD_ARTIFACT,
 )
 #: What a run is to carry beside its record, if that is known.

@@ -28,7 +28,7 @@ from bench.cost.op_calls import OpMode, bind
 from bench.errors import UserError
 from bench.profilers.ops.op_join import CallsInOrder, Share, join, op_times
 from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest, SeenOp, host_of_steps, op_names
-from bench.profilers.traces import Trace, read_trace
+from bench.profilers.traces import Trace, read_trace, without_names
 from bench.records import Copies, OpProfile, Phase, WorkSet
 from bench.records.complexity import CallWork
 from bench.records.profile import profiler_cost
@@ -169,10 +169,12 @@ class ProfiledOnDevice(Profiled):
 
 
 def pack_trace(file: Path) -> str | None:
-    """Compress the trace `file` into `file` with `.gz` after it; why it is not kept, or None."""
+    """Compress the trace `file` into `file` with `.gz` after it; why it is not kept, or None.
+
+    The host's name is left out, as traces are uploaded.
+    """
     packed = file.with_name(f"{file.name}.gz")
-    with file.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
-        shutil.copyfileobj(source, target)
+    packed.write_bytes(gzip.compress(without_names(file.read_bytes()), compresslevel=6))
     file.unlink()
     size_bytes = packed.stat().st_size
     if size_bytes <= MOST_BYTES:
