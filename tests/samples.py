@@ -192,11 +192,12 @@ def _of_config(record_class, config, **known):
 
 
 def run_record(config=None, **changes):
+    batches = 1 if config is None else config.world_size * config.grad_accum_steps
     known = {
         "record_id": "20261120T100000Z-00000001",
         "outcome": "ok",
         "resolved": resolved(),
-        "measurement": measurement(),
+        "measurement": measurement(images=8 * batches),
         "process": process_figures(),
         "telemetry": telemetry(),
         "environment": environment(),

@@ -147,7 +147,7 @@ def _status(error: BaseException) -> int | None:
     """
     if (answer := _answer(error)) is not None:
         return answer.status_code
-    if found := re.search(r"Tunnel connection failed: (\d{3})", str(error)):
+    if found := re.search(r"(?:Tunnel connection failed:|error code) (\d{3})", str(error)):
         return int(found[1])
     if not isinstance(error, MlflowException) or re.match(
         r"API request to http.* failed with (timeout )?exception ", error.message, re.DOTALL

@@ -18,8 +18,8 @@ from bench.errors import Unknown
 Outcome = Literal["ok", "oom", "unsupported", "refused", "crashed", "interrupted"]
 Phase = Literal["forward", "backward", "optimizer"]
 Level = Literal["clean", "suspect", "invalid"]
-#: Three hundred years, and less than any clock tells.
-_LONGEST_S, _SHORTEST_S = 10**10, 1e-12
+#: Longer than anything runs, and less than any clock tells.
+_LONGEST_S, _SHORTEST_S = 10**12, 1e-12
 Seconds = Annotated[float, Field(ge=0, le=_LONGEST_S)]
 #: Of what took time: rates are of it.
 PositiveSeconds = Annotated[float, Field(ge=_SHORTEST_S, le=_LONGEST_S)]

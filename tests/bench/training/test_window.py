@@ -122,7 +122,7 @@ def test_ranks_come_together_at_both_ends_and_never_between(step, clock, device)
     window.warm_up(step(0.0, queued_s=1.0), TimeLimits(2, 4), ignore)
     assert met_at_s == []
     device.queue(3.0)
-    window.measure(step(0.0, queued_s=1.0), WindowPlan(4))
+    window.measure(step(1e-9, queued_s=1.0), WindowPlan(4))
     found = measured(window)
     assert met_at_s == [found.window_start_clock_s, found.window_end_clock_s]
     assert found.window_s == pytest.approx(4 * 1.0 + 0.5)
