@@ -1,14 +1,13 @@
-"""Numbers and units as Nsight Compute prints them.
+"""Numbers and units as Nsight Compute prints them in the locales C and en_US.
 
-Numbers are spelled by the locale that ncu ran in, which the file does not name: `1.234` is 1234
-under de_DE and a fraction under C, and nothing in the text decides. Such a number is doubtful
-until another number of the same table shows the locale (`bench.profilers.ncu.tables`).
+A dot is the decimal mark there, and commas group thousands. The file does not name its locale, and
+`1.234` is 1234 under de_DE: such a number is doubtful until another one of its table shows the mark
+(`bench.profilers.ncu.tables`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
 from functools import lru_cache
@@ -17,32 +16,30 @@ from functools import lru_cache
 EXACT = Context(prec=1000, traps=[Inexact])
 _LONGEST = 60
 _MISSING = ("", "n/a", "nan", "-nan", "-nan(ind)", "inf", "-inf")
-#: Separators of thousands that are never a decimal mark: spaces of every width, apostrophes, and
-#: the no-break space of Windows' and of DOS's code pages, spelled out when the row was decoded.
-_SPACES = re.compile(r"[ \u00a0\u2007\u2009\u202f'\u2019]|\\xa0|\\xff")
 _PLAIN = re.compile(r"[0-9]+|[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]{1,2}")
-_DOUBTFUL = re.compile(r"[1-9][0-9]{0,2}([.,])[0-9]{3}")
-_FRACTION = re.compile(r"[0-9]*([.,])[0-9]+")
-#: In thousands, as 4,195,712, or as in India: 41,95,712.
-_GROUPED = re.compile(
-    r"(?=[0-9]+(?P<by>[., ]))"
-    r"(?:[0-9]{1,3}(?:(?P=by)[0-9]{3})+|[0-9]{1,2}(?:(?P=by)[0-9]{2})+(?P=by)[0-9]{3})"
-    r"(?:(?!(?P=by))(?P<mark>[.,])[0-9]+)?"
+_DOUBTFUL = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
+_MARKED = re.compile(r"[0-9]*\.[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
+#: As other locales spell numbers: thousands by blanks of any width or by apostrophes, or dots and
+#: commas in any other order.
+_OTHER_LOCALE = re.compile(
+    r"[0-9]+(?:[ \u00a0\u2007\u2009\u202f'\u2019][0-9]{3})+(?:[.,][0-9]+)?|[0-9]*(?:[.,][0-9]+)+"
 )
-#: The decimal mark of a locale that groups thousands by this one. Spaces show one in which a single
-#: dot or comma groups nothing.
-_OTHER_MARK = {",": ".", ".": ",", " ": " "}
+
+
+class OtherLocaleError(ValueError):
+    """A number in the spelling of another locale."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One number; `mark` is the decimal mark that it shows, " " for one that is no separator.
+    """A number as C and en_US spell it.
 
-    A doubtful one is `value`, or a thousandth of it if `mark` is a decimal mark.
+    `shows_mark` if no locale with another decimal mark spells it so; `doubtful` if one spells
+    another number so.
     """
 
     value: Decimal
-    mark: str = ""
+    shows_mark: bool = False
     doubtful: bool = False
 
 
@@ -50,50 +47,23 @@ class Reading:
 def read_number(text: str) -> Reading | None:
     """Return the number that `text` spells, or None for `n/a`, an empty cell and not-a-number.
 
-    Raises `ValueError` if it spells no count.
+    Raises `OtherLocaleError` for a spelling of another locale, `ValueError` if it spells no count.
     """
     if text.isascii() and text.isdigit() and len(text) <= _LONGEST:
         return Reading(Decimal(text))
-    plain = _SPACES.sub(" ", text.strip().removeprefix("(!)").strip())
+    plain = text.strip().removeprefix("(!)").strip()
     if len(text) > _LONGEST or "\n" in text:  # a cell over two lines is damaged
         raise ValueError("not a number that ncu prints")
     if plain.lower() in _MISSING:
         return None
     if _PLAIN.fullmatch(plain):
         return Reading(Decimal(plain))
-    if found := _DOUBTFUL.fullmatch(plain):
-        return Reading(Decimal(plain.replace(found[1], "")), found[1], doubtful=True)
-    if found := _FRACTION.fullmatch(plain):
-        return Reading(Decimal(plain.replace(",", ".")), found[1])
-    if found := _GROUPED.fullmatch(plain):
-        digits = plain.replace(found["by"], "").replace(",", ".")
-        return Reading(Decimal(digits), found["mark"] or _OTHER_MARK[found["by"]])
+    if _MARKED.fullmatch(plain):
+        doubtful = _DOUBTFUL.fullmatch(plain) is not None
+        return Reading(Decimal(plain.replace(",", "")), not doubtful, doubtful)
+    if _OTHER_LOCALE.fullmatch(plain):
+        raise OtherLocaleError("a number in the spelling of another locale")
     raise ValueError("not a number that ncu prints")
-
-
-def marks_shown(text: str, unit: str) -> set[str]:
-    """The decimal mark that a figure proves; only those with a unit are spelled by the locale."""
-    try:
-        number = read_number(text) if unit.strip() else None
-    except ValueError:
-        return set()
-    return {number.mark} if number and number.mark and not number.doubtful else set()
-
-
-def decided_mean(mean: Reading, bounds: Sequence[str], *, whole: bool) -> Reading:
-    """Decide a doubtful mean by the smallest and the largest value, which are `whole` or not."""
-    try:
-        low_high = [read_number(text) for text in bounds]
-    except ValueError:
-        return mean
-    possible = [mean.value, mean.value.scaleb(-3)]
-    for bound, sign in zip(low_high, (1, -1), strict=True):
-        if bound and not bound.doubtful:
-            possible = [value for value in possible if sign * (value - bound.value) >= 0]
-    if len(possible) == 1:
-        return Reading(possible[0])
-    marked = any(bound and bound.doubtful and bound.mark == mean.mark for bound in low_high)
-    return Reading(mean.value) if marked and mean.mark == "," and whole else mean
 
 
 # Units, old spellings and new, as exact powers of ten

@@ -21,9 +21,8 @@ from typing import Literal
 from bench.profilers.ncu.metrics import DURATION_LABEL, WANTED
 from bench.profilers.ncu.numbers import (
     EXACT,
-    decided_mean,
+    OtherLocaleError,
     is_base,
-    marks_shown,
     read_number,
     unit_power,
 )
@@ -31,7 +30,6 @@ from bench.profilers.ncu.numbers import (
 Form = Literal["long", "summary", "raw"]
 
 _FIGURE = ("Kernel Name", "Metric Name", "Metric Unit")
-_BOUNDS = ("Minimum", "Maximum")
 #: The columns that each form is known by, besides those of the raw form's metrics.
 _KNOWN_BY: Mapping[Form, tuple[str, ...]] = {
     "summary": ("Invocations", *_FIGURE, "Average"),
@@ -39,14 +37,17 @@ _KNOWN_BY: Mapping[Form, tuple[str, ...]] = {
     "raw": ("ID", "Kernel Name"),
 }
 #: The columns that are read where they are there.
-_OPTIONAL = ("Process ID", "CC", "Section Name", *_BOUNDS)
+_OPTIONAL = ("Process ID", "CC", "Section Name")
 _SECTION = "Speed Of Light"
 #: What wanted metrics are sums of: of dram__bytes.avg the report says that it is no sum.
 _FAMILIES = frozenset(name.partition(".")[0] for name in WANTED)
 _LONGEST_NAME = 200
 #: The least columns besides the values that distinguish a row from other text.
 _FEWEST = 4
+#: In any locale: a row whose ID is spelled otherwise is refused, and not passed over.
 _NUMBER = "[0-9][0-9., \u00a0\u202f]*"
+_WHOLE = re.compile("[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+")
+_MOST_DIGITS = 12
 _HEADER = re.compile(r'"(?:Process )?ID",".*|^(?:Process )?ID,.*')
 _LIKE_A_ROW = re.compile('"[0-9].*"')
 _QUOTED_ROW = re.compile(f'"{_NUMBER}","')
@@ -57,8 +58,7 @@ _LONGEST_LINE = 64 << 20
 _LONGEST_ROW = 1 << 16
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
-#: Kernel, metric, unit as printed, and the separator whose meaning is in doubt, or nothing.
-Key = tuple[str, str, str, str]
+_IN_C = "write the file again: LC_ALL=C ncu --import FILE.ncu-rep --csv"
 
 
 class RefusedError(ValueError):
@@ -74,10 +74,8 @@ class RefusedError(ValueError):
 
 @dataclass
 class Sum:
-    """A sum over launches; `line` and `text` show the first of its numbers."""
+    """A sum in base units over the launches that have a number."""
 
-    line: int
-    text: str
     launches: int = 0
     total: Decimal = Decimal()
 
@@ -99,10 +97,7 @@ def _explaining(text: str) -> str | None:
 
 
 class Table:
-    """One table while its rows are read, and what they add up to.
-
-    `marks` are the decimal marks that wanted figures show, `other_marks` those of all figures.
-    """
+    """One table while its rows are read, and what they add up to, by kernel and metric."""
 
     def __init__(
         self, form: Form, columns: Sequence[str], quoted: bool, seen: set[tuple[object, ...]]
@@ -112,11 +107,11 @@ class Table:
         self.quoted = quoted
         self.awaits_units = form == "raw"
         self.launches: Counter[str] = Counter()
-        self.sums: dict[Key, Sum] = {}
+        self.sums: dict[tuple[str, str], Sum] = {}
         self.names: set[str] = set()
         self.capabilities: set[str] = set()
-        self.marks: set[str] = set()
-        self.other_marks: set[str] = set()
+        self._shows_mark = False
+        self._doubt: RefusedError | None = None  # at the first number of two readings
         wanted = (*_KNOWN_BY[form], *_OPTIONAL)
         read = {name: columns.index(name) for name in wanted if name in columns}
         self._at = read
@@ -124,14 +119,13 @@ class Table:
         self._least = len(columns) if form == "raw" else 1 + max(read.values())
         self._units: Sequence[str] = ()  # the raw form's second row
         self._metrics: list[tuple[int, str]] = []  # the raw form's wanted columns
-        self._values: list[int] = []  # the columns of figures; of a summary with both bounds
+        self._values: list[int] = []  # the columns of figures
         if form == "raw":
             self._note_names(columns)
             named = ((index, metric_in(name)) for index, name in enumerate(columns))
             self._metrics = [(index, name) for index, name in named if name]
         else:
-            bounds = _BOUNDS if form == "summary" and read.keys() >= {*_BOUNDS} else ()
-            self._values = [read[name] for name in (_KNOWN_BY[form][-1], *bounds)]
+            self._values = [read[_KNOWN_BY[form][-1]]]
         self._seen = seen
         self._launch: tuple[object, ...] = ()
         self._kernel = ""
@@ -212,11 +206,10 @@ class Table:
         self._note_launch(cells, number)
         unit = "" if self.form == "raw" else cells[self._at["Metric Unit"]]
         for index in self._values:
-            if not cells[index].isdigit():
-                shown_unit = self._units[index] if self.form == "raw" else unit
-                self.other_marks |= marks_shown(cells[index], shown_unit)
+            if not cells[index].isdigit() and (self.form == "raw" or unit.strip()):
+                self._note_locale(cells[index])
         for index, metric in self._metrics:
-            self._figure(metric, self._units[index], [cells[index]], line)
+            self._figure(metric, self._units[index], cells[index], line)
         if self.form == "raw":
             return
         name = cells[self._at["Metric Name"]]
@@ -225,8 +218,8 @@ class Table:
         section = cells[self._at["Section Name"]] if "Section Name" in self._at else _SECTION
         if wanted is None or (wanted == DURATION_LABEL and _SECTION not in section):
             return
-        texts = [cells[index] for index in self._values]
-        self._figure(wanted, unit, texts, line, number if is_summary else 1)
+        text = cells[self._values[0]]
+        self._figure(wanted, unit, text, line, number if is_summary else 1)
 
     def _note_names(self, names: Iterable[str]) -> None:
         self.names |= {name for text in names if (name := _explaining(text))}
@@ -255,10 +248,17 @@ class Table:
         if "CC" in self._at:
             self.capabilities.add(cells[self._at["CC"]])
 
-    def _figure(
-        self, metric: str, unit: str, texts: Sequence[str], line: int, weight: int = 1
-    ) -> None:
-        text, *bounds = texts
+    def _note_locale(self, text: str) -> None:
+        """Look at how a figure with a unit is spelled: those without one are alike anywhere."""
+        try:
+            number = read_number(text)
+        except OtherLocaleError as error:
+            raise RefusedError(f"{text[:40]!r}: {error}", remedy=_IN_C) from None
+        except ValueError:
+            return
+        self._shows_mark |= number is not None and number.shows_mark
+
+    def _figure(self, metric: str, unit: str, text: str, line: int, weight: int = 1) -> None:
         if before := self._figures.get(metric):
             if before != (text, unit):
                 was = f"{metric} is {before[0]!r} and then {text!r}"
@@ -267,71 +267,56 @@ class Table:
         self._figures[metric] = (text, unit)
         try:
             number = read_number(text)
-        except ValueError:
-            raise RefusedError(f"{metric}: {text[:40]!r} is not a number that ncu prints") from None
+        except ValueError as error:
+            raise RefusedError(f"{metric}: {text[:40]!r} is {error}", remedy=_IN_C) from None
         if number is None:
             return
         power = unit_power(metric, unit)
         if power is None and number.value:
             raise RefusedError(f"{metric}: unknown unit {unit[:20]!r}")
-        if number.doubtful and bounds and power is not None:
-            number = decided_mean(number, bounds, whole=is_base(metric, unit))
-        if number.mark and not number.doubtful:
-            self.marks.add(number.mark)
-        key = (self._kernel, metric, unit, number.mark if number.doubtful else "")
-        found = self.sums.get(key)
-        if found is None:
-            found = self.sums[key] = Sum(line, text)
-        found.launches += weight
-        value = number.value if weight == 1 else EXACT.multiply(number.value, Decimal(weight))
-        found.total = EXACT.add(found.total, value)
+        self._shows_mark |= number.shows_mark
+        if number.doubtful:
+            self._note_doubt(metric, unit, text, line)
+        result = self.sums.setdefault((self._kernel, metric), Sum())
+        result.launches += weight
+        value = EXACT.scaleb(number.value, power or 0)  # a zero is one in any unit
+        result.total = EXACT.add(result.total, EXACT.multiply(value, Decimal(weight)))
 
-    # What the table's own locale decides
+    def _note_doubt(self, metric: str, unit: str, text: str, line: int) -> None:
+        """Note a number of two readings. A launch's sum in a base unit is whole.
+
+        So a comma in it groups thousands, as no locale ends whole numbers with one. A dot in it is
+        refused even where the table shows the mark: what printed it was not C. A summary's means
+        may be fractions.
+        """
+        is_whole = is_base(metric, unit) and self.form != "summary"
+        if is_whole and "," in text:
+            return
+        whole, fraction = (re.sub("[.,]", to, text.strip()) for to in ("", "."))
+        message = f"{metric}: {text!r} {unit} may mean {whole} or {fraction}"
+        doubt = RefusedError(f"{message}, and nothing in the file decides", line, _IN_C)
+        if is_whole:
+            raise doubt
+        self._doubt = self._doubt or doubt
 
     def settled(self) -> Iterator[tuple[str, str, int, Decimal]]:
         """Yield kernel, metric, launches with a number, and their sum in base units.
 
         Raises `RefusedError` where a number has two readings and nothing in the table decides.
         """
-        marks = self.marks or self.other_marks
-        for (kernel, metric, unit, mark), found in self.sums.items():
-            decimals = 3 if mark and not self._groups(marks, metric, unit, mark, found) else 0
-            power = unit_power(metric, unit) or 0  # a zero is one in any unit
-            yield kernel, metric, found.launches, EXACT.scaleb(found.total, power - decimals)
-
-    def _groups(self, marks: set[str], metric: str, unit: str, mark: str, found: Sum) -> bool:
-        """Whether `mark` groups thousands in this table, by the marks that other numbers show.
-
-        A sum of bytes, nanoseconds or instructions is whole, so a comma in it groups thousands: no
-        locale ends whole numbers with one. A dot in it may be C's mark in a file that something
-        rewrote, so it needs proof. A summary's means may be fractions.
-        """
-        groups = None
-        if len(marks) == 1:
-            groups = not marks & {mark, " "}
-        elif marks == {mark, " "}:
-            groups = False
-        if is_base(metric, unit) and self.form != "summary":
-            groups = True if mark == "," and groups is None else groups or None
-        if groups is None:
-            whole, fraction = (found.text.replace(mark, to) for to in ("", "."))
-            raise RefusedError(
-                f"{metric}: {found.text!r} {unit} may mean {whole} or {fraction}, and nothing in "
-                "the file decides",
-                found.line,
-                "write the file again with LC_ALL=C ncu",
-            )
-        return groups
+        if self._doubt and not self._shows_mark:
+            raise self._doubt
+        for (kernel, metric), result in self.sums.items():
+            yield kernel, metric, result.launches, result.total
 
 
 def _whole(text: str, name: str) -> int:
-    try:
-        number = read_number(text)
-    except ValueError:
-        number = None
-    if number is None or number.value % 1 or number.value >= 10**12:
-        raise RefusedError(f"{name}: {text[:40]!r} is not a whole number")
-    return int(number.value)
+    """An ID or a count, in which a dot would group thousands."""
+    digits = text.strip().replace(",", "")
+    is_number = _WHOLE.fullmatch(text.strip())
+    if not is_number or len(digits) > _MOST_DIGITS:
+        raise RefusedError(f"{name}: {text[:40]!r} is not a whole number", remedy=_IN_C)
+    return int(digits)
 
 
 # Files

