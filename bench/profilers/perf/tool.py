@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple
 from bench.errors import Problem, UserError
 from bench.machine.limits import profiling_capabilities
 from bench.machine.probes import ROOT, UnknownFactError, output_of, text_of, value_or_none
-from bench.machine.surroundings import container, virtualization
+from bench.machine.surroundings import container
 from bench.profilers.base import Attempt, Tool
 from bench.profilers.perf.stat import (
     CORE_EVENTS,
@@ -272,45 +272,31 @@ _HIGHEST_PARANOIA = 2
 _NO_PERMISSION = re.compile(
     "No permission to enable|Access to performance monitoring|permission to collect"
 )
-_OPS = "time per op needs no counters: mlproject profile --tool torch"
-_ELSEWHERE = {
-    "Darwin": f"Xcode's Instruments has a template CPU Counters; {_OPS}",
-    "Windows": f"use WSL2, or Intel VTune or AMD uProf by hand; {_OPS}",
-}
+_INSTALL = (
+    "install the package of the running kernel (5.10 or later): sudo apt install linux-perf "
+    "(Debian), linux-tools-$(uname -r) (Ubuntu; in a container or WSL2 linux-tools-generic, and "
+    "/usr/lib/linux-tools/<version> first on PATH), sudo dnf install perf (Fedora, Red Hat)"
+)
 _CANNOT_START = (
-    "try `perf stat -e instructions -- true` by hand; a perf of the running kernel, and TMPDIR on "
-    "a file system of Linux, are what it needs"
+    "try `perf stat -e instructions -- true` by hand, with TMPDIR on a file system of Linux"
 )
-_GUEST = (
-    "a virtual machine has those its host passes on: on Google Cloud set "
-    "advancedMachineFeatures.performanceMonitoringUnit (STANDARD), on Amazon take a .metal size or "
-    "one that fills a socket, in libvirt use <cpu mode='host-passthrough'/> and <pmu state='on'/>; "
-    "else use a machine of your own"
+_NO_COUNTERS = (
+    "a virtual machine has those its host passes on (a cloud's setting or size of machine, "
+    "<pmu state='on'/> in libvirt), and a new processor needs a new kernel; else use a machine of "
+    "your own"
 )
-_GUESTS = {
-    "none": "this kernel does not know its processor: see `dmesg | grep PMU`, use a newer kernel",
-    "wsl2": (
-        "wsl --update, and remove hardwarePerformanceCounters=false from .wslconfig; some "
-        "processors pass none on to WSL2: then start Linux itself"
-    ),
-    "vmware": "switch on `Virtualize CPU performance counters` in the virtual machine's settings",
-    "hyperv": "on the host, Set-VMProcessor NAME -Perfmon @('pmu'); on Azure use another machine",
-    "virtualbox": "VirtualBox passes none on: use another hypervisor or the machine itself",
-}
 
 
 def find_obstacle(root: Path = ROOT) -> Problem | None:
     """Return why perf cannot count the processor's events here, or None if it can."""
     system = platform.system()
     if system != "Linux":
-        remedy = _ELSEWHERE.get(system, _OPS)
-        return Problem(f"perf is a tool of Linux, and this is {system}", remedy)
-    if shutil.which("perf") is None:
         return Problem(
-            "perf is not installed",
-            "install it: sudo apt install linux-perf (Debian), linux-tools-common and "
-            "linux-tools-$(uname -r) (Ubuntu), sudo dnf install perf (Fedora, Red Hat)",
+            f"perf is a tool of Linux, and this is {system}",
+            "time per op needs no counters: mlproject profile --tool torch",
         )
+    if shutil.which("perf") is None:
+        return Problem("perf is not installed", _INSTALL)
     try:
         # task-clock needs no counter: it works where counters are absent and perf is allowed.
         trial = try_events(("task-clock", "instructions"), gated=True)
@@ -318,68 +304,36 @@ def find_obstacle(root: Path = ROOT) -> Problem | None:
         return Problem(str(error), _CANNOT_START)
     if trial.exit_code == 0 and trial.rows and not any(trial.unsupported):
         return None
-    return _of_complaint(trial.complaint, root) or _of_counts(trial, root)
+    return _of_complaint(trial.complaint, root) or _of_counts(trial)
 
 
 def _of_complaint(complaint: str, root: Path) -> Problem | None:
-    if found := re.search(r"perf not found for kernel \S+", complaint):
-        what = f"{found[0]}: this perf is only a script that looks for it"
-        first = "and put /usr/lib/linux-tools/<version> first on PATH"
-        if value_or_none(lambda: virtualization(root)) == "wsl2":
-            return Problem(what, f"sudo apt install linux-tools-generic, {first}")
-        return Problem(
-            what,
-            "sudo apt install linux-tools-$(uname -r); in a container, whose kernel is the host's, "
-            f"linux-tools-generic, {first}",
-        )
-    if re.search(r"option `(control|delay)'", complaint):
-        return Problem(
-            "this perf cannot be switched on and off (--control)",
-            "install that of Linux 5.10 or later: sudo apt install linux-perf, sudo dnf upgrade "
-            "perf",
-        )
+    if found := re.search(r"perf not found for kernel \S+|option `(control|delay)'.*", complaint):
+        return Problem(f"this perf is of another kernel, or too old ({found[0]})", _INSTALL)
     return _forbidden(root) if _NO_PERMISSION.search(complaint) else None
 
 
-def _of_counts(trial: Trial, root: Path) -> Problem:
-    if trial.exit_code or not trial.rows:
+def _of_counts(trial: Trial) -> Problem:
+    if trial.exit_code or all(trial.unsupported):
         lines = (line.strip() for line in trial.complaint.splitlines())
         said = (line for line in lines if line.strip(" :") not in ("", "Error"))
-        words = next(said, f"exit code {trial.exit_code}")
+        words = next(said, f"not even time; exit code {trial.exit_code}")
         return Problem(f"perf cannot count: {words}", _CANNOT_START)
-    if all(trial.unsupported):
-        return Problem(
-            "the kernel does not let perf count anything, not even time",
-            "in a container, start it with --security-opt seccomp=unconfined or without gVisor; "
-            "else use a kernel with CONFIG_PERF_EVENTS",
-        )
-    hypervisor = value_or_none(lambda: virtualization(root)) or "unidentified"
-    return Problem("this machine shows no hardware counters", _GUESTS.get(hypervisor, _GUEST))
+    return Problem("this machine shows no hardware counters", _NO_COUNTERS)
 
 
 def _forbidden(root: Path) -> Problem:
     """The kernel said no: by its own setting, or by a filter in front of it."""
     level = value_or_none(lambda: int(text_of(root / "proc/sys/kernel/perf_event_paranoid"))) or 0
-    around = value_or_none(lambda: container(root)) or "none"
     if level > _HIGHEST_PARANOIA and not profiling_capabilities(root):
-        where = "on the host, " if around != "none" else ""
         return Problem(
             f"perf_event_paranoid is {level}: users may not count",
-            f"{where}sudo sysctl kernel.perf_event_paranoid={_HIGHEST_PARANOIA} (a file in "
+            f"on the host, sudo sysctl kernel.perf_event_paranoid={_HIGHEST_PARANOIA} (a file in "
             "/etc/sysctl.d keeps it over a restart), or profile as root",
         )
-    if around == "none":
-        return Problem(
-            "a seccomp filter or a security module forbids perf_event_open",
-            "profile as root, or outside the sandbox that runs this",
-        )
-    remedy = (
-        "start it with --cap-add=PERFMON (where that is unknown, --cap-add=SYS_ADMIN), "
-        "and as root in it"
+    around = value_or_none(lambda: container(root)) or "none"
+    return Problem(
+        f"perf_event_open is forbidden (container: {around})",
+        "profile as root outside of any sandbox; start a container with --cap-add=PERFMON (a pod "
+        "with securityContext.capabilities.add: [PERFMON]), and as root in it",
     )
-    if around == "kubernetes":
-        remedy = (
-            "give the pod securityContext.capabilities.add: [PERFMON] and "
-            "seccompProfile.type: Unconfined, and run it as root"
-        )
-    return Problem(f"the {around} container forbids perf_event_open", remedy)

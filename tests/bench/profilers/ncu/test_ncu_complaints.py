@@ -1,10 +1,8 @@
 import os
 
-import psutil
 import pytest
 from scripted_ncu import PERMISSION
 
-from bench.profilers.ncu import tool
 from bench.profilers.ncu.tool import counter_permission, explain, permission_remedy
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Linux's files hold the permission")
@@ -21,32 +19,21 @@ DEVICE = "on device 0"
     [
         (PERMISSION, ["from this user", "NVreg_RestrictProfilingToAdminUsers=0"]),
         ("The user does not have permission to access NVIDIA GPU Performance Counters on the "
-         "target vGPU device 0.", ["virtual GPU", "enable_profiling=1"]),
+         "target vGPU device 0.", ["part of a GPU", "enable_profiling=1"]),
         ("Failed to access the following 4 metrics: dram__bytes.sum\n==ERROR== If profiling on a "
          "MIG instance, it is not possible to collect metrics from GPU units that are shared with "
-         "other MIG instances.", ["MIG", "nvidia-smi -mig 0"]),
+         "other MIG instances.", ["MIG", "take a whole GPU"]),
         ("Failed to find metric regex:^flop_count_sp", ["no metric flop_count_sp", "newest"]),
-        (f"Insufficient driver version to profile {DEVICE}.", ["too old", "update the driver"]),
-        (f"Profiling is not supported {DEVICE} as it uses the Windows Subsystem for Linux (WSL).",
-         ["WSL"]),
-        (f"Profiling is not supported {DEVICE} as it is part of an active SLI group.",
-         ["SLI", "switch SLI off"]),
-        (f"Confidential computing mode detected {DEVICE}. Nsight Compute cannot run in a secure "
-         "confidential computing environment.", ["confidential", "another machine"]),
-        ("ERR_NVCMPGPU - Profiling is not supported on the NVIDIA Crypto Mining Processors",
-         ["mining"]),
+        (f"Insufficient driver version to profile {DEVICE}.",
+         ["Insufficient driver version", "Nsight Compute of the driver's CUDA version"]),
         (f"Profiling is not supported {DEVICE}. To find out supported GPUs refer --list-chips.",
-         ["does not know this GPU", "newer Nsight Compute"]),
-        ("Nsight Compute failed to connect to the CUDA driver (stub libcuda.so[.1] on path?).",
-         ["no working CUDA driver", "stubs"]),
+         [f"(Profiling is not supported {DEVICE})", "--list-chips"]),
+        ("unrecognised option '--config-file'. Use --help.", ["'--config-file'", "newer driver"]),
+        ("ERR_NVCMPGPU - Profiling is not supported on the NVIDIA Crypto Mining Processors",
+         ["ncu: ERR_NVCMPGPU - Profiling is not supported on the NVIDIA Crypto"]),
         ("Failed to open/create lock file /tmp/nsight-compute-lock. Please check that this "
          "process has write permissions on this file.",
-         ["/tmp/nsight-compute-lock is in", "sudo rm", "TMPDIR"]),
-        ("Error in trying to lock file '/t/nsight-compute-lock'", ["/t/nsight-compute-lock"]),
-        ("Failed to access the temporary directory.", ["set TMPDIR"]),
-        ("Insufficient free memory for profiling on the device.", ["smaller batch_size"]),
-        ("LibraryNotLoaded", ["LD_LIBRARY_PATH"]),
-        ("unrecognised option '--config-file'. Use --help.", ["--config-file", "newer Nsight"]),
+         ["ncu: Failed to open/create lock file /tmp/nsight-compute-lock"]),
         ("Something new", ["ncu: Something new"]),
     ],
 )  # fmt: skip
@@ -59,23 +46,10 @@ def test_each_complaint_has_its_cause_and_remedy(tree, complaint, words):
     assert "{" not in explained
 
 
-@pytest.mark.parametrize(
-    ("running", "words"),
-    [
-        (["python", "nv-hostengine"], ("dcgmi profile --pause", "--resume")),
-        (["nsys"], ("until nsys has ended",)),
-        (["python"], ("outside of this container", "dcgmi profile --pause")),
-    ],
-)
-def test_what_holds_the_counters_is_named(tree, monkeypatch, running, words):
-    processes = [psutil.Process() for _ in running]
-    for process, name in zip(processes, running, strict=True):
-        process.info = {"name": name}
-    monkeypatch.setattr(tool.psutil, "process_iter", lambda attributes: processes)
+def test_another_program_may_hold_the_counters(tree):
     held = "==ERROR== Profiling failed because a driver resource was unavailable"
     explained = explain(f"{held}. Ensure that no other tool (like DCGM) is running.", tree({}))
-    for word in words:
-        assert word in explained
+    assert "dcgmi profile --pause" in explained
     assert "sudo -E" not in explained
     or_forbidden = f"{held} or the user does not have permission to access NVIDIA GPU Performance"
     assert "sudo -E" in explain(or_forbidden, tree({}))
@@ -108,8 +82,6 @@ FORBIDDEN = {
 }
 SYS_ADMIN = "CapEff:\t0000000000200000\n"
 PERFMON = "CapEff:\t0000004000000000\n"
-DRIVER = "proc/driver/nvidia/version"
-VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build\n"
 
 
 @pytest.mark.parametrize(
@@ -119,9 +91,7 @@ VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release 
         ({PARAMS: "EnableMSI: 1\n"}, True),
         ({}, False),
         ({"proc/self/status": SYS_ADMIN}, True),
-        ({"proc/self/status": PERFMON}, False),
-        ({"proc/self/status": PERFMON, DRIVER: VERSION.format("550.54.15")}, False),
-        ({"proc/self/status": PERFMON, DRIVER: VERSION.format("565.57.01")}, True),
+        ({"proc/self/status": PERFMON}, None),  # by the driver's version
     ],
 )
 def test_the_drivers_files_show_the_permission(tree, changes, is_allowed):
@@ -138,21 +108,19 @@ def test_a_machine_without_the_drivers_file_must_try_and_under_wsl_windows_decid
 
 
 def test_the_remedy_of_a_plain_machine_is_sudo_or_the_modules_option(tree):
-    remedy = permission_remedy(tree({**FORBIDDEN, "usr/sbin/dracut": ""}), {})
+    remedy = permission_remedy(tree(FORBIDDEN), {})
     assert 'sudo -E env "PATH=$PATH" mlproject profile' in remedy
     assert "NVreg_RestrictProfilingToAdminUsers=0" in remedy
-    assert "sudo dracut --force" in remedy
+    assert "rebuild the initramfs" in remedy
     assert "cap-add" not in remedy
-    debian = permission_remedy(tree({"usr/sbin/update-initramfs": ""}), {})
-    assert "sudo update-initramfs -u" in debian
 
 
 @pytest.mark.parametrize(
     ("inside", "remedy"),
     [
         ({".dockerenv": ""}, "--cap-add=SYS_ADMIN"),
-        ({"run/.containerenv": "", DRIVER: VERSION.format("580.95.05")}, "--cap-add=PERFMON"),
-        ({"var/run/secrets/kubernetes.io/x": ""}, 'capabilities: {add: ["SYS_ADMIN"]}'),
+        ({"run/.containerenv": ""}, "--cap-add=SYS_ADMIN"),
+        ({"var/run/secrets/kubernetes.io/x": ""}, "a pod with securityContext.capabilities.add"),
         ({".singularity.d/x": ""}, "on the host, write `options nvidia"),
     ],
 )
