@@ -74,7 +74,7 @@ class RefusedError(ValueError):
 
 @dataclass
 class Sum:
-    """A sum in base units over the launches that have a number."""
+    """A sum over the launches that have a number."""
 
     launches: int = 0
     total: Decimal = Decimal()
@@ -97,7 +97,10 @@ def _explaining(text: str) -> str | None:
 
 
 class Table:
-    """One table while its rows are read, and what they add up to, by kernel and metric."""
+    """One table while its rows are read, and what they add up to.
+
+    `sums` goes by kernel, metric and its unit's power of ten.
+    """
 
     def __init__(
         self, form: Form, columns: Sequence[str], quoted: bool, seen: set[tuple[object, ...]]
@@ -107,7 +110,7 @@ class Table:
         self.quoted = quoted
         self.awaits_units = form == "raw"
         self.launches: Counter[str] = Counter()
-        self.sums: dict[tuple[str, str], Sum] = {}
+        self.sums: dict[tuple[str, str, int], Sum] = {}
         self.names: set[str] = set()
         self.capabilities: set[str] = set()
         self._shows_mark = False
@@ -277,10 +280,13 @@ class Table:
         self._shows_mark |= number.shows_mark
         if number.doubtful:
             self._note_doubt(metric, unit, text, line)
-        result = self.sums.setdefault((self._kernel, metric), Sum())
+        key = (self._kernel, metric, power or 0)  # a zero is one in any unit
+        result = self.sums.get(key)
+        if result is None:
+            result = self.sums[key] = Sum()
         result.launches += weight
-        value = EXACT.scaleb(number.value, power or 0)  # a zero is one in any unit
-        result.total = EXACT.add(result.total, EXACT.multiply(value, Decimal(weight)))
+        value = number.value if weight == 1 else EXACT.multiply(number.value, Decimal(weight))
+        result.total = EXACT.add(result.total, value)
 
     def _note_doubt(self, metric: str, unit: str, text: str, line: int) -> None:
         """Note a number of two readings. A launch's sum in a base unit is whole.
@@ -306,8 +312,8 @@ class Table:
         """
         if self._doubt and not self._shows_mark:
             raise self._doubt
-        for (kernel, metric), result in self.sums.items():
-            yield kernel, metric, result.launches, result.total
+        for (kernel, metric, power), result in self.sums.items():
+            yield kernel, metric, result.launches, EXACT.scaleb(result.total, power)
 
 
 def _whole(text: str, name: str) -> int:
