@@ -193,7 +193,8 @@ def _of_training(measurement: Measurement, run: RunRecord) -> Iterator[Found]:
     if share is not None and share > _INPUT_BOUND_SHARE:
         yield "input-bound", "note", f"{100 * share:.0f} % of the window was spent waiting for data"
     if changed := measurement.changed_switches:
-        message = f"the model's file set {', '.join(changed)} after the step was set up"
+        who = "script" if run.script else "model's file"
+        message = f"the {who} set {', '.join(changed)} after the step was set up"
         yield "changed-switches", "suspect", message
     if syncs := measurement.hidden_syncs:
         yield "hidden-syncs", "note", f"the step makes the host wait {syncs} times an iteration"

@@ -62,9 +62,7 @@ _NOT_OF_A_SCRIPT: dict[str, Any] = {
     "compile_time_s": Unknown("it compiles before it is measured"),
     "ranks": Unknown("of a script on several devices one rank is measured"),
     **dict.fromkeys(("hidden_syncs", "work"), Unknown("not looked for in a script")),
-    **dict.fromkeys(
-        ("changed_switches", "first_loss", "last_loss"), Unknown("a script keeps it to itself")
-    ),
+    **dict.fromkeys(("first_loss", "last_loss"), Unknown("a script keeps it to itself")),
 }
 #: The setting that a script's arithmetic comes closest to.
 _PRECISIONS: Mapping[MathMode, str] = {
@@ -103,6 +101,7 @@ class ScriptMeter:
         self._whole = False
         self._samples = 1
         self._batches: Batches | None = None
+        self._changed: Any = Unknown("no step was looked at after the window")
         self._account: Account | None = None
         self._found: dict[str, Any] = {"script": {}}  # by the fields of `Account`
         self._code = _script_code()  # as early as it is imported
@@ -211,7 +210,8 @@ class ScriptMeter:
         if self._batches is not None and self._batches.varies:
             self._count_steps()
         if self._window is not None:
-            known = {"samples_per_iteration": self._samples, **_NOT_OF_A_SCRIPT}
+            known = {"samples_per_iteration": self._samples, "changed_switches": self._changed}
+            known |= _NOT_OF_A_SCRIPT
             self._found["measurement"] = probe(self._window.measurement, **known)
         if self._device is not None and "environment" not in self._found:
             about = self._device.info(), self._folder.path, self._job.config.env, self._code
@@ -337,11 +337,15 @@ class ScriptMeter:
             if compiled_graphs() and self._job.task["keep_going"]:
                 raise UserError("a compiled model is counted uncompiled: not with --keep-going")
             self._tracer = LiveStepTracer()
-            with torch.compiler.set_stance("force_eager"), self._tracer:
+            eager = torch.compiler.set_stance("force_eager")
+            with training.watched(1) as seen, eager, self._tracer:
                 try:
                     yield
                 finally:
                     _put_on_top(self._tracer)
+            old = self._batches.switches if self._batches else {}
+            both = ((name, old.get(name, now), now) for name, now in seen.switches.items())
+            self._changed = tuple(f"{name} to {now}" for name, then, now in both if now != then)
             self._found["complexity"], self._work = training.counted(
                 self._tracer, self._job.config, self._found["resolved"]
             )

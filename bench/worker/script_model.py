@@ -7,7 +7,7 @@ import hashlib
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +36,12 @@ _WRAPPED = ("module", "_orig_mod")
 _AUTOCAST: dict[torch.dtype | None, MathMode] = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 #: Switches of `torch.backends`.
 _CONVOLUTIONS, _PRODUCTS = "cudnn.conv.fp32_precision", "cuda.matmul.fp32_precision"
+#: The modules that show what holds for them; others do where a model has none of these.
+_OF_KIND: Mapping[str, type[torch.nn.Module]] = {
+    _CONVOLUTIONS: torch.nn.modules.conv._ConvNd,
+    _PRODUCTS: torch.nn.Linear,
+    "cudnn.rnn.fp32_precision": torch.nn.RNNBase,
+}
 
 
 @dataclass
@@ -59,9 +65,13 @@ class Batches:
     hook: Any = None
     varies: bool = False
     shape: Any = None
+    switches: dict[str, str] = field(default_factory=dict)  # within the step
 
     def look(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Look at one call; a hook before the forward pass."""
+        for name, kind in _OF_KIND.items():
+            if isinstance(module, kind) or name not in self.switches:
+                self.switches[name] = str(value_or_none(partial(attrgetter(name), torch.backends)))
         if torch.is_autocast_enabled(self.device):
             self.autocast = torch.get_autocast_dtype(self.device)
         tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
@@ -196,8 +206,8 @@ class Training:
         return ResolvedConfig(
             backend=self.device.backend,
             math_mode=mode,
-            convolution_fp32=self._fp32_of(_CONVOLUTIONS),
-            matmul_fp32=self._fp32_of(_PRODUCTS),
+            convolution_fp32=self._fp32_of(seen, _CONVOLUTIONS),
+            matmul_fp32=self._fp32_of(seen, _PRODUCTS),
             autocast_dtype=mode if seen.autocast and mode in ("bf16", "fp16") else "none",
             loss_scaling=self._scales_loss,
             native_math=self.device.native_math(mode),
@@ -222,16 +232,17 @@ class Training:
 
     def _math_mode(self, seen: Batches) -> MathMode:
         convolves = any(one.dim() > 3 for one in self.parameters)
-        is_tf32 = self._fp32_of(_CONVOLUTIONS if convolves else _PRODUCTS) == "tf32"
+        is_tf32 = self._fp32_of(seen, _CONVOLUTIONS if convolves else _PRODUCTS) == "tf32"
         asked = _AUTOCAST.get(seen.autocast, "tf32" if is_tf32 else "fp32")
         layers = (module for model in self._models for module in model.modules())
         weights = seen.weights or weight_modes(layers)
         return math_mode_of(weights, asked, autocast=seen.autocast is not None)
 
-    def _fp32_of(self, switch: str) -> Literal["ieee", "tf32"]:
+    def _fp32_of(self, seen: Batches, switch: str) -> Literal["ieee", "tf32"]:
         on_card = self.device.backend == "cuda" and self.device.native_math("tf32")
-        asked = value_or_none(partial(attrgetter(switch), torch.backends))
-        return "tf32" if on_card and str(asked) == "tf32" else "ieee"
+        now = value_or_none(partial(attrgetter(switch), torch.backends))
+        asked = seen.switches.get(switch) or str(now)
+        return "tf32" if on_card and asked == "tf32" else "ieee"
 
     def counted(
         self, step: LiveStepTracer, config: RunConfig, resolved: ResolvedConfig

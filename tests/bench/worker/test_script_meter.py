@@ -109,6 +109,36 @@ def test_a_loop_measures_itself_and_learns_the_same(short_window, tmp_path):
     assert record.complexity.step_flops == 3 * 2 * record.complexity.forward_macs
     assert {op.phase for op in record.ops.ops if op.flops} == {"forward", "backward"}
     assert record.verdict.level != "invalid"
+    assert record.measurement.changed_switches == ()
+
+
+@pytest.mark.slow
+def test_arithmetic_that_a_script_changes_after_the_first_look_is_said(short_window, tmp_path):
+    over, steps = ended(tmp_path), iter(range(10**6))
+
+    def is_over():
+        if next(steps) == 7:  # of the window
+            torch.backends.cuda.matmul.fp32_precision = "tf32"
+        return over()
+
+    try:
+        with mlproject.watch(600, records=tmp_path) as seen:
+            trained(tokens_model(), 10**6, is_over=is_over)
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = "none"
+    changed = seen.record.measurement.changed_switches
+    assert changed == ("cuda.matmul.fp32_precision to tf32",)
+    [finding] = [one for one in seen.record.verdict.findings if one.code == "changed-switches"]
+    assert finding.level == "suspect"
+
+
+def test_arithmetic_is_read_within_the_step_by_the_layers_that_it_holds_for():
+    seen, images = Batches("cpu"), torch.zeros(2, 3, 4, 4)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        seen.look(nn.Conv2d(3, 4, 3), (images,), {})
+    seen.look(nn.Linear(4, 4), (images,), {})
+    assert seen.switches["cudnn.conv.fp32_precision"] == "tf32"
+    assert seen.switches["cuda.matmul.fp32_precision"] == "none"
 
 
 @pytest.mark.slow
