@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -52,9 +52,7 @@ _LATER = 0.25
 #: How often a look at steps is begun that a profile of the script may end, and how long the end of
 #: such a profile is awaited: one around the whole loop grows meanwhile.
 _MOST_TRIES, _PROFILE_S = 3, 5.0
-_STEPS_IN_BACKWARD = Unknown(
-    "an optimizer steps within the backward pass: neither a count nor a profile begins there"
-)
+_IN_BACKWARD = "an optimizer steps within the backward pass: no count and no profile begins there"
 _PROFILES_ITSELF = Unknown("the script profiles itself, and torch has one profile at a time")
 _NOT_OF_A_SCRIPT: dict[str, Any] = {
     "startup_s": {},
@@ -64,11 +62,8 @@ _NOT_OF_A_SCRIPT: dict[str, Any] = {
     **dict.fromkeys(("hidden_syncs", "work"), Unknown("not looked for in a script")),
     **dict.fromkeys(("first_loss", "last_loss"), Unknown("a script keeps it to itself")),
 }
-#: The setting that a script's arithmetic comes closest to.
-_PRECISIONS: Mapping[MathMode, str] = {
-    **{"fp32": "fp32", "tf32": "tf32", "fp64": "fp32"},
-    **{"bf16": "amp-bf16", "fp16": "amp-fp16"},
-}
+#: The setting that a script's arithmetic comes closest to, where it has another name.
+_PRECISIONS: dict[MathMode, str] = {"bf16": "amp-bf16", "fp16": "amp-fp16", "fp64": "fp32"}
 Steps = Generator[None, Any, None]
 
 
@@ -259,10 +254,9 @@ class ScriptMeter:
                     return
                 yield
             self._found.pop(name, None)
-            if torch._C._current_graph_task_id() != -1:
-                self._found[name] = _STEPS_IN_BACKWARD
-                return
             try:
+                if torch._C._current_graph_task_id() != -1:
+                    raise UserError(_IN_BACKWARD)
                 with self._giving_way():
                     yield from look()
                 return
@@ -314,7 +308,7 @@ class ScriptMeter:
         known = {
             **{name: getattr(resolved, name) for name in ("backend", "batch_size", "max_seconds")},
             **{"devices": local, "nodes": nodes},
-            "precision": _PRECISIONS[mode],
+            "precision": _PRECISIONS.get(mode, mode),
             "compile": "default" if compiled_graphs() else "none",
         }
         config = self._job.config.model_copy(update=known)

@@ -160,20 +160,18 @@ class _Hook:
             return False
         try:
             with self._ours:
-                if not self._claims():
-                    return False
-                from bench.records.folders import RecordFolder
-                from bench.worker.script import ScriptMeter
+                if self._claims():
+                    from bench.records.folders import RecordFolder
+                    from bench.worker.script import ScriptMeter
 
-                self._meter = ScriptMeter(RecordFolder(self._folder))
+                    self._meter = ScriptMeter(RecordFolder(self._folder))
+                    self._is_idle = False
+                    atexit.register(self._close)
         except ImportError as error:
             self._note(f"{error}; install mlproject in the environment of {sys.executable}")
-            return False
         except OSError:  # another process was faster, or the folder is gone
-            return False
-        self._is_idle = False
-        atexit.register(self._close)
-        return True
+            pass
+        return not self._is_idle
 
     def _claims(self) -> bool:
         """Whether no other process measures, or has done so to the end."""
