@@ -43,6 +43,11 @@ def printable(text: str) -> str:
     return one_line("".join(sign if sign.isprintable() else " " for sign in text))
 
 
+def fault_line(error: Exception) -> str:
+    """Return in one line what no error of ours is: its type says that the fault is here."""
+    return one_line(f"{type(error).__name__}: {error}")
+
+
 def one_line(message: object) -> str:
     """Return an error or its message with every run of blanks and line ends as one space."""
     return " ".join(str(message).split())

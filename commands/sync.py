@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from bench.errors import UserError, printable
+from bench.errors import UserError, fault_line, printable
 from commands import NOT_TRACKED
 from commands.console.options import CopiedRuns, WithRecords, note, option
 from commands.console.output import Formatted, Result
@@ -111,12 +111,13 @@ class Sync(WithRecords, CopiedRuns, Formatted):
         for run in copier.runs(wanted):
             try:
                 state: str = copier.copy(run)
-            except (UserError, TrackingError) as error:
+            except Exception as error:  # no run stops the others, whatever is in it
                 if isinstance(error, TrackingError) and error.away:
                     click.echo(counted(), err=True)
                     raise
                 state = "failed"
-                note(f"{_named(run)}: {error}")
+                ours = isinstance(error, UserError | TrackingError | OSError)
+                note(f"{_named(run)}: {error if ours else fault_line(error)}")
             counts[state] += 1
             if state == "copied":
                 self.say(f"  {_named(run)}")

@@ -36,7 +36,7 @@ from analysis.runs.run import Run, Trust, distinguished, problem_lines, trust
 from analysis.runs.settings import Configured, Identity
 from analysis.words import whole_number
 from bench.config import RunConfig, rate_metric
-from bench.errors import Unknown
+from bench.errors import Unknown, UserError, fault_line
 from bench.records import (
     CeilingsRecord,
     DeviceInfo,
@@ -104,16 +104,23 @@ def place_runs(
     *,
     run_ids: Mapping[str, str] | None = None,
     peaks: Sequence[Peaks] = (),
+    unplaced: list[str] | None = None,
 ) -> list[Run]:
     """Place every run under its roof, with what `profiles` counted of it.
 
     `run_ids` maps record ids to tracked runs, `peaks` are datasheet figures of a user's own.
     Ordered by machine, model, precision and batch size, so that neighbours can be compared.
+    A line on a run that fails goes to `unplaced`, where it is given, and the others go on.
     """
-    placed = [
-        place(one, ceilings, profiles, run_id=(run_ids or {}).get(one.record_id), peaks=peaks)
-        for one in measurements
-    ]
+    placed = []
+    for one in measurements:
+        try:
+            run_id = (run_ids or {}).get(one.record_id)
+            placed.append(place(one, ceilings, profiles, run_id=run_id, peaks=peaks))
+        except Exception as error:
+            if unplaced is None or isinstance(error, UserError):
+                raise
+            unplaced.append(f"{one.record_id}: {fault_line(error)}")
     ordered = sorted(distinguished(placed), key=Run.order)
     return [replace(run, number=number) for number, run in enumerate(ordered, start=1)]
 

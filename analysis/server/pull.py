@@ -129,7 +129,8 @@ class RecordSet:
         Machines of several kinds under one label have a number. `peaks` are a user's own figures.
         """
         own, ids = self.with_unique_labels(), self.run_ids
-        placed = place_runs(own.measurements, own.ceilings, own.profiles, run_ids=ids, peaks=peaks)
+        known = own.measurements, own.ceilings, own.profiles
+        placed = place_runs(*known, run_ids=ids, peaks=peaks, unplaced=self.unreadable)
         imported = (
             place(one, own.ceilings, peaks=peaks, run_id=ids.get(one.record_id))
             for one in self.imported

@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from bench.config import without_home
 from bench.config.run_config import RECORDED
-from bench.errors import UserError
+from bench.errors import UserError, fault_line
 from bench.records import (
     Account,
     CeilingsRecord,
@@ -322,8 +322,8 @@ def record_folders(records: Path, *, missing_ok: bool = False) -> Iterator[Recor
 def read_all(places: Iterable[Path]) -> tuple[list[WholeRecord | ImportedRecord], list[str]]:
     """Return the whole records below the folders `places`, each once, and lines on the others.
 
-    A line is of a record that cannot be read, or of a place with measurements that are not
-    finished. Raises `UserError` where one of `places` is no folder.
+    A line is of a record that cannot be read or has another's id, or of a place with measurements
+    that are not finished. Raises `UserError` where one of `places` is no folder.
     """
     found: dict[str, WholeRecord | ImportedRecord] = {}
     lines = []
@@ -335,10 +335,13 @@ def read_all(places: Iterable[Path]) -> tuple[list[WholeRecord | ImportedRecord]
             except UserError as error:
                 lines.append(str(error))
                 continue
-            if record is not None:
-                found.setdefault(record.record_id, record)
-            elif folder.worker.is_file() and not folder.in_use():
-                unfinished += 1
+            if record is None:
+                unfinished += folder.worker.is_file() and not folder.in_use()
+            elif found.setdefault(record.record_id, record) != record:
+                lines.append(
+                    f"{folder.record}: another record has its id, {record.record_id[:80]!r}; "
+                    "only the first is read: move one of them away"
+                )
         if unfinished:
             lines.append(
                 f"{records}: {unfinished} measurements are not finished, since their launcher "
@@ -386,6 +389,8 @@ def _read(path: Path, kinds: TypeAdapter[T]) -> T | None:
             f"{path}: not a record of this version ({where}: {first['msg']}); "
             "move the folder away, or read it with the version that wrote it"
         ) from None
+    except Exception as error:  # no record stops the others, whatever is in it
+        raise UserError(f"{path}: cannot be read ({fault_line(error)})") from error
 
 
 def _plain_file(path: Path) -> bytes:

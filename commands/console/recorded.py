@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
-from bench.errors import UserError
+from bench.errors import UserError, fault_line
 from bench.launcher.device_lock import exclusive
 from bench.launcher.profile import read_timed, recover
 from bench.records import (
@@ -305,7 +305,7 @@ def upload_all(
         try:
             runs = held.get(folder.record_id, [])
             fate = _uploaded(folder, server, place, runs, say, verify=verify)
-        except (UserError, TrackingError, OSError) as error:
+        except Exception as error:  # no record stops the others, whatever is in it
             if isinstance(error, LockedError):
                 fate = _LOCKED
             elif getattr(error, "away", False):
@@ -314,7 +314,8 @@ def upload_all(
                 raise
             else:
                 fate = "failed"
-                note(f"{folder.record_id}: {error}")
+                ours = isinstance(error, UserError | TrackingError | OSError)
+                note(f"{folder.path}: {error if ours else fault_line(error)}")
         counts[fate] += 1
     return counts
 

@@ -7,16 +7,25 @@ from pathlib import Path
 
 import factories as make
 import pytest
+import samples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from mlflow.tracking import MlflowClient
 from observed import invoke
+from pydantic import ValidationError
 
 import commands.report
-from analysis import pull_iterations, pull_record, pull_runs
+from analysis import RecordSet, pull_iterations, pull_record, pull_runs
+from analysis.runs.frame import run_facts
+from analysis.runs.place import place_profiles
+from analysis.traces.placed import place_traces
 from bench.errors import UserError
 from bench.records import Job
-from bench.records.folders import RecordFolder
+from bench.records.folders import ANY_RECORD, RecordFolder, parse_record, read_all
+from commands.console.recorded import upload_all
 from mlproject import main
 from tracking import schema
+from tracking.content import content_of
 from tracking.upload.upload import upload
 
 
@@ -155,3 +164,108 @@ def test_iterations_and_records_come_on_demand_and_stay(store):
     assert (len(again), set(again["iteration_time_ms"])) == (20, {1000.0})
     assert pull_record(ids[0]).kind == "measurement"
     assert pull_iterations([]).dtypes.astype(str)["iteration"] == "Int64"
+
+
+def changed_at(value, place, new):
+    if not place:
+        return new
+    old = value[place[0]]
+    if isinstance(value, list):
+        return [*value[: place[0]], changed_at(old, place[1:], new), *value[place[0] + 1 :]]
+    return {**value, place[0]: changed_at(old, place[1:], new)}
+
+
+def places_in(value, place=()):
+    yield from ([place] if place else [])
+    inner = value.items() if isinstance(value, dict) else ()
+    for name, one in enumerate(value[:1]) if isinstance(value, list) else inner:
+        yield from places_in(one, (*place, name))
+
+
+#: One of each kind: a run, a roof, a profile and a trace.
+GOOD = [
+    json.loads(record.model_dump_json())
+    for record in (
+        make.run_record(telemetry=samples.telemetry()),
+        make.ceilings_record(),
+        make.profile(ops=samples.op_profile(), cpu_counters=samples.cpu_counters()),
+        samples.trace_record(),
+    )
+]
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**40), 10**40),
+    st.floats(),
+    st.text(max_size=9),
+    st.sampled_from([0, 1, 1e-12, 1e10, 1e24, 2**31 - 1, "1970-01-01T00:00:00Z", [], {}]),
+    st.lists(st.floats(1e-12, 1e10), min_size=6, max_size=6),
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from([(good, place) for good in GOOD for place in places_in(good)]), ODD)
+def test_what_sync_and_report_derive_of_a_record_that_is_read_is_finite_or_unknown(changed, new):
+    text = json.dumps(changed_at(*changed, new))
+    try:
+        record = parse_record(text.encode(), ANY_RECORD)
+    except ValidationError:
+        return
+    values = [metric.value for metric in content_of(record).metrics]
+    assert all(abs(value) < float("inf") for value in values)
+    found = RecordSet.of([record, make.ceilings_record()])
+    runs = found.runs()
+    assert not found.unreadable
+    json.dumps([run_facts(run) for run in runs])
+    profiles = place_profiles(found.profiles, runs, found.ceilings)
+    json.dumps([profile.facts() for profile in profiles])
+    place_traces(found.traces, found.ceilings)
+
+
+def test_a_record_that_breaks_a_placing_is_a_line_and_the_others_are_placed(monkeypatch):
+    bad, good = make.run_record(), make.run_record()
+
+    def summary(record):
+        return {} if record is not bad else 1 / 0
+
+    monkeypatch.setattr("analysis.runs.place.summary", summary)
+    found = RecordSet.of([bad, good])
+    assert [run.record_id for run in found.runs()] == [good.record_id]
+    assert len(found.unreadable) == 1
+    assert bad.record_id in found.unreadable[0]
+    assert "ZeroDivisionError" in found.unreadable[0]
+
+
+def test_of_two_folders_with_one_record_id_the_second_is_named(tmp_path):
+    first = make.run_record()
+    for name, record in {
+        "20261101T000000Z-00000001": first,
+        "20261101T000000Z-00000002": first.model_copy(update={"reason": "other"}),
+        "20261101T000000Z-00000003": first,  # a copy of the first is no other record
+    }.items():
+        RecordFolder.create(tmp_path, name).close(record)
+    records, lines = read_all([tmp_path])
+    assert records == [first]
+    assert len(lines) == 1
+    assert "20261101T000000Z-00000002" in lines[0]
+
+
+@pytest.mark.slow
+def test_a_fault_of_ours_in_one_record_is_a_line_and_the_others_are_uploaded(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(3):
+        folder = RecordFolder.create(tmp_path / "records")
+        folder.close(make.run_record().model_copy(update={"record_id": folder.record_id}))
+    bad, *_ = folders = [RecordFolder(path) for path in sorted((tmp_path / "records").iterdir())]
+
+    def content(record, *beside):
+        return content_of(record, *beside) if record.record_id != bad.record_id else 1 / 0
+
+    monkeypatch.setattr("tracking.upload.upload.content_of", content)
+    counts = upload_all(folders, None)
+    assert (counts["uploaded"], counts["failed"]) == (2, 1)
+    [line] = [line for line in capsys.readouterr().err.splitlines() if bad.record_id in line]
+    assert "ZeroDivisionError" in line

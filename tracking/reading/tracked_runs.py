@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from mlflow.entities import Run
 from pydantic import ValidationError
 
-from bench.errors import UserError, printable
+from bench.errors import UserError, fault_line, printable
 from bench.records import ImportedRecord
 from bench.records.folders import (
     ANY_RECORD,
@@ -407,6 +407,8 @@ def download_records(
             return record
         except (UserError, TrackingError) as error:
             return error
+        except Exception as error:  # no record stops the others
+            return UserError(fault_line(error))
 
     wanted = list(runs)
     named = (run.run_id for run in wanted)

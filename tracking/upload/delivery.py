@@ -16,7 +16,7 @@ from typing import cast
 from mlflow.entities import Metric, Run
 
 from bench.config import RunConfig, parse_config
-from bench.errors import UserError
+from bench.errors import UserError, fault_line
 from bench.records import Outcome, RunRecord
 from bench.records.folders import MeasuredRecord, RecordFolder, record_folders
 from bench.records.journal import Clock
@@ -133,10 +133,11 @@ class Delivery:
                     record = self._left[0].read_record()
                     if record is not None:
                         upload(self._left[0], record, server, place=self.place)
-                except (TrackingError, UserError, OSError) as error:
+                except Exception as error:  # of this one record: the others go on
                     if isinstance(error, TrackingError) and error.away:
                         raise
-                    self._why = str(error)  # of this one record: the others go on
+                    ours = isinstance(error, TrackingError | UserError | OSError)
+                    self._why = str(error) if ours else fault_line(error)
                     self._refused += 1
                 self._left.pop(0)
 
