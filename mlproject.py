@@ -158,7 +158,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
+            if not error.filename:
+                raise
+            return _fail(f"{error.filename}: cannot be read or written ({error.strerror})", 1)
         where = f" ({error.filename})" if error.filename else ""
         return _fail(
             f"the disk is full{where}: free some space; what was measured lies in the folder of "

@@ -15,6 +15,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from importlib import metadata
 from itertools import chain
@@ -201,7 +202,8 @@ def launch_script(
     if watch.was_cut and account.outcome == "ok":
         account = account.replaced(outcome="interrupted", reason="interrupted from outside")
     account = with_script(account, job)
-    config = folder.read_job(recorded=True).config
+    with suppress(OSError, ValueError):  # as the script has it, unless the folder is gone
+        config = folder.read_job(recorded=True).config
     return finish_run(folder, config, watch.started, account, watch), watch.exit_code
 
 
@@ -269,8 +271,9 @@ def failure_cause(
     When one rank ends, the others lose their connection to it, and rank 0 reports only that. Work
     on one device, or work that went well, keeps its own `outcome` and `reason`.
     """
-    failed = [account for account in folder.read_ranks() if account.outcome != "ok"]
-    if outcome == "ok" or not failed:
+    ranks_there = [] if outcome == "ok" else folder.read_ranks()
+    failed = [account for account in ranks_there if account.outcome != "ok"]
+    if not failed:
         return outcome, reason
     first = min(failed, key=_precedence)
     alike = all(account.reason == first.reason for account in failed)
@@ -299,12 +302,13 @@ def write_exports(folder: RecordFolder, record: RunRecord | ProfileRecord) -> No
     Of a run `iterations.csv` and `telemetry.csv`, of a profile `ops.csv` and `kernels.csv`.
     """
     tables = _of_run(record) if isinstance(record, RunRecord) else _of_profile(record)
-    for name, header, rows in tables:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([header, *rows])
-        write_atomically(folder.path / name, text.getvalue())
-    if record.environment is not None:
-        folder.write(folder.path / "environment.json", record.environment)
+    with folder.losing():
+        for name, header, rows in tables:
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerows([header, *rows])
+            write_atomically(folder.path / name, text.getvalue())
+        if record.environment is not None:
+            folder.write(folder.path / "environment.json", record.environment)
 
 
 def _of_run(record: RunRecord) -> Iterator[Table]:

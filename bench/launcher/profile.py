@@ -115,8 +115,7 @@ def _section(
             found.telemetry[name] = telemetry
         found.steps.append(step)
         steps.append(step)
-        console = folder.path / attempt.name / "console.log"
-        why = tool.explain(console.read_text(encoding="utf-8", errors="replace"))
+        why = tool.explain(RecordFolder(folder.path / attempt.name).said())
         if step.outcome != "ok" or why is not None:
             # A tool's own refusal concerns its section alone, as does a step that went well before.
             went_well = any(found.sections.values())

@@ -31,7 +31,7 @@ from bench.launcher.processes import (
 from bench.launcher.telemetry import Devices, HostSource, Sampler, device_source
 from bench.machine.limits import allocator_settings, describe_exit, oom_kills
 from bench.records import Account, Job, Measurement, ProcessFigures, Telemetry
-from bench.records.folders import RecordFolder, is_running
+from bench.records.folders import SPARE, RecordFolder, is_running
 from bench.records.journal import Event, JournalReader, OnEvent
 
 _PROJECT = Path(__file__).resolve().parents[2]
@@ -110,7 +110,12 @@ class WorkerWatch:
         allocator = allocator_settings(job.config) if trains else {}
         popen = self._popen = self._start(
             [*prefix, sys.executable, str(_WORKER), role, str(folder.path.resolve())],
-            {**project_environment(), **allocator, **(environment or {})},
+            {
+                **project_environment(),
+                **allocator,
+                SPARE: str(folder.spare or ""),
+                **(environment or {}),
+            },
             subprocess.PIPE if while_preparing else subprocess.DEVNULL,
         )
         if prepare := while_preparing:
@@ -232,10 +237,7 @@ class WorkerWatch:
             return Account.of_none("interrupted", f"interrupted from outside after {self._last!r}")
         before, after = self._oom_kills_before, oom_kills()
         how = describe_exit(self._process.poll() or 0, before, after)
-        last_words = ""
-        if self._folder.console.exists():  # a script's output is its own
-            console = self._folder.console.read_text(encoding="utf-8", errors="replace")
-            last_words = _last_words(console)
+        last_words = _last_words(self._folder.said())  # a script's output is its own
         reason = f"{self.what} {how} after {self._last!r}" + (
             f": {last_words}" if last_words else ""
         )
@@ -291,6 +293,7 @@ class ScriptWatch(WorkerWatch):
             "PYTHONPATH": os.pathsep.join(paths),
             "MLPROJECT_WATCH": str(self._folder.path.resolve()),
             "MLPROJECT_STEP_OF": self._job.task["step_of"],
+            SPARE: str(self._folder.spare or ""),
         }
         # The script hears Ctrl-C, which a shell's `&` has us ignore. Our locks it does not get:
         # what it leaves in the background would hold them.

@@ -20,8 +20,10 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import stat
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from functools import cache
@@ -53,6 +55,8 @@ R = TypeVar("R", bound=BaseModel)
 
 DEFAULT_RECORDS = Path("records")
 
+#: The variable by which a worker is told of its folder's `spare`.
+SPARE = "MLPROJECT_SPARE"
 #: Held while a measurement runs and released before its record is written, so that a disk that
 #: fills up during it cannot cost the record. A record with 1,000 iterations is about 200 KB.
 _RESERVE_BYTES = 4 * 2**20
@@ -117,6 +121,10 @@ class RecordFolder:
         self._owners = path / "owners.json"
         self._lock = path / ".owned"
         self._held: IO[bytes] | None = None
+        #: Takes the files of a folder that is gone; None where no process of ours measures.
+        self.spare = Path(spare) if (spare := os.environ.get(SPARE)) else None
+        #: Why the record is not on disk.
+        self.problem: str | None = None
         self._reserve = path / ".reserve"
 
     @classmethod
@@ -137,11 +145,13 @@ class RecordFolder:
             if error.errno == errno.ENOSPC:
                 why = "the disk is full; free some space or use another"
             raise UserError(f"records={str(records)!r}: {why}") from None
+        folder.spare = Path(tempfile.gettempdir(), f"mlproject-{secrets.token_hex(8)}")
         return folder
 
     def release_reserve(self) -> None:
         """Give back the room held for the record."""
-        self._reserve.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._reserve.unlink()
 
     def hold(self) -> None:
         """Share the folder's lock, if it can have one: other containers see it, not our pids."""
@@ -157,7 +167,8 @@ class RecordFolder:
         boot_s = psutil.boot_time()
         started = {pid: psutil.Process(pid).create_time() - boot_s for pid in pids}
         owners = {**_place(), "lock": self._held and _inode(self._held), "processes": started}
-        write_atomically(self._owners, json.dumps(owners))
+        with contextlib.suppress(OSError):  # the folder is gone, in the middle of a measurement
+            write_atomically(self._owners, json.dumps(owners))
 
     def in_use(self) -> bool:
         """Whether a process that claimed the folder may still run."""
@@ -209,33 +220,71 @@ class RecordFolder:
             return None
 
     def write(self, path: Path, content: BaseModel) -> None:
-        """Write a record or a configuration whole or not at all, and without the user's home."""
-        write_atomically(path, without_home(content.model_dump_json(indent=1)))
+        """Write a record or a configuration whole or not at all, and without the user's home.
+
+        What a worker tells its launcher goes to `spare` where the folder is gone.
+        """
+        text = without_home(content.model_dump_json(indent=1))
+        try:
+            write_atomically(path, text)
+        except OSError:
+            if self.spare is None or path.name in ("record.json", "environment.json"):
+                raise
+            self.spare.mkdir(mode=0o700, exist_ok=True)
+            write_atomically(self.spare / path.name, text)
 
     def close(self, record: R) -> R:
         """Write the whole record, and return it as written: nothing names the user's home.
 
-        No process works on the folder any more.
+        No process works on the folder any more. Of what this process has measured, `problem` says
+        why it could not be written.
         """
         self.release_reserve()
         text = record.model_dump_json(indent=1)
         short = without_home(text)
-        write_atomically(self.record, short)
-        for path in (self.console, self.journal):
-            with contextlib.suppress(FileNotFoundError):
-                said = path.read_text(encoding="utf-8", errors="surrogateescape")
-                if (told := without_home(said)) != said:
-                    write_atomically(path, told.encode(errors="surrogateescape"))
+        with self.losing():
+            write_atomically(self.record, short)
+            for path in (self.console, self.journal):
+                with contextlib.suppress(FileNotFoundError):
+                    said = path.read_text(encoding="utf-8", errors="surrogateescape")
+                    if (told := without_home(said)) != said:
+                        write_atomically(path, told.encode(errors="surrogateescape"))
         self.leave()
         return record if short == text else type(record).model_validate_json(short)
+
+    @contextlib.contextmanager
+    def losing(self) -> Iterator[None]:
+        """Say once that files of the record cannot be written, if this process measured it."""
+        try:
+            yield
+        except OSError as error:
+            if self.spare is None:
+                raise
+            if self.problem is None:
+                self.problem = f"{self.path}: cannot be written ({error.strerror})"
+                print(f"mlproject: {self.problem}; only what is shown is left", file=sys.stderr)
 
     def leave(self) -> None:
         """Note that no process works on the folder any more."""
         self.release_reserve()
-        self._owners.unlink(missing_ok=True)
-        self._lock.unlink(missing_ok=True)
+        for path in (self._owners, self._lock):
+            with contextlib.suppress(OSError):
+                path.unlink()
         if self._held is not None:
             self._held = self._held.close()
+        if self.spare is not None:
+            shutil.rmtree(self.spare, ignore_errors=True)
+
+    def _last(self, path: Path) -> Path:
+        """The file, or what was written in its place when the folder was gone."""
+        spare = path if self.spare is None else self.spare / path.name
+        return spare if spare.exists() else path
+
+    def said(self) -> str:
+        """Return what the worker printed, if it can be read."""
+        with contextlib.suppress(OSError):
+            return self.console.read_text(encoding="utf-8", errors="replace")
+        return ""
 
     def read_record(self) -> AnyRecord | None:
         """Return the record, or None while there is none. Raises `UserError` if it is damaged."""
@@ -254,11 +303,11 @@ class RecordFolder:
         Raises `pydantic.ValidationError` and `OSError`.
         """
         context = RECORDED if recorded else None
-        return Job.model_validate_json(self.config.read_bytes(), context=context)
+        return Job.model_validate_json(self._last(self.config).read_bytes(), context=context)
 
     def read_worker(self) -> Account | None:
         """Return the worker's own account, or None if it never ended."""
-        return _read(self.worker, _ACCOUNT)
+        return _read(self._last(self.worker), _ACCOUNT)
 
     def rank(self, rank: int) -> Path:
         """Return the file of one rank's account."""
@@ -266,7 +315,9 @@ class RecordFolder:
 
     def read_ranks(self) -> list[RankAccount]:
         """Return the accounts of the ranks that left one, in the order of their ranks."""
-        found = (_read(path, _RANK_ACCOUNT) for path in self.path.glob("rank-*.json"))
+        places = self.path, self.spare or self.path
+        paths = {path.name: path for place in places for path in place.glob("rank-*.json")}
+        found = (_read(path, _RANK_ACCOUNT) for path in paths.values())
         return sorted((each for each in found if each is not None), key=lambda each: each.rank)
 
 
@@ -306,13 +357,17 @@ def record_folders(records: Path, *, missing_ok: bool = False) -> Iterator[Recor
     Links are left out: one could lead us to write elsewhere. So are names that a terminal would
     obey. Raises `UserError` where `records` is no folder, unless `missing_ok`.
     """
-    if not records.is_dir():
+    try:
+        paths = sorted(records.iterdir())
+    except OSError as error:
         if missing_ok:
             return
+        missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        why = "no such folder" if missing else f"cannot be read ({error.strerror})"
         raise UserError(
-            f"records={str(records)!r}: no such folder; give the one mlproject run used"
-        )
-    for path in sorted(records.iterdir()):
+            f"records={str(records)!r}: {why}; give the one mlproject run used"
+        ) from None
+    for path in paths:
         folder = RecordFolder(path)
         here = not path.is_symlink() and path.name.isprintable()
         if here and (folder.config.is_file() or folder.record.is_file()):

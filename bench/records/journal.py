@@ -75,7 +75,7 @@ class JournalReader:
             with self._path.open("rb") as file:
                 file.seek(self._read_bytes)
                 chunk = file.read()
-        except FileNotFoundError:
+        except OSError:  # it is not there yet, or gone
             return []
         whole = chunk[: chunk.rfind(b"\n") + 1]
         self._read_bytes += len(whole)

@@ -198,7 +198,6 @@ class ScriptMeter:
         self._found["complexity"] = Unknown("its steps differ in size: one does not stand for all")
         config = self._job.config.model_copy(update={"batch_size": 1})
         self._job, self._samples = self._job.model_copy(update={"config": config}), 1
-        self._folder.write(self._folder.config, self._job)
 
     def _write(self, outcome: Outcome, reason: str | None) -> Account:
         """Write `worker.json`: what is known up to now."""
@@ -214,6 +213,7 @@ class ScriptMeter:
         why = reason or "the script ended before that"
         account = Account.of(why, outcome=outcome, reason=reason, **self._found)
         self._folder.release_reserve()
+        self._folder.write(self._folder.config, self._job)
         self._folder.write(self._folder.worker, account)
         return account
 

@@ -88,7 +88,9 @@ class Recording(Tracked, Shown):
         found = {"record": str(folder.path), "outcome": record.outcome, "reason": record.reason}
         found |= facts
         code = OUTCOME_CODES[record.outcome]
-        if self.tracked and _lacks_step(folder, record):
+        if folder.problem is not None:
+            code = code or 1
+        elif self.tracked and _lacks_step(folder, record):
             note(f"no step was seen, so nothing is uploaded; {folder.path} has the record")
         elif self.tracked:
             began_s = time.monotonic()

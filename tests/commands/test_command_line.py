@@ -189,3 +189,13 @@ def test_a_full_disk_is_one_line_that_says_where_the_measurement_is(monkeypatch,
     [line] = capsys.readouterr().err.splitlines()
     assert "records/x/record.json" in line
     assert "mlproject sync" in line
+
+
+def test_a_file_that_is_gone_is_one_line_with_its_name(monkeypatch, capsys):
+    def gone(**_):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "records/x/config.json")
+
+    monkeypatch.setattr(mlproject.cli, "main", gone)
+    assert mlproject.main(["run"]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert "records/x/config.json" in line

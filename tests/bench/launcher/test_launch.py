@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -219,6 +220,20 @@ def wait_for_event(tmp_path, name, process):
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.02)  # leaves the processor to the worker
     raise AssertionError(f"ended before {name}: {process.communicate()}")
+
+
+def test_records_that_go_away_in_the_window_cost_the_record_and_not_the_figures(
+    tmp_path, mlproject_command
+):
+    command = start(mlproject_command, iters=100, max_seconds="none")
+    folder = wait_for_event(tmp_path, "window_started", command)
+    shutil.rmtree(folder.path)
+    out, err = command.communicate()
+    assert command.returncode == 1
+    assert re.search(r"iteration_time_ms_p50 +\d", out)
+    assert [line for line in err.splitlines() if folder.record_id in line][1:] == []
+    assert "Traceback" not in err
+    assert not folder.path.exists()
 
 
 def test_a_killed_launcher_loses_nothing_that_its_worker_measures(tmp_path, mlproject_command):

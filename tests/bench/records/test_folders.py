@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,8 @@ import samples
 from refusals import refusal
 
 from bench.errors import UserError
-from bench.records import Job, folders
+from bench.launcher.measurement import write_exports
+from bench.records import Account, Job, folders
 from bench.records.folders import (
     RecordFolder,
     is_running,
@@ -23,6 +25,7 @@ from bench.records.folders import (
     record_folders,
     write_atomically,
 )
+from bench.records.measurement import RankAccount
 
 
 def test_a_folder_without_its_record_is_half_written(tmp_path):
@@ -175,6 +178,27 @@ def test_a_clock_that_is_set_changes_no_owner(tmp_path, monkeypatch):
     folder.claim(os.getpid())
     monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: booted_s + 3600)
     assert folder.in_use()
+
+
+def test_a_worker_whose_folder_is_gone_tells_its_launcher_in_another_place(tmp_path, capsys):
+    folder = RecordFolder.create(tmp_path / "records")
+    shutil.rmtree(tmp_path / "records")
+    job, account = Job(config=samples.run_record().config), Account.of_none("oom", "no room")
+    folder.write(folder.config, job)
+    folder.write(folder.worker, account)
+    rank = RankAccount.of("ok", rank=3, outcome="ok", cause="own", ended_unix_s=1.0)
+    folder.write(folder.rank(3), rank)
+    assert (folder.read_job(), folder.read_worker(), folder.said()) == (job, account, "")
+    assert [rank.rank for rank in folder.read_ranks()] == [3]
+    record = samples.run_record(record_id=folder.record_id)
+    assert folder.close(record) == record
+    write_exports(folder, record)
+    assert folder.problem is not None
+    assert capsys.readouterr().err.count(str(folder.path)) == 1
+    assert not folder.spare.exists()
+    with pytest.raises(FileNotFoundError):  # of a process that did not measure it
+        RecordFolder(folder.path).close(record)
+    assert RecordFolder.create(tmp_path / "records").problem is None
 
 
 def test_readable_records_leave_out_those_of_another_version(tmp_path):
