@@ -243,7 +243,7 @@ class Difference:
         named = ", ".join(
             f"{name} {three_digits(1e3 * s)}" for name, s in largest[:_MOST_NAMED] if s
         )
-        said = f"of {three_digits(1e3 * abs(whole_s))} ms {word}: {named}"
+        said = f"of {three_digits(1e3 * abs(whole_s))} ms {word}: {named or 'no part differs'}"
         a_roof_s, b_roof_s = self.a.seconds_of("roof"), self.b.seconds_of("roof")
         if not (a_roof_s and b_roof_s) or abs(a_roof_s / b_roof_s - 1) < _SAME_ROOF:
             return said

@@ -52,6 +52,10 @@ WHOLE = "whole trace"
 #: Devices that are busy for times that differ by no more of the mean do the same.
 _ALIKE = 0.05
 NO_DEVICE = "the trace holds no kernel, copy or fill of a device"
+_REMEDIES = {
+    "torch": "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+    "nsys": "record with nsys profile --trace=cuda,nvtx",
+}
 LOST = "launches whose kernel the trace lacks"
 
 
@@ -236,7 +240,7 @@ def why_hidden(trace: Trace, steps: Sequence[StepSpans]) -> str | None:
     if trace.device or not trace.devices:
         return None
     names = " and ".join(sorted({one.name or "a device" for one in trace.devices.values()}))
-    return f"{NO_DEVICE}, though the machine has {names}"
+    return f"{NO_DEVICE}, though the machine has {names}: {_REMEDIES[trace.tool]}"
 
 
 def words_of_devices(trace: Trace, steps: Sequence[StepSpans]) -> str | None:
