@@ -116,12 +116,17 @@ class Measurement(Facts):
     work: WorkSet | None  # what one step launched, counted outside the window
     ranks: DistributedFigures | None  # None on one device
     garbage_collections_s: Seconds | None = Field(NEWER)  # Python's own, of the window
+    #: Where steps differ in size; rates are sums, and `samples_per_iteration` is a counted step's.
+    iteration_samples: tuple[PositiveCount, ...] | None = Field(NEWER)
+    window_tokens: Count | None = Field(NEWER)  # where sequences differ in length
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         iterations = len(self.iteration_times_s)
         if self.data_wait_s is not None and len(self.data_wait_s) != iterations:
             raise ValueError("data_wait_s and iteration_times_s differ in length")
+        if self.iteration_samples is not None and len(self.iteration_samples) != iterations:
+            raise ValueError("iteration_samples and iteration_times_s differ in length")
         for phase, times in (self.phase_times_s or {}).items():
             if len(times) != iterations:
                 raise ValueError(f"phase {phase} and iteration_times_s differ in length")
@@ -154,11 +159,18 @@ class Measurement(Facts):
     @property
     def samples(self) -> int:
         """Images, or sequences, of the measured window."""
+        if self.iteration_samples is not None:
+            return sum(self.iteration_samples)
         return self.samples_per_iteration * len(self.iteration_times_s)
 
     @cached_property
     def settled_after(self) -> int:
-        """Iterations at the window's beginning that are of another level: no rate holds them."""
+        """Iterations at the window's beginning that are of another level: no rate holds them.
+
+        Of steps that differ in size no level is known.
+        """
+        if self.iteration_samples is not None:
+            return 0
         return transient(self.iteration_times_s)
 
     @property
@@ -168,7 +180,9 @@ class Measurement(Facts):
 
     @property
     def mean_step_s(self) -> float:
-        """Wall time of an iteration, on average, with every disturbance."""
+        """Wall time of `samples_per_iteration`, on average, with every disturbance."""
+        if self.iteration_samples is not None:
+            return self.window_s * self.samples_per_iteration / self.samples
         cut_s = sum(self.iteration_times_s[: self.settled_after])
         if cut_s >= self.window_s:  # its verdict says that these contradict each other
             return self.window_s / len(self.iteration_times_s)
@@ -177,11 +191,15 @@ class Measurement(Facts):
     @cached_property
     def pace_s(self) -> float:
         """The median iteration: what the device takes where nothing disturbs it."""
+        if self.iteration_samples is not None:
+            return self.mean_step_s
         return statistics.median(self.steady_times_s)
 
     @property
     def is_disturbed(self) -> bool:
         """Whether iterations take over 5 % more on average than the median, and not for data."""
+        if self.iteration_samples is not None:
+            return False
         waits = sum(self.data_wait_s or ()) > _MOST_APART * self.window_s
         mean_s = statistics.fmean(self.steady_times_s)
         return mean_s > (1 + _MOST_APART) * self.pace_s and not waits

@@ -156,6 +156,8 @@ def summary(record: RunRecord) -> dict[str, float]:
         found[rate_name(record.config, resolved)] = samples_per_s
         if resolved.tokens_per_sample is not None:
             found["throughput_tokens_per_s"] = resolved.tokens_per_sample * samples_per_s
+        elif measured.window_tokens is not None:
+            found["throughput_tokens_per_s"] = measured.window_tokens / measured.window_s
     found |= _of_complexity(record.complexity, _STEP_WORK | _OF_PRECISION)
     found["attained_gflops"] = ratio(attained_flops_per_s(record), 1e9)
     if process is not None:

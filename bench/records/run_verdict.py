@@ -97,7 +97,13 @@ def _of_warm_up(measurement: Measurement) -> Iterator[Found]:
 
 
 def _of_window(measurement: Measurement, telemetry: Telemetry | None) -> Iterator[Found]:
-    times = measurement.iteration_times_s
+    times, sizes = measurement.iteration_times_s, measurement.iteration_samples
+    if sizes is not None:
+        message = (
+            f"steps differ in size, {min(sizes)} to {max(sizes)} samples: rates are sums over "
+        )
+        yield "sizes-differ", "note", f"{message}the window, and no drift is judged"
+        return
     if len(times) < MIN_ITERATIONS:
         message = f"only {len(times)} iterations: no statement about steady state"
         yield "few-iterations", "suspect", message

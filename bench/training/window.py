@@ -320,6 +320,7 @@ _WHY_MISSING = {
     "peak_memory_reserved_bytes": "this backend does not count a peak",
     "warmup_peak_memory_bytes": "this backend does not count a peak",
     "changed_switches": "a window alone does not know them",
+    **dict.fromkeys(("iteration_samples", "window_tokens"), "alike, or not looked at"),
     "hidden_syncs": "no probe of synchronisations on this backend, or the run ended before it",
     "work": "the run ended before it was counted, or torch's profiler counts nothing here",
     "other_cpu_cores": "asked of one process on a CPU, and once its window has ended",

@@ -42,7 +42,7 @@ from bench.training.devices import Device, open_device
 from bench.training.team import Team
 from bench.training.window import Window, compiled_graphs
 from bench.worker.attempt import outcome_by
-from bench.worker.script_model import Batches, Training
+from bench.worker.script_model import Batches, StepSize, Training
 
 #: Of the seconds that are left for the window: before the warm-up, which has a third of that, and
 #: before the window. The rest is for what follows it.
@@ -52,6 +52,8 @@ _LATER = 0.25
 #: How often a look at steps is begun that a profile of the script may end, and how long the end of
 #: such a profile is awaited: one around the whole loop grows meanwhile.
 _MOST_TRIES, _PROFILE_S = 3, 5.0
+#: How many steps are counted until one is of the usual size.
+_MOST_COUNTED = 8
 _IN_BACKWARD = "an optimizer steps within the backward pass: no count and no profile begins there"
 _PROFILES_ITSELF = Unknown("the script profiles itself, and torch has one profile at a time")
 _NOT_OF_A_SCRIPT: dict[str, Any] = {
@@ -97,6 +99,7 @@ class ScriptMeter:
         self._samples = 1
         self._batches: Batches | None = None
         self._changed: Any = Unknown("no step was looked at after the window")
+        self._before = 0  # steps before the window whose sizes are known
         self._account: Account | None = None
         self._found: dict[str, Any] = {"script": {}}  # by the fields of `Account`
         self._code = _script_code()  # as early as it is imported
@@ -139,6 +142,8 @@ class ScriptMeter:
 
     def _go_on(self, begins: Exception | None) -> None:
         self._done += begins is None
+        if begins is None and self._batches is not None:
+            self._batches.ended()
         if self._steps is not None and begins is not None:
             self._steps.throw(begins)
         elif self._steps is None:
@@ -190,22 +195,50 @@ class ScriptMeter:
         window.ended_early = f"{why} after {len(times_s)} iterations"
         return len(times_s)
 
-    def _count_steps(self) -> None:
-        """Of steps that differ in size neither samples nor the FLOP of one say anything of all."""
+    def _sizes(self) -> list[StepSize]:
+        """The sizes of the window's steps, as far as they are looked at."""
+        iterations = 0 if self._window is None else len(self._window.data_wait_s)
+        sizes = self._batches.sizes if self._batches and self._batches.hook else []
+        return sizes[self._before :][:iterations]
+
+    def _sizes_differ(self) -> bool:
+        """Whether a step of the window has another size than the first that was looked at."""
+        return self._batches is not None and bool({*self._sizes()} - {*self._batches.sizes[:1]})
+
+    def _samples_of_steps(self) -> dict[str, Any]:
+        """What a measurement says of its samples; of samples that differ one says nothing of all.
+
+        Where the size of a step is not known, the steps are counted.
+        """
+        alike = {"samples_per_iteration": self._samples}
+        if self._batches is None or not self._sizes_differ():
+            return alike
         none = dict.fromkeys(("image_size", "seq_len", "tokens_per_sample"))
+        resolved, job, sizes = self._found["resolved"], self._job, self._sizes()
+        if {one.shapes for one in sizes} - {self._batches.sizes[0].shapes}:
+            self._found["resolved"] = resolved = resolved.model_copy(update=none)
+            self._found["complexity"] = Unknown(
+                "its samples differ in size: no step is like others"
+            )
+        if job.task["samples_per_step"]:
+            return alike
+        if all(one.samples for one in sizes):
+            ranks = self._samples // resolved.batch_size
+            tokens = sum(one.tokens for one in sizes) * ranks or None
+            each = tuple(one.samples * ranks for one in sizes)
+            return {**alike, "iteration_samples": each, "window_tokens": tokens}
         as_steps = {"sample": "step", "batch_size": 1, **none}
-        self._found["resolved"] = self._found["resolved"].model_copy(update=as_steps)
-        self._found["complexity"] = Unknown("its steps differ in size: one does not stand for all")
-        config = self._job.config.model_copy(update={"batch_size": 1})
-        self._job, self._samples = self._job.model_copy(update={"config": config}), 1
+        self._found["resolved"] = resolved.model_copy(update=as_steps)
+        config = job.config.model_copy(update={"batch_size": 1})
+        self._job, self._samples = job.model_copy(update={"config": config}), 1
+        self._folder.write(self._folder.config, self._job)
+        return {"samples_per_iteration": 1}
 
     def _write(self, outcome: Outcome, reason: str | None) -> Account:
         """Write `worker.json`: what is known up to now."""
-        if self._batches is not None and self._batches.varies:
-            self._count_steps()
         if self._window is not None:
-            known = {"samples_per_iteration": self._samples, "changed_switches": self._changed}
-            known |= _NOT_OF_A_SCRIPT
+            known = {**_NOT_OF_A_SCRIPT, "changed_switches": self._changed}
+            known |= self._samples_of_steps()
             self._found["measurement"] = probe(self._window.measurement, **known)
         if self._device is not None and "environment" not in self._found:
             about = self._device.info(), self._folder.path, self._job.config.env, self._code
@@ -235,6 +268,7 @@ class ScriptMeter:
         alarm.daemon = True
         alarm.start()
         self.is_timing = True
+        self._before = len(self._batches.sizes) if self._batches else 0
         yield from window.measuring(plan)
         alarm.cancel()
         self.is_timing, self._whole = False, True
@@ -242,6 +276,9 @@ class ScriptMeter:
         yield  # what follows may import modules
         self._write("ok", None)
         yield from self._unprofiled("complexity", partial(self._counting, training))
+        if self._sizes_differ():
+            self._found["ops"] = Unknown("its steps differ in size: one does not stand for all")
+            return
         yield from self._unprofiled("ops", partial(self._profiling, device, window))
 
     def _unprofiled(self, name: str, look: Callable[[], Steps]) -> Steps:
@@ -330,13 +367,21 @@ class ScriptMeter:
                 raise UserError("its step ends within a function that torch.compile has")
             if compiled_graphs() and self._job.task["keep_going"]:
                 raise UserError("a compiled model is counted uncompiled: not with --keep-going")
-            self._tracer = LiveStepTracer()
-            eager = torch.compiler.set_stance("force_eager")
-            with training.watched(1) as seen, eager, self._tracer:
-                try:
-                    yield
-                finally:
-                    _put_on_top(self._tracer)
+            for _ in range(_MOST_COUNTED):  # until one has the size of the first that was seen
+                self._tracer = LiveStepTracer()
+                eager = torch.compiler.set_stance("force_eager")
+                with training.watched(1) as seen, eager, self._tracer:
+                    try:
+                        yield
+                    finally:
+                        _put_on_top(self._tracer)
+                if seen.hook is not None:
+                    seen.hook.remove()
+                sizes = self._batches.sizes if self._batches and self._batches.hook else []
+                if sizes[-1:] == sizes[:1]:
+                    break
+            else:
+                raise UserError("its steps differ in size: none was like the first")
             old = self._batches.switches if self._batches else {}
             both = ((name, old.get(name, now), now) for name, now in seen.switches.items())
             self._changed = tuple(f"{name} to {now}" for name, then, now in both if now != then)

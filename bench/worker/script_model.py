@@ -6,13 +6,14 @@ import gc
 import hashlib
 import math
 import sys
+import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -44,6 +45,93 @@ _OF_KIND: Mapping[str, type[torch.nn.Module]] = {
 }
 
 
+@dataclass(frozen=True)
+class Given:
+    """What one call is given: its batch, how many samples that has, and the shape of one.
+
+    `samples` is None where no dimension is surely theirs.
+    """
+
+    batch: Any
+    samples: int | None
+    shape: tuple[Any, ...]
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether the batch is a tensor, which has samples of one shape."""
+        return isinstance(self.batch, torch.Tensor)
+
+
+class StepSize(NamedTuple):
+    """What a step was given: samples, the shapes that one has, and tokens, 0 of other samples."""
+
+    samples: int
+    shapes: tuple[Any, ...]
+    tokens: int
+
+
+#: Of inputs with names those whose first dimension is the batch, whatever others have.
+_NAMED = ("input_ids", "pixel_values", "inputs_embeds", "input_values", "input_features")
+
+
+def _given(args: Any, kwargs: Any) -> Given | None:
+    """Return the batch of a call, None where it is given no tensor with dimensions."""
+    first = args[0] if args else None
+    if isinstance(first, torch.Tensor) and first.dim() > 1:
+        return _of_tensor(first)
+    if isinstance(first, torch.nn.utils.rnn.PackedSequence):
+        return Given(first.data, int(first.batch_sizes[0]), tuple(first.data.shape[1:]))
+    if (graphs := getattr(first, "num_graphs", None)) is not None:
+        return Given(first, int(graphs), ())
+    if isinstance(first, list) and first and (found := _of_list(first)):
+        return found
+    named = first if isinstance(first, Mapping) else kwargs
+    if isinstance(
+        batch := next((named[name] for name in _NAMED if name in named), None), torch.Tensor
+    ):
+        return _of_tensor(batch)
+    leaves = (one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor))
+    tensors = sorted((one for one in leaves if one.dim()), key=lambda one: one.dim() < 2)
+    if not tensors:
+        return None
+    found = _of_tensor(tensors[0])
+    differ = {one.shape[0] for one in tensors if one.dim() > 1} - {found.samples}
+    return Given(found.batch, None, found.shape) if differ and named else found
+
+
+def _of_tensor(batch: torch.Tensor) -> Given:
+    if batch.is_nested:
+        return Given(batch, batch.size(0), ())
+    return Given(batch, batch.shape[0], tuple(batch.shape[1:]))
+
+
+def _of_list(batch: list[Any]) -> Given | None:
+    """Of a list the length is the batch, unless its tensors are alike: then they may be inputs."""
+    shapes = {tuple(getattr(one, "shape", ())) for one in batch}
+    if all(isinstance(one, Mapping) for one in batch):
+        return Given(batch[0], len(batch), ())
+    if not all(isinstance(one, torch.Tensor) for one in batch):
+        return None
+    images = all(len(shape) == 3 and shape[0] in (1, 3, 4) for shape in shapes)
+    sure = images or len({shape[:1] for shape in shapes}) > 1
+    return Given(batch[0], len(batch) if sure else None, tuple(sorted(shapes)))
+
+
+def _has_edges(given: Given, tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether one of them may be the edges of a graph, pairs of numbers of nodes."""
+    shapes = [one.shape for one in tensors if one.dtype == torch.int64]
+    pairs = any(len(shape) == 2 and shape[0] == 2 != given.samples for shape in shapes)
+    return given.is_tensor and given.batch.is_floating_point() and pairs
+
+
+def _reference(batch: Any) -> Callable[[], Any]:
+    """What gives the batch as long as somebody holds it."""
+    try:
+        return weakref.ref(batch)
+    except TypeError:
+        return lambda: batch
+
+
 @dataclass
 class Batches:
     """What the model is given within one step, seen by hooks on its modules.
@@ -60,12 +148,12 @@ class Batches:
     autocast: torch.dtype | None = None
     first: torch.nn.Module | None = None
     weights: Counter[MathMode] = field(default_factory=Counter)
-    seen: torch.Tensor | None = None
+    seen: Any = None  # the tensor of the last batch
     unsure: bool = False
     hook: Any = None
-    varies: bool = False
-    shape: Any = None
     switches: dict[str, str] = field(default_factory=dict)  # within the step
+    sizes: list[StepSize] = field(default_factory=list)  # of each step that ended
+    _passes: list[Given] = field(default_factory=list)
 
     def look(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Look at one call; a hook before the forward pass."""
@@ -76,39 +164,47 @@ class Batches:
             self.autocast = torch.get_autocast_dtype(self.device)
         tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         self.weights += weight_modes([module], *tensors)
-        self.unsure |= getattr(module, "batch_first", True) is False
-        known = sorted((one for one in tensors if one.dim()), key=lambda one: one.dim() < 2)
-        if any(isinstance(one, list) for one in args[:1]) and {one.dim() for one in args[0]} == {3}:
-            known = [torch.empty(len(args[0]), 0, device="meta")]  # images of several sizes
-        if not known or self.first not in (None, module) or not torch.is_grad_enabled():
+        given = _given(args, kwargs)
+        if getattr(module, "batch_first", True) is False:
+            self.unsure |= self.first in (None, module) or not self._is_second(given)
+        if given is None or self.first not in (None, module) or not torch.is_grad_enabled():
             return
         # Within vmap, or nodes of a graph beside its edges.
         self.unsure |= any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
-        self.unsure |= known[0].is_floating_point() and any(
-            one.dtype == torch.int64 and one.dim() == 2 and one.shape[0] == 2 for one in tensors
-        )
-        if self.seen is known[0]:
+        self.unsure |= given.samples is None or _has_edges(given, tensors)
+        if self.seen is given.batch:
             return  # the batch again, as a closure that is evaluated several times has it
-        self.seen = known[0]
-        self.first, shape = module, known[0].shape
+        self.seen, self.first, shape = given.batch, module, given.shape
         self.passes += 1
-        self.samples += shape[0]
-        if len(shape) == 2 and not known[0].is_floating_point():
-            self.sample, self.size = "sequence", shape[1]
-        elif len(shape) == 4 and 3 in (shape[1], shape[3]):
-            self.sample, self.size = "image", shape[2]
+        self.samples += given.samples or 0
+        self._passes.append(given)
+        if given.is_tensor and len(shape) == 1 and not given.batch.is_floating_point():
+            self.sample, self.size = "sequence", shape[0]
+        elif len(shape) == 3 and 3 in (shape[0], shape[2]):
+            self.sample, self.size = "image", shape[1]
+
+    def _is_second(self, given: Given | None) -> bool:
+        """Whether a layer inside has the batch of the model in its second dimension, and there."""
+        shape: Any = getattr(given and given.batch, "shape", ())
+        last = self._passes[-1].samples if self._passes else None
+        return len(shape) == 3 and shape[1] == last != shape[0]
 
     def compare(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        """Look whether a later batch has another size than the first; a hook, so it reads shapes.
+        """Note the size of a later batch; a hook, so it reads shapes and nothing else."""
+        given = _given(args, kwargs) if torch.is_grad_enabled() else None
+        if given is not None and (self.seen is None or self.seen() is not given.batch):
+            self._passes.append(replace(given, batch=None))  # the script may let go of it
+            self.seen = _reference(given.batch)
 
-        Of a list its length is the batch.
-        """
-        given = args[0] if args else next(iter(kwargs.values()), None)
-        if torch.is_grad_enabled() and (shape := getattr(given, "shape", None)) is not None:
-            if self.shape is None:
-                self.shape = shape
-            elif shape != self.shape:
-                self.varies = True
+    def ended(self) -> None:
+        """Note that a step has ended: what the next one is given is another batch."""
+        samples = sum(given.samples or 0 for given in self._passes)
+        shapes = (given.shape for given in self._passes)
+        tokens = 0
+        if self.sample == "sequence":
+            tokens = sum((given.samples or 0) * given.shape[0] for given in self._passes)
+        self.sizes.append(StepSize(samples, tuple(dict.fromkeys(shapes)), tokens))
+        self._passes, self.seen = [], None
 
     def __str__(self) -> str:
         if self.sample == "step":
@@ -192,8 +288,8 @@ class Training:
         finally:
             for hook in hooks:
                 hook.remove()
-        seen.seen = None
-        if seen.first is not None and not samples:
+        seen.ended()
+        if seen.first is not None and (samples or not seen.unsure):
             seen.hook = seen.first.register_forward_pre_hook(seen.compare, with_kwargs=True)
         seen.samples = samples or (0 if seen.unsure else seen.samples)
         if not seen.samples:

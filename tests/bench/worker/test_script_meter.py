@@ -13,6 +13,7 @@ import mlproject
 from bench.config import TimeLimits
 from bench.cost.estimate import step_complexity
 from bench.records import StepSpec
+from bench.records.metrics import attained_flops_per_s, summary
 from bench.worker.script_model import Batches, Training
 
 
@@ -260,20 +261,60 @@ def test_optimizers_that_step_in_the_backward_pass_leave_the_rate_and_a_reason(
     assert record.resolved.math_mode == "fp64"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sizes", [(4, 2), (4, 4)])
-def test_steps_of_different_sizes_are_counted_as_steps(sizes, short_window, tmp_path):
-    model, is_over = nn.Linear(4, 4), ended(tmp_path)
+def in_turn(inputs, tmp_path, model=None):
+    """The record of a script that trains on each of `inputs` in turn."""
+    model, is_over = model or nn.Linear(4, 4), ended(tmp_path)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with mlproject.watch(600, records=tmp_path) as seen:
         while not is_over():
-            for size in sizes:
-                model(torch.ones(size, 4)).sum().backward()
+            for given in inputs:
+                model(given).float().sum().backward()
                 optimizer.step()
-    record, varies = seen.record, len(set(sizes)) > 1
-    assert record.resolved.sample == ("step" if varies else "sample")
-    assert record.measurement.samples_per_iteration == (1 if varies else 4)
-    assert (record.complexity is None) is varies
+    return seen.record
+
+
+@pytest.mark.slow
+def test_rates_of_steps_of_different_sizes_are_sums_over_the_window(short_window, tmp_path):
+    record = in_turn([torch.ones(4, 4), torch.ones(2, 4)], tmp_path)
+    measured = record.measurement
+    size = measured.samples_per_iteration  # of the first step that was seen
+    assert size == record.complexity.batch_size in (4, 2)
+    assert set(measured.iteration_samples) == {4, 2}
+    rate = sum(measured.iteration_samples) / measured.window_s
+    assert measured.throughput_samples_per_s == measured.pace_samples_per_s == pytest.approx(rate)
+    # forward and weights' gradient of a linear layer of 4 x 4
+    assert record.complexity.step_flops == 2 * 2 * 4 * 4 * size
+    assert attained_flops_per_s(record) == pytest.approx(2 * 2 * 4 * 4 * rate)
+    assert "sizes-differ" in {finding.code for finding in record.verdict.findings}
+    assert "differ in size" in record.missing["ops"]
+
+
+@pytest.mark.slow
+def test_steps_of_one_size_say_nothing_of_each(short_window, tmp_path):
+    record = in_turn([torch.ones(4, 4), torch.zeros(4, 4)], tmp_path)
+    assert (record.measurement.samples_per_iteration, record.complexity.batch_size) == (4, 4)
+    assert record.measurement.iteration_samples is None
+
+
+class Embeds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(9, 4)
+
+    def forward(self, ids):
+        return self.table(ids)
+
+
+@pytest.mark.slow
+def test_of_samples_that_differ_in_size_the_work_of_one_step_is_not_claimed(short_window, tmp_path):
+    inputs = [torch.ones(3, 5, dtype=torch.long), torch.ones(2, 7, dtype=torch.long)]
+    record = in_turn(inputs, tmp_path, Embeds())
+    assert set(record.measurement.iteration_samples) == {3, 2}
+    assert (record.resolved.sample, record.resolved.tokens_per_sample) == ("sequence", None)
+    tokens = sum({3: 15, 2: 14}[samples] for samples in record.measurement.iteration_samples)
+    rate = summary(record)["throughput_tokens_per_s"]
+    assert rate == pytest.approx(tokens / record.measurement.window_s)
+    assert "differ in size" in record.missing["complexity"]
 
 
 @pytest.mark.slow
