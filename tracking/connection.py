@@ -265,7 +265,7 @@ class Server:
             return
         if experiment_id not in self._shared:
             ours = f"tags.`{schema.TRIAL}` = 'true'"
-            trial = next(self.search(ours, [experiment_id], deleted=True), None)
+            trial = next(self.search(ours, [experiment_id], stage=ViewType.DELETED_ONLY), None)
             if trial is None:
                 tags = {schema.TRIAL: "true"}
                 trial = self.ask(self.client.create_run, experiment_id, tags=tags)
@@ -296,7 +296,11 @@ class Server:
         return str(found.experiment_id)
 
     def search(
-        self, wanted: str = "", experiments: Sequence[str] | None = None, *, deleted: bool = False
+        self,
+        wanted: str = "",
+        experiments: Sequence[str] | None = None,
+        *,
+        stage: int = ViewType.ACTIVE_ONLY,
     ) -> Iterator[Run]:
         """Yield every run of these experiments, None: all, that matches, once, newest start first.
 
@@ -314,7 +318,7 @@ class Server:
                     self.client.search_runs,
                     where,
                     selection,
-                    run_view_type=ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY,
+                    run_view_type=stage,
                     max_results=_EMBEDDED_PAGE if is_embedded(self.uri) else _PAGE,
                     page_token=token,
                 )
@@ -336,9 +340,10 @@ class Server:
             yield from self.search(f"attributes.run_id IN ({ids})")
 
     def runs_of(self, record_ids: Iterable[str]) -> dict[str, list[Run]]:
-        """Return the active runs of these records by record id, the one that counts first.
+        """Return the runs of these records by record id, the one that counts first.
 
-        That is a whole one, else the one whose id sorts first: every process decides alike. There
+        That is a whole one, else the one whose id sorts first: every process decides alike. Of a
+        record without an active run it is a whole one that somebody deleted and may restore. There
         is a search for each hundred of a day: MLflow's filter knows no list of tags, so what begins
         as they do is asked for. A quote in an id would end the filter's string, so none has it.
         """
@@ -348,13 +353,14 @@ class Server:
             of_day = list(same_day)
             for start in range(0, len(of_day), _IDS_AT_ONCE):
                 begin = commonprefix(of_day[start : start + _IDS_AT_ONCE])  # noqa: RUF071
-                for run in self.search(f"tags.`{schema.RECORD_ID}` LIKE '{begin}%'"):
+                wanted_tag = f"tags.`{schema.RECORD_ID}` LIKE '{begin}%'"
+                for run in self.search(wanted_tag, stage=ViewType.ALL):
                     runs = found.setdefault(run.data.tags.get(schema.RECORD_ID, ""), {})
                     runs[run.info.run_id] = run
         return {
-            record_id: sorted(runs.values(), key=lambda run: (not is_whole(run), run.info.run_id))
+            record_id: counting
             for record_id, runs in found.items()
-            if record_id in wanted
+            if record_id in wanted and (counting := _counting(runs.values()))
         }
 
     def run_of(self, record_id: str) -> Run | None:
@@ -378,9 +384,9 @@ class Server:
             raise
 
     def is_deleted(self, run_id: str) -> bool:
-        """Whether the run of that id was deleted, by a join of two uploads or by somebody."""
+        """Whether the run of that id was deleted."""
         run = self.run(run_id)
-        return run is not None and run.info.lifecycle_stage == "deleted"
+        return run is not None and is_deleted(run)
 
     def log(
         self,
@@ -429,6 +435,18 @@ def paused_collector() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _counting(runs: Iterable[Run]) -> list[Run]:
+    """The active runs of one record, else the whole deleted ones; the one that counts first."""
+    ordered = sorted(runs, key=lambda run: (not is_whole(run), run.info.run_id))
+    active = [run for run in ordered if not is_deleted(run)]
+    return active or [run for run in ordered if is_whole(run)]
+
+
+def is_deleted(run: Run) -> bool:
+    """Whether the run was deleted, by a join of two uploads or by somebody."""
+    return bool(run.info.lifecycle_stage == "deleted")
 
 
 def is_whole(run: Run) -> bool:

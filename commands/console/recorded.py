@@ -53,9 +53,11 @@ AnyMeasured = TypeVar("AnyMeasured", bound=MeasuredRecord)
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 #: What becomes of a record that another process uploads.
 _LOCKED = "being uploaded by another process"
+#: What becomes of a record whose run somebody deleted: no second run.
+_DELETED = "deleted on the server"
 #: What may become of a record folder that is to be uploaded, in the order of printing.
 _FATES = ("uploaded", "put right", "not as their records", "there already", "not uploaded",
-          "still measuring", "without a step", _LOCKED, "failed")  # fmt: skip
+          "still measuring", "without a step", _DELETED, _LOCKED, "failed")  # fmt: skip
 #: Findings about what else the machine did.
 _DISTURBANCES = ("busy-host", "stolen-time", "foreign-process", "ops-above-step")
 #: A person waits: MLflow's import and a server that does not answer take no longer together, save
@@ -298,7 +300,7 @@ def upload_all(
     used for nothing now.
     """
     from tracking.connection import Server, TrackingError
-    from tracking.upload.upload import LockedError
+    from tracking.upload.upload import DeletedRunError, LockedError
 
     server, place = Server(target), _placing()
     held = server.runs_of(folder.record_id for folder in folders)
@@ -315,7 +317,7 @@ def upload_all(
                     click.echo(f"{counts['uploaded']} uploaded before that", err=True)
                 raise
             else:
-                fate = "failed"
+                fate = _DELETED if isinstance(error, DeletedRunError) else "failed"
                 ours = isinstance(error, UserError | TrackingError | OSError)
                 note(f"{folder.path}: {error if ours else fault_line(error)}")
         counts[fate] += 1
@@ -337,7 +339,7 @@ def _uploaded(
     """
     from tracking.connection import is_whole
     from tracking.content import content_of
-    from tracking.upload.upload import differences, upload, uploading
+    from tracking.upload.upload import check_active, differences, upload, uploading
 
     record = folder.read_record()
     if record is None and not folder.in_use() and not verify:
@@ -351,7 +353,9 @@ def _uploaded(
         return "without a step"
     different = None
     if runs and all(map(is_whole, runs)):
+        check_active(runs[0])
         different = differences(server, runs[0], content_of(record), folder, byte_by_byte=verify)
+        different += [f"a second whole run, {run.info.run_id}" for run in runs[1:] if verify]
     if different == []:
         return "there already"
     if verify:

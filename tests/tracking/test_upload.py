@@ -622,3 +622,41 @@ def test_a_folder_of_somebody_else_sends_no_file_of_this_machine(proxy, store, t
     assert b"a key" not in kept.values()
     assert kept["ncu/real.csv"] == b"a,b\n"
     assert "console.log" not in kept
+
+
+def test_a_deleted_run_is_found_and_gets_no_second_beside_it(tracking, store, tmp_path, capsys):
+    folder, record = filed(tmp_path)
+    ours = f"tags.`{schema.RECORD_ID}` = '{record.record_id}'"
+    run_id = upload(folder, record)
+    tracking.delete_run(run_id)
+    sync = ["sync", "--records", str(tmp_path)]
+    for options in ([], ["--verify"]):
+        capsys.readouterr()
+        assert main([*sync, *options]) == 0
+        said = capsys.readouterr()
+        assert "1 deleted on the server" in said.out
+        assert run_id in said.err
+    with pytest.raises(TrackingError, match=run_id):
+        upload(folder, record)
+    assert store.runs_of(record.record_id) == [run_id]
+    tracking.restore_run(run_id)
+    assert main([*sync, "--verify"]) == 0
+    assert list(pull_runs(ours)["run_id"]) == [run_id]
+
+
+def test_of_two_whole_runs_of_one_record_all_read_the_same_and_verify_names_the_other(
+    tracking, store, tmp_path, capsys
+):
+    folder, record = filed(tmp_path)
+    ours = f"tags.`{schema.RECORD_ID}` = '{record.record_id}'"
+    hidden = upload(folder, record)
+    tracking.set_tag(hidden, schema.RECORD_ID, "another")
+    first, second = sorted((hidden, upload(folder, record)))
+    tracking.set_tag(hidden, schema.RECORD_ID, record.record_id)
+    assert main(["sync", "--records", str(tmp_path), "--verify"]) == 1
+    assert second in capsys.readouterr().out
+    assert list(pull_runs(ours)["run_id"]) == [first]
+    assert list(pull_runs(f"attributes.run_id = '{second}'")["run_id"]) == [second]
+    unfinished = tracking.create_run("0", tags={schema.RECORD_ID: record.record_id}).info.run_id
+    assert list(pull_runs(ours)["run_id"]) == [first]
+    assert unfinished in store.runs_of(record.record_id)

@@ -33,7 +33,7 @@ from commands.console.recorded import upload_all
 from tracking import connection, schema
 from tracking.connection import Server, TrackingError
 from tracking.content import content_of
-from tracking.upload.upload import differences, upload
+from tracking.upload.upload import DeletedRunError, differences, upload
 
 
 class KilledError(BaseException):
@@ -68,6 +68,12 @@ class Memory:
         found = [run for run in self.runs.values() if run.info.lifecycle_stage == "active"]
         return [run for run in found if run.data.tags.get(schema.RECORD_ID) == record_id]
 
+    def deleted(self, record_id):
+        """The whole runs of a record that were deleted."""
+        found = [run for run in self.runs.values() if run.info.lifecycle_stage == "deleted"]
+        whole = [run for run in found if run.data.tags.get(schema.UPLOADED) == "true"]
+        return [run for run in whole if run.data.tags.get(schema.RECORD_ID) == record_id]
+
     def search_experiments(self, **_):
         tags = [ExperimentTag(*each) for each in self.tags.items()]
         return PagedList([Experiment("0", "Default", "", "active", tags)], None)
@@ -81,7 +87,6 @@ class Memory:
             run
             for run in self.runs.values()
             if run.data.tags.get(schema.RECORD_ID, "").startswith(begin)
-            and run.info.lifecycle_stage == "active"
         ]
         return PagedList(there, None)
 
@@ -192,7 +197,9 @@ class Uploads(RuleBasedStateMachine):
             for machine in MACHINES:
                 self.sync(machine, None, 5.0)
             for record in self.records:
-                [run] = self.memory.active(record.record_id)
+                [run] = self.memory.active(record.record_id) or self.memory.deleted(
+                    record.record_id
+                )
                 assert run.data.tags[schema.UPLOADED] == "true"
         finally:
             self.sleeping.stop()
@@ -214,6 +221,8 @@ class Uploads(RuleBasedStateMachine):
             self.memory.fault = meet if fault[1] == "meet" else fault[1]
         try:
             call(server_of(self.memory, patience_s))
+        except DeletedRunError:
+            assert any(self.memory.deleted(record.record_id) for record in self.records)
         except (TrackingError, KilledError):
             assert fault is not None
         finally:

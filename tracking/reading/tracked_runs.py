@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from mlflow.entities import Run
+from mlflow.entities import Run, ViewType
 from pydantic import ValidationError
 
 from bench.errors import UserError, fault_line, printable
@@ -180,6 +180,15 @@ class RunColumns:
         found: npt.NDArray[np.bool_] = pc.is_in(self.table["run_id"], value_set=known).to_numpy()
         return found
 
+    def once_per_record(self) -> RunColumns:
+        """Return of each record the run that counts: a whole one, else the one of the first id."""
+        _, record = self.distinct(f"tags.{schema.RECORD_ID}")
+        unfinished = ~self.has_text(f"tags.{schema.UPLOADED}", "true")
+        order = np.lexsort((np.array(self.run_ids, str), unfinished, record))
+        counts = record < 0  # of no record: all of them
+        counts[order[np.unique(record[order], return_index=True)[1]]] = True
+        return self if counts.all() else self.only(counts)
+
     def newest_first(self, *, then_by_id: bool = False) -> RunColumns:
         """Return the runs by start; those that began at one time as they stand, or by id."""
         keys = [("start_time", "descending"), *([("run_id", "ascending")] if then_by_id else [])]
@@ -267,9 +276,9 @@ def search_columns(
             path.unlink()
     else:
         _keep(path, runs, chosen, now)
-        deleted = server.search(filter_string, [*chosen], deleted=True)
+        deleted = server.search(filter_string, [*chosen], stage=ViewType.DELETED_ONLY)
         runs = runs.only(~runs.of_ids({run.info.run_id for run in deleted}))
-    return runs.newest_first(then_by_id=True)
+    return runs.newest_first(then_by_id=True).once_per_record()
 
 
 @cache

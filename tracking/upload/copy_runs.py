@@ -15,7 +15,7 @@ from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from bench.errors import UserError
 from bench.records.folders import AnyRecord, RecordFolder
 from tracking import schema
-from tracking.connection import Server, is_whole
+from tracking.connection import Server, is_deleted, is_whole
 from tracking.content import content_of
 from tracking.store import is_embedded, is_unmade, public_uri, settings_uri, sqlite_file
 from tracking.upload.upload import ARTIFACT_FOLDERS, ARTIFACTS, upload
@@ -38,7 +38,7 @@ class Copier:
         wanted = schema.matching(f"tags.`{schema.UPLOADED}` = 'true'", filter_string)
         found = list(self._from.search(wanted))
         held = self._to.runs_of(run.data.tags.get(schema.RECORD_ID, "") for run in found)
-        self._there |= {record_id for record_id, runs in held.items() if is_whole(runs[0])}
+        self._there |= {record_id for record_id, (run, *_) in held.items() if _is_there(run)}
         return found[::-1]
 
     def copy(self, run: Run) -> State:
@@ -100,6 +100,10 @@ class Copier:
             f"artifacts in {repository.artifact_uri[:200]!r}: of this store only those in mlruns "
             "or mlartifacts beside its file are read; or give its server with --from"
         )
+
+
+def _is_there(run: Run) -> bool:
+    return is_whole(run) and not is_deleted(run)
 
 
 def source_uri(given: str | None, target: str | None) -> str:

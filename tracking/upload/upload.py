@@ -24,7 +24,7 @@ from bench.images import images_by_class
 from bench.records import ProfileRecord
 from bench.records.folders import DEFAULT_RECORDS, AnyRecord, MeasuredRecord, RecordFolder
 from tracking import schema
-from tracking.connection import Server, TrackingError, is_whole
+from tracking.connection import Server, TrackingError, is_deleted, is_whole
 from tracking.content import content_of, end_ms, figures_digest, last_values
 from tracking.failures import NOT_MLFLOW
 from tracking.store import CREDENTIALS, public_uri
@@ -55,6 +55,20 @@ _PROJECT = Path(__file__).resolve().parents[2]
 
 class LockedError(TrackingError):
     """Another process uploads this record, and did not end in time."""
+
+
+class DeletedRunError(TrackingError):
+    """Somebody deleted the run of this record, which was whole."""
+
+
+def check_active(run: Run) -> None:
+    """Raise `DeletedRunError` where the run was deleted: restored later, it would be a second."""
+    if is_deleted(run):
+        raise DeletedRunError(
+            f"its run {run.info.run_id} was deleted on the server, and no second one is made: "
+            "restore it there, or move the record's folder away",
+            away=False,
+        )
 
 
 def upload(
@@ -107,6 +121,8 @@ def _run_for(
     made_for = noted.read_text(errors="replace") if _is_plain(noted) else None
     run = project_run(server, made_for, record.record_id) or server.run_of(record.record_id)
     found = run is not None
+    if run is not None:
+        check_active(run)
     if run is None or not is_whole(run):
         # who makes it, and from where: `mlflow run` writes the project's path
         source = run.data.tags.get(_SOURCE, "") if run else "mlproject"
