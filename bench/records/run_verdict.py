@@ -84,7 +84,8 @@ def _of_warm_up(measurement: Measurement) -> Iterator[Found]:
     message = f"warm-up ended after {measurement.warmup_ended_early}"
     times = measurement.steady_times_s
     size = max(3, len(times) // 3)
-    if len(times) > size and not is_warm(measurement.warmup_times_s[1:]):
+    alike = measurement.iteration_samples is None
+    if alike and len(times) > size and not is_warm(measurement.warmup_times_s[1:]):
         slower = min(times[:size]) / statistics.median(times[size:])
         if slower > _NOT_WARM:
             message += (
@@ -99,10 +100,9 @@ def _of_warm_up(measurement: Measurement) -> Iterator[Found]:
 def _of_window(measurement: Measurement, telemetry: Telemetry | None) -> Iterator[Found]:
     times, sizes = measurement.iteration_times_s, measurement.iteration_samples
     if sizes is not None:
-        message = (
-            f"steps differ in size, {min(sizes)} to {max(sizes)} samples: rates are sums over "
-        )
-        yield "sizes-differ", "note", f"{message}the window, and no drift is judged"
+        message = f"steps differ in size ({min(sizes)} to {max(sizes)} samples, or samples of "
+        message += "several sizes): rates are sums over the window, and no drift is judged"
+        yield "sizes-differ", "note", message
         return
     if len(times) < MIN_ITERATIONS:
         message = f"only {len(times)} iterations: no statement about steady state"

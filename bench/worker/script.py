@@ -221,7 +221,7 @@ class ScriptMeter:
                 "its samples differ in size: no step is like others"
             )
         if job.task["samples_per_step"]:
-            return alike
+            return {**alike, "iteration_samples": (self._samples,) * len(sizes)}
         if all(one.samples for one in sizes):
             ranks = self._samples // resolved.batch_size
             tokens = sum(one.tokens for one in sizes) * ranks or None

@@ -8,7 +8,7 @@ import math
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -79,17 +79,17 @@ def _given(args: Any, kwargs: Any) -> Given | None:
     first = args[0] if args else None
     if isinstance(first, torch.Tensor) and first.dim() > 1:
         return _of_tensor(first)
-    if isinstance(first, torch.nn.utils.rnn.PackedSequence):
-        return Given(first.data, int(first.batch_sizes[0]), tuple(first.data.shape[1:]))
-    if (graphs := getattr(first, "num_graphs", None)) is not None:
-        return Given(first, int(graphs), ())
-    if isinstance(first, list) and first and (found := _of_list(first)):
-        return found
     named = first if isinstance(first, Mapping) else kwargs
-    if isinstance(
-        batch := next((named[name] for name in _NAMED if name in named), None), torch.Tensor
-    ):
+    batch = next((named[name] for name in _NAMED if name in named), None)
+    if isinstance(batch, torch.Tensor):
         return _of_tensor(batch)
+    for one in (*args, *kwargs.values()):
+        if isinstance(one, torch.nn.utils.rnn.PackedSequence):
+            return Given(one.data, int(one.batch_sizes[0]), tuple(one.data.shape[1:]))
+        if (graphs := getattr(one, "num_graphs", None)) is not None:
+            return Given(one, int(graphs), ())
+        if isinstance(one, list | tuple) and one and (found := _of_list(one)):
+            return found
     leaves = (one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor))
     tensors = sorted((one for one in leaves if one.dim()), key=lambda one: one.dim() < 2)
     if not tensors:
@@ -105,7 +105,7 @@ def _of_tensor(batch: torch.Tensor) -> Given:
     return Given(batch, batch.shape[0], tuple(batch.shape[1:]))
 
 
-def _of_list(batch: list[Any]) -> Given | None:
+def _of_list(batch: Sequence[Any]) -> Given | None:
     """Of a list the length is the batch, unless its tensors are alike: then they may be inputs."""
     shapes = {tuple(getattr(one, "shape", ())) for one in batch}
     if all(isinstance(one, Mapping) for one in batch):
@@ -114,6 +114,8 @@ def _of_list(batch: list[Any]) -> Given | None:
         return None
     images = all(len(shape) == 3 and shape[0] in (1, 3, 4) for shape in shapes)
     sure = images or len({shape[:1] for shape in shapes}) > 1
+    if not sure and isinstance(batch, tuple):
+        return None  # inputs beside each other
     return Given(batch[0], len(batch) if sure else None, tuple(sorted(shapes)))
 
 
@@ -171,7 +173,7 @@ class Batches:
             return
         # Within vmap, or nodes of a graph beside its edges.
         self.unsure |= any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
-        self.unsure |= given.samples is None or _has_edges(given, tensors)
+        self.unsure |= given.samples is None or "edge_index" in kwargs or _has_edges(given, tensors)
         if self.seen is given.batch:
             return  # the batch again, as a closure that is evaluated several times has it
         self.seen, self.first, shape = given.batch, module, given.shape

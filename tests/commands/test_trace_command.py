@@ -191,5 +191,5 @@ def test_what_is_kept_to_be_uploaded_names_no_host(mlproject_command, tmp_path):
     mlproject_command("trace", path, "--track")
     [kept] = Path("records").glob("trace-*/trace.json.gz")
     found = json.loads(gzip.decompress(kept.read_bytes()))
-    assert found == {**named, "host_name": "", "traceName": "a.json"}
+    assert found == {**named, "host_name": "", "traceName": ""}
     assert json.loads(path.read_text()) == named  # the user's own file stays as it is

@@ -14,7 +14,7 @@ from bench.profilers.traces.nsys import MAGIC, nsys_trace
 from bench.profilers.traces.trace import DeviceSpan, HostSpan, Trace
 
 #: What a JSON trace says of its host: the name, and the path of the file it was written to.
-_NAMES = re.compile(rb'"(host_?name|traceName)"(\s*:\s*)"((?:[^"\\]|\\.)*)"', re.IGNORECASE)
+_NAMES = re.compile(rb'"(host_?name|traceName)"(\s*:\s*)"(?:[^"\\]|\\.)*"', re.IGNORECASE)
 _REPORTS = (".nsys-rep", ".qdrep")
 _WANTED = (
     "wanted is a whole trace of PyTorch's profiler (prof.export_chrome_trace, .json or .json.gz) "
@@ -23,14 +23,8 @@ _WANTED = (
 
 
 def without_names(contents: bytes | bytearray) -> bytes:
-    """Return a JSON trace without the name of its host; of its own path the file's name stays."""
-
-    def named(match: re.Match[bytes]) -> bytes:
-        key, colon, text = match.groups()
-        file = re.split(rb"[/\\]", text)[-1] if key.lower() == b"tracename" else b""
-        return b'"%b"%b"%b"' % (key, colon, file)
-
-    return _NAMES.sub(named, contents)
+    """Return a JSON trace without the name of its host and its own path, which often has it too."""
+    return _NAMES.sub(rb'"\1"\2""', contents)
 
 
 def read_trace(path: Path) -> Trace:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_sequence
 from torch.utils.flop_counter import FlopCounterMode
 
 import mlproject
@@ -351,6 +352,15 @@ def test_a_block_without_a_step_is_refused(tmp_path):
          ("sequence", 5, 7)),
         (((torch.ones(5, 7),), {}), ("sample", 5, None)),
         ((([torch.ones(3, 6, 8), torch.ones(3, 8, 6)],), {}), ("sample", 2, None)),
+        (((), {"images": [torch.ones(3, 6, 8), torch.ones(3, 8, 6)]}), ("sample", 2, None)),
+        ((((torch.ones(3, 6, 8), torch.ones(3, 8, 6)),), {}), ("sample", 2, None)),
+        ((((torch.ones(5, 7), torch.ones(5, 7)),), {}), ("sample", 5, None)),  # two inputs
+        ((([torch.ones(6), torch.ones(8)],), {}), ("sample", 2, None)),
+        ((([{"image": torch.ones(3, 6, 8)}] * 4,), {}), ("sample", 4, None)),
+        ((((pack_sequence([torch.ones(4, 2), torch.ones(3, 2)])),), {}), ("sample", 2, None)),
+        (((SimpleNamespace(num_graphs=8, x=torch.ones(99, 4)),), {}), ("sample", 8, None)),
+        (((), {"ids": torch.ones(2, 7), "input_ids": torch.ones(5, 7, dtype=torch.long)}),
+         ("sequence", 5, 7)),
         ((("text",), {}), ("sample", 0, None)),
     ],
 )  # fmt: skip
