@@ -12,8 +12,8 @@ trap 'rm -rf "$folder"' EXIT
 "${PYTHON:-python3}" -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check "mlflow==3.17.2"
 unset MLFLOW_TRACKING_URI
-mkdir -p "$folder/work/mlruns/0/run/artifacts"
-cd "$folder/work"
+mkdir -p "$folder/here/mlruns/0/run/artifacts"
+cd "$folder/here"
 cat >store.py <<'END'
 import mlflow
 
