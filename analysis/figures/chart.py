@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from analysis.columns import table
-from analysis.runs.settings import Configured
+from analysis.runs.settings import Identified
 from bench.config import Sample
 
 #: Charts narrower than this are a column of a page: their panels stand below each other.
@@ -64,7 +64,7 @@ class Axis:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class Marks:
     """Points of one look, joined by a line where it has a width.
 
     `lows` and `highs` are the ends of a bar through each point; `names` stand beside the points
@@ -117,11 +117,11 @@ class Panel:
 
     x: Axis
     y: Axis
-    series: tuple[Series, ...]
+    series: tuple[Marks, ...]
     empty: str = ""
     bands: tuple[Band, ...] = ()
     title: str = ""
-    legend: tuple[Series, ...] = ()
+    legend: tuple[Marks, ...] = ()
     legend_entry_in: float = ENTRY_IN
     names_on_page: bool = True
 
@@ -152,12 +152,12 @@ def panel_chart(panels: Sequence[Panel]) -> Chart:
     return Chart(tuple(panels), 6.5, 2.3 * -(-len(panels) // columns) + 0.5, columns)
 
 
-def key(words: str, colour: str, shape: str = "", **look: Any) -> Series:
-    """Return a legend entry; `look` is of `Series`."""
-    return Series(group=words, colour=colour, shape=shape, **look)
+def key(words: str, colour: str, shape: str = "", **look: Any) -> Marks:
+    """Return a legend entry; `look` is of `Marks`."""
+    return Marks(group=words, colour=colour, shape=shape, **look)
 
 
-def model_key(of: Configured, colours: Mapping[str, str], **look: Any) -> Series:
+def model_key(of: Identified, colours: Mapping[str, str], **look: Any) -> Marks:
     """Return the look of a run or of its repeats: the model's colour, the precision's shape."""
     colour, mode = colours.get(of.arch, OTHER_MODELS), of.precision.removeprefix("amp-")
     # of `amp` it is not known what the device did
@@ -165,7 +165,7 @@ def model_key(of: Configured, colours: Mapping[str, str], **look: Any) -> Series
     return key(f"{of.arch} {of.precision}", colour, shape, **look)
 
 
-def model_legend(series: Iterable[Series]) -> tuple[Series, ...]:
+def model_legend(series: Iterable[Marks]) -> tuple[Marks, ...]:
     """Return an entry per model and one per precision of series with looks of `model_key`."""
     looks = {tuple(one.group.rsplit(" ", 1)): one for one in series}
     models = {arch: key(arch, one.colour, line_pt=2.5) for (arch, _), one in looks.items()}
@@ -182,7 +182,7 @@ def hover(title: str, row: Mapping[str, Any], names: str, sample: Sample = "samp
     return "\n".join([title, *(f"{column.heading}: {cell}" for column, cell in lines)])
 
 
-def straight(line: Series, *, log: bool = False) -> Series:
+def straight(line: Marks, *, log: bool = False) -> Marks:
     """Return a line of two points with more of them, so that hovering finds it along its length.
 
     They are evenly spaced, on logarithmic axes where `log`.
@@ -198,12 +198,12 @@ def straight(line: Series, *, log: bool = False) -> Series:
 
 def rule(
     xs: tuple[float, float], ys: tuple[float, float], colour: str, words: str, **look: Any
-) -> Series:
+) -> Marks:
     """Return a thin line between two points that says `words` along its length."""
-    return straight(Series(xs=xs, ys=ys, colour=colour, hover=(words,), **{"line_pt": 0.7, **look}))
+    return straight(Marks(xs=xs, ys=ys, colour=colour, hover=(words,), **{"line_pt": 0.7, **look}))
 
 
-def end_labels(panel: Panel, gap: float) -> list[tuple[Series, float, float]]:
+def end_labels(panel: Panel, gap: float) -> list[tuple[Marks, float, float]]:
     """Return each series that has an end label, with its height and its label's.
 
     Heights are shares of the axis from 0 to 1; labels are at least `gap` from each other.

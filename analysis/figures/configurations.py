@@ -16,8 +16,8 @@ from analysis.figures.chart import (
     Axis,
     Band,
     Chart,
+    Marks,
     Panel,
-    Series,
     hover,
     key,
     model_key,
@@ -59,10 +59,10 @@ _ROW_LETTERS = 44
 
 def row_chart(
     names: Sequence[str],
-    series: Sequence[Series],
+    series: Sequence[Marks],
     x: Axis,
     *,
-    legend: Sequence[Series] = (),
+    legend: Sequence[Marks] = (),
     title: str = "",
     at: Sequence[float] | None = None,
     bands: Sequence[Band] = (),
@@ -113,7 +113,7 @@ def models_chart(groups: Sequence[Group], colours: Mapping[str, str]) -> Chart:
     )
 
 
-def _marker(group: Group, row: int, colours: Mapping[str, str]) -> Series:
+def _marker(group: Group, row: int, colours: Mapping[str, str]) -> Marks:
     look = model_key(group, colours, size_pt=SIZE_PT, hover=(group_hover(group),))
     return replace(look, xs=(group.samples_per_s,), ys=(row,))
 
@@ -141,14 +141,14 @@ def variability_chart(machines: Sequence[Row]) -> Chart:
 
 def real_synthetic_chart(pairs: Sequence[tuple[Group, Group]], colours: Mapping[str, str]) -> Chart:
     """Return pairs (real, synthetic) of one configuration: filled and open, joined by a line."""
-    series: list[Series] = []
+    series: list[Marks] = []
     for row, pair in enumerate(pairs[:MAX_ROWS]):
         marks = [
             replace(_marker(group, row, colours), group=name, filled=name == _DATA[0])
             for name, group in zip(_DATA, pair, strict=True)
         ]
         ends = marks[0].xs + marks[1].xs
-        series += [Series(xs=ends, ys=(row, row), colour=marks[0].colour, line_pt=1.2), *marks]
+        series += [Marks(xs=ends, ys=(row, row), colour=marks[0].colour, line_pt=1.2), *marks]
     return row_chart(
         [real.label for real, _ in pairs[:MAX_ROWS]],
         series,
@@ -299,7 +299,7 @@ def spans_widely(curves: Iterable[Curve]) -> bool:
     return bool(positive) and max(positive) / min(positive) > 8
 
 
-def _series(curve: Curve, colours: Mapping[str, str], crowded: bool) -> Series:
+def _series(curve: Curve, colours: Mapping[str, str], crowded: bool) -> Marks:
     of, values = curve.of, curve.values
     return model_key(
         of,

@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from analysis.figures import chart as data
-from analysis.figures.chart import Axis, Band, Chart, Panel, Series
+from analysis.figures.chart import Axis, Band, Chart, Marks, Panel
 
 _PIXELS_PER_PT = 96 / 72
 #: Smaller markers are hard to hit with a pointer.
@@ -131,7 +131,7 @@ def _xs(values: Sequence[float], axis: Axis) -> list[float]:
 
 def _traces(panel: Panel) -> Iterator[go.Scatter]:
     """One trace for all series of one look: a page of many traces is slow."""
-    looks: dict[Series, list[Series]] = {}
+    looks: dict[Marks, list[Marks]] = {}
     for one in panel.series:
         look = replace(one, xs=(), ys=(), lows=(), highs=(), names=(), hover=(), size_pt=0)
         looks.setdefault(replace(look, end_label=(), slope_label=""), []).append(one)
@@ -171,7 +171,7 @@ def _traces(panel: Panel) -> Iterator[go.Scatter]:
         yield trace
 
 
-def _points(one: Series, axis: Axis) -> Iterator[tuple[Any, ...]]:
+def _points(one: Marks, axis: Axis) -> Iterator[tuple[Any, ...]]:
     """Position, size, name, words and bar of each point, and what ends a line."""
     size = _PIXELS_PER_PT * one.size_pt
     if not one.line_pt:  # a line is found by hovering at its vertices, however small they are

@@ -13,7 +13,7 @@ from analysis.figures.chart import (
     Axis,
     Band,
     Chart,
-    Series,
+    Marks,
     hover,
     key,
     model_key,
@@ -47,7 +47,7 @@ class RatioRow(NamedTuple):
     name: str
     ratio: float
     ends: tuple[float | None, float | None]
-    look: Series
+    look: Marks
     hover: str
     block: object = None
 

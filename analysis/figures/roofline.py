@@ -27,8 +27,8 @@ from analysis.figures.chart import (
     SHAPES,
     Axis,
     Chart,
+    Marks,
     Panel,
-    Series,
     hover,
     key,
     model_colours,
@@ -59,7 +59,7 @@ def roof_lines(
     end: str,
     group: str,
     colour: str = ROOF_GREYS[0],
-) -> tuple[Series, Series]:
+) -> tuple[Marks, Marks]:
     """Return the level line of a roof, from its ridge on, and the slope up to it.
 
     `names` say in words whose arithmetic and whose memory they are, `end` stands at the level line.
@@ -74,14 +74,14 @@ def roof_lines(
     return replace(level, end_label=(end, rates[0])), replace(slope, slope_label=rates[1])
 
 
-def legend_of(series: Iterable[Series]) -> list[Series]:
+def legend_of(series: Iterable[Marks]) -> list[Marks]:
     """Return an entry per group, as a page's legend has it."""
     return [replace(one, size_pt=5.0) for one in {one.group: one for one in series}.values()]
 
 
 def under_roof(
-    gflops: float, marks: Sequence[Series], line: Series | None, hover: str, name: str = ""
-) -> Iterator[Series]:
+    gflops: float, marks: Sequence[Marks], line: Marks | None, hover: str, name: str = ""
+) -> Iterator[Marks]:
     """Yield the line and the markers of what ran at this rate; the last marker has the name."""
     for part in (*([line] if line else []), *marks):
         count = len(part.xs)
@@ -91,11 +91,11 @@ def under_roof(
 
 def roofline_chart(
     rate: str,
-    roofs: Sequence[Series],
-    series: Sequence[Series],
+    roofs: Sequence[Marks],
+    series: Sequence[Marks],
     *,
-    held: Iterable[Series] | None = None,
-    legend: Iterable[Series],
+    held: Iterable[Marks] | None = None,
+    legend: Iterable[Marks],
     **look: Any,
 ) -> Chart:
     """Return the chart of `series` under `roofs`; `rate` says whose FLOP/s they are.
@@ -111,7 +111,7 @@ def roofline_chart(
     right, bottom, top = max(right, 10 * left), min(bottom / 3, top / 10), top * 1.8
     unit, name = (1e3, "TFLOP/s") if top >= 18_000 else (1.0, "GFLOP/s")
 
-    def drawn(one: Series) -> Series:
+    def drawn(one: Marks) -> Marks:
         ys = tuple(y / unit for y in one.ys)
         if one.shape:
             return replace(one, ys=ys)
@@ -209,7 +209,7 @@ def run_chart(
     palette = colours or model_colours(row["arch"] for row in rows)
     crowded = len(rows) > _CROWD
     diameters = _diameters_pt((row["batch_size"] for row in rows), 0.6 if crowded else 1.0)
-    series: list[Series] = []
+    series: list[Marks] = []
     for row in rows:
         look = key(
             f"{short[row['env']]} {row['arch']} {row['math_mode_ran']}"
@@ -265,7 +265,7 @@ def _row(run: Run, point: RooflinePoint) -> Row:
     }
 
 
-def _series(row: Row, look: Series, name: str, crowded: bool) -> Iterator[Series]:
+def _series(row: Row, look: Marks, name: str, crowded: bool) -> Iterator[Marks]:
     """A marker of counted bytes, or one at each end of an interval with a line between them."""
     title = (
         f"{row['env']} {row['arch']} {row['precision_ran']} ({row['math_mode_ran']}) "
@@ -290,7 +290,7 @@ def _roof_of(row: Row) -> _Roof:
 
 def _roof_series(
     modes: Mapping[_Roof, Sequence[str]], short: Mapping[str, str], greys: Mapping[str, str]
-) -> Iterator[Series]:
+) -> Iterator[Marks]:
     """A level line per roof, and a slope per machine, bandwidth and kind, up to the highest."""
     by_height = sorted(modes, key=lambda roof: roof.gflops)
     highest = {roof._replace(gflops=0.0): roof for roof in by_height}
@@ -321,7 +321,7 @@ def _diameters_pt(batch_sizes: Iterable[int], scale: float) -> dict[int, float]:
 
 def _legend(
     rows: Sequence[Row], palette: Mapping[str, str], diameters: Mapping[int, float]
-) -> Iterator[Series]:
+) -> Iterator[Marks]:
     archs = {row["arch"] for row in rows}
     modes = {row["math_mode_ran"] for row in rows}
     yield from (key(arch, palette[arch], line_pt=2.5) for arch in palette if arch in archs)

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from analysis.figures.chart import OTHER_MODELS, SHAPES, Chart, Series, hover, key
+from analysis.figures.chart import OTHER_MODELS, SHAPES, Chart, Marks, hover, key
 from analysis.figures.roofline import legend_of, roof_lines, roofline_chart, under_roof
 from analysis.profiles import KernelPlace, MemoryLevel, OpPlace, Places, time_share
 from analysis.roofs.ceilings import UsedCeiling
@@ -58,8 +58,8 @@ class _Placed(NamedTuple):
     share: float
     name: str
     hover: str
-    marks: Sequence[Series]
-    line: Series
+    marks: Sequence[Marks]
+    line: Marks
 
 
 def size_pt(share: float) -> float:
@@ -118,9 +118,9 @@ def kernel_chart(
 def _chart(
     rate: str,
     noun: str,
-    roofs: Sequence[Series],
+    roofs: Sequence[Marks],
     rows: Sequence[_Placed],
-    legend: Sequence[Series] = (),
+    legend: Sequence[Marks] = (),
     **look: Any,
 ) -> Chart:
     """The axes hold those that took long enough, or all if none did."""
@@ -188,7 +188,7 @@ def _device_roofs(
     used: UsedCeiling | None,
     levels: Sequence[MemoryLevel],
     colours: Mapping[MemoryLevel, str] | None = None,
-) -> Iterator[Series]:
+) -> Iterator[Marks]:
     """A slope for each of `levels` that was measured, then the compute limit.
 
     `DRAM` must be among the levels. The compute limit begins where the steepest slope meets it. A

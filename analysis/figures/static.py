@@ -33,8 +33,8 @@ from analysis.figures.chart import (
     NARROW_IN,
     Axis,
     Chart,
+    Marks,
     Panel,
-    Series,
     end_labels,
 )
 from analysis.profiles import shortened
@@ -176,7 +176,7 @@ def _prepare(axes: Axes, which: Literal["x", "y"], given: Axis) -> None:
     axis.set_label_text(given.label, **{**_WORDS, "fontsize": _FONT_PT + 0.5})
 
 
-def _look(series: Series) -> dict[str, Any]:
+def _look(series: Marks) -> dict[str, Any]:
     return {
         "color": series.colour,
         "alpha": series.opacity,
@@ -190,7 +190,7 @@ def _look(series: Series) -> dict[str, Any]:
     }
 
 
-def _draw(axes: Axes, series: Series, zorder: float) -> None:
+def _draw(axes: Axes, series: Marks, zorder: float) -> None:
     axes.plot(series.xs, series.ys, solid_capstyle="butt", zorder=zorder, **_look(series))
     bar: dict[str, Any] = {"color": series.colour, "alpha": series.opacity, "zorder": zorder}
     for x, low, high in zip_longest(series.xs, series.lows, series.highs):
@@ -198,7 +198,7 @@ def _draw(axes: Axes, series: Series, zorder: float) -> None:
             axes.plot([x, x], [low, high], marker="_", markersize=4, linewidth=0.9, **bar)
 
 
-def _spots(series: Sequence[Series], *, narrow: bool) -> Iterator[Spot]:
+def _spots(series: Sequence[Marks], *, narrow: bool) -> Iterator[Spot]:
     """Every marker and every name; on a narrow page the first few keep theirs, shortened."""
     named = 0
     for one in series:
@@ -211,7 +211,7 @@ def _spots(series: Sequence[Series], *, narrow: bool) -> Iterator[Spot]:
                 yield Spot(x, y, radius_pt, name)
 
 
-def _label_slopes(axes: Axes, series: Sequence[Series]) -> None:
+def _label_slopes(axes: Axes, series: Sequence[Marks]) -> None:
     slopes = sorted(
         ((one.ys[0] / one.xs[0], one) for one in series if one.slope_label),
         key=lambda slope: slope[0],

@@ -15,8 +15,8 @@ from analysis.figures.chart import (
     Axis,
     Band,
     Chart,
+    Marks,
     Panel,
-    Series,
     key,
     rule,
 )
@@ -63,7 +63,7 @@ def distributions_chart(runs: Sequence[Run], colours: Mapping[str, str]) -> Char
     )
 
 
-def _distribution(run: Run, row: int, colour: str) -> Iterator[Series]:
+def _distribution(run: Run, row: int, colour: str) -> Iterator[Marks]:
     times_ms = 1e3 * np.asarray(run.iteration_times_s)
     median = float(np.median(times_ms))
     low, first, third, high = (float(end) for end in np.percentile(times_ms, [5, 25, 75, 95]))
@@ -159,7 +159,7 @@ def account_chart(accounts: Sequence[tuple[str, StepAccount]]) -> Chart:
 
     The bar of a disturbed account is pale and broken, and its name says that it is not sure.
     """
-    series, legend, longest = [], dict[str, Series](), 0.0
+    series, legend, longest = [], dict[str, Marks](), 0.0
     for row, (name, account) in enumerate(accounts[:MAX_ROWS]):
         ends_ms = {True: 0.0, False: 0.0}
         for part in sorted(account.parts, key=lambda part: list(_PARTS).index(part.kind)):

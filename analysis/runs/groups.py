@@ -11,7 +11,7 @@ from itertools import pairwise
 from analysis.account import Difference, StepAccount
 from analysis.runs.points import RooflinePoint
 from analysis.runs.run import Run
-from analysis.runs.settings import Configured, Identity
+from analysis.runs.settings import Identified, Identity
 from analysis.statistics.ratios import estimate_ratio
 from analysis.statistics.repeats import Repeats, joined
 from analysis.table import grouped
@@ -24,7 +24,7 @@ CLIFF = 0.7
 
 
 @dataclass(frozen=True)
-class Group(Configured):
+class Group(Identified):
     """Runs of one configuration on one machine: its repeats, at least one.
 
     All ended well, or none did: such a group has no rate.

@@ -33,7 +33,7 @@ from analysis.roofs.roof import Peaks
 from analysis.runs.bounds import check_possible, step_times
 from analysis.runs.points import RooflinePoint, point_under, roofline_point
 from analysis.runs.run import Run, Trust, distinguished, problem_lines, trust
-from analysis.runs.settings import Configured, Identity
+from analysis.runs.settings import Identified, Identity
 from analysis.words import whole_number
 from bench.config import RunConfig, rate_metric
 from bench.errors import Unknown, UserError, fault_line
@@ -284,7 +284,7 @@ def _impossible(
 
 
 @dataclass(frozen=True)
-class PlacedProfile(Configured):
+class PlacedProfile(Identified):
     """A profile's record, the tracked run that holds it, its device's roof and its timed runs.
 
     `number` is the profile's in a report, counted from 1. `runs` are those of the report that it

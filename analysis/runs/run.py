@@ -11,7 +11,7 @@ from typing import Literal
 
 from analysis.account import StepAccount, account_of
 from analysis.runs.points import RooflinePoint
-from analysis.runs.settings import Configured, Identity
+from analysis.runs.settings import Identified, Identity
 from analysis.statistics.repeats import Repeats, summarised_repeats
 from bench.config import THROUGHPUT, RunConfig, Sample, own_metric, rate_unit
 from bench.errors import Unknown
@@ -39,7 +39,7 @@ def problem_lines(findings: Iterable[Finding], roof: object, words: str) -> tupl
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(Configured):
+class Run(Identified):
     """What is known of one run, recorded here or imported from a file.
 
     `settings` are what ran, as text, with machine and device: resolved values where the run has

@@ -79,11 +79,11 @@ class _Setting:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, one: Configured, owner: type) -> str:
+    def __get__(self, one: Identified, owner: type) -> str:
         return one.identity.ran.get(self._name, "unknown")
 
 
-class Configured(ABC):
+class Identified(ABC):
     """What the settings of a configuration, and so of each of its runs, say."""
 
     env = _Setting()  #: the machine's label
