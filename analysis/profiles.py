@@ -19,8 +19,8 @@ from analysis.roofs.ceilings import UsedCeiling
 from analysis.roofs.roof import CEILING_MARGIN, Roof
 from bench.records import (
     CacheRoof,
-    Counters,
     Finding,
+    GpuCounters,
     KernelTotals,
     OpTime,
     Phase,
@@ -128,7 +128,7 @@ _READ_AND_WRITE = 2.0
 
 
 def check_counters(
-    counters: Counters, roof: Roof, cache_roofs: Sequence[CacheRoof], step_s: float | None
+    counters: GpuCounters, roof: Roof, cache_roofs: Sequence[CacheRoof], step_s: float | None
 ) -> tuple[Finding, ...]:
     """Return findings for rates over 103 % of a ceiling; cache levels count where measured.
 
@@ -158,11 +158,11 @@ def check_counters(
 
 
 def _worst_shares(
-    counters: Counters, step_s: float | None, field: str, peak: float
+    counters: GpuCounters, step_s: float | None, field: str, peak: float
 ) -> dict[str, tuple[float, str]]:
     """Of a ceiling, with words; 0 where a counter or the duration is not known."""
 
-    def share_of(counts: KernelTotals | Counters, seconds: float | None) -> float:
+    def share_of(counts: KernelTotals | GpuCounters, seconds: float | None) -> float:
         return (ratio(getattr(counts, field), seconds) or 0.0) / peak
 
     found = {
@@ -397,7 +397,7 @@ def check_ops(places: Places[OpPlace], roof: Roof) -> tuple[Finding, ...]:
     return (Finding(code="op-above-compute-roof", level="suspect", message=message),)
 
 
-def place_kernels(counters: Counters) -> Places[KernelPlace]:
+def place_kernels(counters: GpuCounters) -> Places[KernelPlace]:
     """Place every kernel name of `counters`."""
     ordered = sorted(counters.per_kernel, key=lambda kernel: kernel.duration_s or 0.0, reverse=True)
     total_s, found = sum(kernel.duration_s or 0.0 for kernel in ordered), []

@@ -20,7 +20,7 @@ from bench.launcher.device_lock import device_names
 from bench.launcher.measurement import measure, measure_roofs
 from bench.launcher.profile import launch_profile
 from bench.launcher.watch import project_environment
-from bench.profilers.ncu import NcuTool
+from bench.profilers.ncu.tool import NcuTool
 from bench.records import CeilingsRecord, Measurement, ProfileRecord, RunRecord, ToolName
 from bench.records.folders import RecordFolder
 from bench.records.metrics import executed_flops, profiled_step_cost

@@ -11,14 +11,12 @@ import click
 
 from bench.errors import UserError
 from bench.profilers.ncu.metrics import CHIPS, metrics_for_chip
-from bench.records import ProfileRecord
-from commands.console.options import File, argument, note, option
-from commands.console.output import Result, table_of
-from commands.console.recorded import Recording, profile_facts, timed_record
+from commands.console.options import File, Tracked, argument, note, option
+from commands.console.output import Result, Shown, table_of
 
 if TYPE_CHECKING:
     from analysis.table import Table
-    from bench.records import Counters as NcuCounters
+    from bench.records import GpuCounters
 
 _MAX_LIST_BYTES = 1 << 16
 _FIGURES = ("duration_s", "flops", "tensor_flops", "dram_bytes", "l2_bytes", "l1_bytes")
@@ -27,7 +25,7 @@ _MAX_KERNELS = 20
 _NO_FIGURES = ("file", "source", "chip", "flops_at_least")
 
 
-class Counters(Recording):
+class Counters(Tracked, Shown):
     """Add up the counters in Nsight Compute's files.
 
     FILES are any CSV that ncu prints. A figure that a file does not have is
@@ -93,12 +91,11 @@ class Counters(Recording):
     def _attached(self, run: str) -> Result:
         """Keep the counters in the files as a profile of `run`, with the checks of a profile."""
         from bench.launcher.profile import attach_counters
+        from commands.console.recorded import finish, profile_facts, timed_record
 
         timed = timed_record(run, self.records, "attach")
-        folder = attach_counters(self.files, timed, self.records)
-        record = folder.read_record()
-        assert isinstance(record, ProfileRecord)  # it has just been written  # noqa: S101
-        return self.finish(folder, record, profile_facts(record))
+        folder, record = attach_counters(self.files, timed, self.records)
+        return finish(self, folder, record, profile_facts(record))
 
 
 def _row(file: Path) -> dict[str, Any]:
@@ -118,7 +115,7 @@ def _row(file: Path) -> dict[str, Any]:
     return _counted(read_counters(file))
 
 
-def _counted(item: NcuCounters) -> dict[str, Any]:
+def _counted(item: GpuCounters) -> dict[str, Any]:
     """The fields in the order of the documentation; `missing` explains each figure that is null."""
     names = ("source", "chip", "kernels", *_FIGURES, "pcie_bytes", "flops_at_least")
     row: dict[str, Any] = {

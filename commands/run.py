@@ -39,6 +39,7 @@ from commands.console.options import (
 from commands.console.output import Answering, Formatted, Result
 from commands.console.recorded import (
     Measuring,
+    finish,
     import_upload,
     profile_facts,
     timed_record,
@@ -164,7 +165,7 @@ class Ceilings(Measuring, Answering):
         known = find_ceilings(self.records, self.backend) if self.if_missing else None
         if known is not None:
             folder = RecordFolder(self.records / known.record_id)
-            return self.finish(folder, known, roof_facts(known))
+            return finish(self, folder, known, roof_facts(known))
         launch = partial(launch_ceilings, self.backend)
         return self.measured("ceilings", launch, roof_facts, device_names(self.backend))
 

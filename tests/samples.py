@@ -9,12 +9,12 @@ from bench.records import (
     CeilingSample,
     CeilingsRecord,
     Complexity,
-    Counters,
     CpuCounters,
     DeviceInfo,
     DistributedFigures,
     Environment,
     Facts,
+    GpuCounters,
     IdleTime,
     KernelTotals,
     Measurement,
@@ -298,7 +298,7 @@ def counters(*kernels, **changes):
         values = [getattr(each, name) for each in kernels]
         if None not in values:
             known[name] = sum(values)
-    return facts(Counters, **{**known, **changes})
+    return facts(GpuCounters, **{**known, **changes})
 
 
 cpu_counters = sample(

@@ -15,7 +15,7 @@ from analysis.table import Table
 from analysis.traces.placed import PlacedTrace, TraceComparison, compare_two
 from analysis.words import bytes_rate, counted, flops_rate, percent, three_digits
 from bench.errors import Unknown
-from bench.records import Counters, OpProfile
+from bench.records import GpuCounters, OpProfile
 from bench.records.base import ratio
 
 #: Rows of ops and kernels for people; the CSV holds them all.
@@ -282,7 +282,7 @@ def _of_ops(ops: OpProfile, places: Places[OpPlace]) -> Iterator[str]:
         yield f"Of the cost model: {unseen}"
 
 
-def _of_counters(counters: Counters, used: UsedCeiling | None) -> Iterator[str]:
+def _of_counters(counters: GpuCounters, used: UsedCeiling | None) -> Iterator[str]:
     chip = f" on {counters.chip}" if counters.chip else ""
     yield (
         f"Counters by {counters.source}{chip}: {counters.kernels} launches, "

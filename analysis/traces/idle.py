@@ -50,7 +50,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bench.profilers.traces import DeviceSpan, HostSpan, Trace
+from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace
 
 Thread = tuple[Any, Any]
 Times = npt.NDArray[np.float64]
@@ -301,7 +301,7 @@ class DeviceWork:
     launches: Sequence[HostSpan | None]  # of each span; None where the trace does not have it
 
     @classmethod
-    def of(cls, trace: Trace, device: int | str | None) -> DeviceWork:
+    def of(cls, trace: ProfilerTrace, device: int | str | None) -> DeviceWork:
         """Return what `device` ran in the whole trace."""
         spans = [span for span in trace.device if span.device == device]
         return cls(spans, [trace.launch_of(span) for span in spans])
@@ -356,7 +356,9 @@ class Wait(NamedTuple):
     end_us: float
 
 
-def thread_waits(trace: Trace, own_marks: Set[str] = frozenset()) -> dict[Thread, ThreadWaits]:
+def thread_waits(
+    trace: ProfilerTrace, own_marks: Set[str] = frozenset()
+) -> dict[Thread, ThreadWaits]:
     """Return the waits of each thread of the host.
 
     `own_marks` are names of marks that say nothing about a wait, such as the steps' own.

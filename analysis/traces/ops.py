@@ -17,7 +17,7 @@ from typing import Any
 from analysis.traces.timeline import StepSpans
 from bench.profilers.ops.op_join import LABELS, CallsInOrder, Share, join
 from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest, SeenOp
-from bench.profilers.traces import HostSpan, Trace
+from bench.profilers.traces import HostSpan, ProfilerTrace
 from bench.records import TracedOp
 from bench.records.complexity import WORK, CalledOp, CallWork, OpWork, plain_label
 from bench.records.profile import COMMUNICATION
@@ -45,7 +45,7 @@ _Key = tuple[CalledOp, str, str | None]
 class OpTable:
     """The ops of some steps of one trace; times are of its device, or of the host without one."""
 
-    def __init__(self, steps: Sequence[StepSpans], trace: Trace) -> None:
+    def __init__(self, steps: Sequence[StepSpans], trace: ProfilerTrace) -> None:
         self._on_device = bool(trace.device)
         self._means_over = len(steps) * max(len(trace.computing), 1)
         # Steps overlap on the device: where two compute at once it counts for one.

@@ -43,7 +43,7 @@ from analysis.traces.timeline import (
 from analysis.words import flops_rate, interval, percent, three_digits
 from bench.config import THROUGHPUT, Sample, rate_unit
 from bench.errors import UserError
-from bench.profilers.traces import Trace, read_counters
+from bench.profilers.traces import ProfilerTrace, read_counters
 from bench.records import (
     CeilingsRecord,
     MathMode,
@@ -100,7 +100,7 @@ class TracedModel:
 
 
 def explained_trace(
-    trace: Trace,
+    trace: ProfilerTrace,
     steps: Sequence[StepSpans],
     rows: OpRows,
     *,

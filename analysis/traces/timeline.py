@@ -44,7 +44,7 @@ from analysis.traces.idle import (
 from analysis.words import counted, three_digits
 from bench.errors import UserError
 from bench.profilers.ops.op_nest import host_of_steps, is_backward
-from bench.profilers.traces import DeviceSpan, HostSpan, Trace
+from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace
 from bench.profilers.traces.trace import UNNAMED
 from bench.records import IdleTime, TracedStep
 
@@ -76,7 +76,7 @@ class StepSpans:
         return (self.end_us - self.begin_us) / 1e6
 
 
-def cut_steps(trace: Trace, mark: str | None = None) -> list[StepSpans]:
+def cut_steps(trace: ProfilerTrace, mark: str | None = None) -> list[StepSpans]:
     """Return the steps of `trace`, in order; what lies outside all of them is left out.
 
     A step is an interval of the host whose name begins with `mark`. What the device ran belongs to
@@ -133,7 +133,7 @@ def _work(step: StepSpans) -> int:
     return int(bool(step.device) or any("Synchronize" not in name for name in calls))
 
 
-def left_out(trace: Trace, steps: Sequence[StepSpans]) -> Iterator[str]:
+def left_out(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> Iterator[str]:
     """Say which marks of torch and which threads' ops are in none of the steps of `trace`."""
     marks = _marks(trace.host, STEP_MARK) if steps[-1].name.startswith(STEP_MARK) else []
     if late := [span.name for span in marks if span.begin_us >= steps[-1].end_us]:
@@ -154,7 +154,7 @@ def _fill_with_parts(steps: Sequence[StepSpans], collective: HostSpan) -> None:
             step.host.append(part)
 
 
-def _fill(steps: Sequence[StepSpans], trace: Trace) -> None:
+def _fill(steps: Sequence[StepSpans], trace: ProfilerTrace) -> None:
     begins = [step.begin_us for step in steps]
 
     def at(time_us: float) -> StepSpans | None:
@@ -181,7 +181,7 @@ def _fill(steps: Sequence[StepSpans], trace: Trace) -> None:
             step.device.append(run)
 
 
-def timeline(trace: Trace, steps: Sequence[StepSpans]) -> list[TracedStep]:
+def timeline(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> list[TracedStep]:
     """Return the times of `steps`, which are of `trace` and in the order of their beginning."""
     devices = trace.computing
     if not devices or not steps:
@@ -231,7 +231,7 @@ def whole_steps(steps: Sequence[StepSpans]) -> Sequence[StepSpans]:
     return [step for step in steps if not step.lost] or steps
 
 
-def why_hidden(trace: Trace, steps: Sequence[StepSpans]) -> str | None:
+def why_hidden(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> str | None:
     """Why times of ops are not those of the work that they launched; None where they may be."""
     if all(step.lost for step in steps):
         return f"{LOST}: {sum(step.lost for step in steps)}"
@@ -243,7 +243,7 @@ def why_hidden(trace: Trace, steps: Sequence[StepSpans]) -> str | None:
     return f"{NO_DEVICE}, though the machine has {names}: {_REMEDIES[trace.tool]}"
 
 
-def words_of_devices(trace: Trace, steps: Sequence[StepSpans]) -> str | None:
+def words_of_devices(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> str | None:
     """Say that figures are means over several devices, and which is busy more or less than most."""
     if len(trace.computing) < 2:
         return None
@@ -261,7 +261,7 @@ def words_of_devices(trace: Trace, steps: Sequence[StepSpans]) -> str | None:
     return f"{said}; device {other} is busy {busy_ms} ms of a step, the others {others_ms} ms"
 
 
-def device_windows(trace: Trace, steps: Sequence[StepSpans]) -> list[tuple[float, float]]:
+def device_windows(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> list[tuple[float, float]]:
     """Return the device's window of each step, in microseconds, as defined above."""
     windows: list[tuple[float, float]] = []
     first_us = min((span.begin_us for span in steps[0].device), default=-inf)
@@ -275,7 +275,7 @@ def device_windows(trace: Trace, steps: Sequence[StepSpans]) -> list[tuple[float
     return windows
 
 
-def step_time_s(trace: Trace, steps: Sequence[StepSpans]) -> float:
+def step_time_s(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> float:
     """Return how long a step took: from one step's end on the device to the next, on average.
 
     Its begin stands for the end before it where that is not known, and in all steps where the

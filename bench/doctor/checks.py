@@ -39,7 +39,7 @@ from bench.profilers.ncu.tool import (
     permission_remedy,
     require_chip,
 )
-from bench.profilers.perf import find_obstacle
+from bench.profilers.perf.tool import find_obstacle
 
 if TYPE_CHECKING:
     import torch

@@ -14,10 +14,10 @@ from bench.config import RunConfig
 from bench.errors import Unknown, UserError, one_line
 from bench.launcher.measurement import failure_cause, finish_roofs, finish_run, write_exports
 from bench.launcher.watch import WorkerWatch
-from bench.profilers.base import Attempt, Section, Tool, TorchTool
-from bench.profilers.ncu import NcuTool
+from bench.profilers.base import Section, Tool, ToolWorker, TorchTool
 from bench.profilers.ncu.read import read_counters
-from bench.profilers.perf import PerfTool
+from bench.profilers.ncu.tool import NcuTool
+from bench.profilers.perf.tool import PerfTool
 from bench.records import (
     Account,
     Backend,
@@ -108,36 +108,32 @@ def _section(
     if reason := obstacle_to(tool, config, resolved.backend if resolved else asked):
         return Unknown(reason)
     on_event(Event("tool", 0.0, {"tool": name}))
-    steps: list[Account] = []
-    for attempt in tool.attempts(folder.path):
-        step, telemetry = _run(tool, attempt, config, folder, on_event)
-        if not isinstance(telemetry, Unknown):  # of several passes, the last
-            found.telemetry[name] = telemetry
-        found.steps.append(step)
-        steps.append(step)
-        why = tool.explain(RecordFolder(folder.path / attempt.name).said())
-        if step.outcome != "ok" or why is not None:
-            # A tool's own refusal concerns its section alone, as does a step that went well before.
-            went_well = any(found.sections.values())
-            if step.outcome == "interrupted" or (why is None and not went_well):
-                found.outcome, found.reason = step.outcome, step.reason
-            return Unknown(why or str(step.reason))
+    worker = tool.worker(folder.path)
+    step, telemetry = _run(tool, worker, config, folder, on_event)
+    if not isinstance(telemetry, Unknown):
+        found.telemetry[name] = telemetry
+    found.steps.append(step)
+    why = tool.explain(RecordFolder(folder.path / worker.name).said())
+    if step.outcome != "ok" or why is not None:
+        # A tool's own refusal concerns its section alone, as does a step that went well before.
+        went_well = any(found.sections.values())
+        if step.outcome == "interrupted" or (why is None and not went_well):
+            found.outcome, found.reason = step.outcome, step.reason
+        return Unknown(why or str(step.reason))
     try:
-        return tool.read(folder.path, steps)
+        return tool.read(folder.path, step)
     except UserError as error:
         return Unknown(str(error))
 
 
 def _run(
-    tool: Tool, attempt: Attempt, config: RunConfig, folder: RecordFolder, on_event: OnEvent
+    tool: Tool, worker: ToolWorker, config: RunConfig, folder: RecordFolder, on_event: OnEvent
 ) -> tuple[Account, Telemetry | Unknown]:
     """Run one worker under the tool; return its account, and what was sampled beside it."""
-    inside = RecordFolder.create(folder.path, attempt.name)
-    job = Job(kind="profile", config=config, tool=tool.name, task=attempt.task)
+    inside = RecordFolder.create(folder.path, worker.name)
+    job = Job(kind="profile", config=config, tool=tool.name, task=dict(worker.task))
     inside.write(inside.config, job)
-    watch = WorkerWatch(
-        job, inside, on_event, prefix=attempt.prefix, environment=attempt.environment
-    )
+    watch = WorkerWatch(job, inside, on_event, prefix=worker.prefix, environment=worker.environment)
     step = watch.wait()
     inside.leave()
     if step.outcome != "ok":
@@ -243,8 +239,10 @@ def _closed(folder: RecordFolder, record: ProfileRecord, timed: RunRecord | None
     return whole
 
 
-def attach_counters(files: Sequence[Path], timed: RunRecord, records: Path) -> RecordFolder:
-    """Keep the counters in `files` of Nsight Compute as a profile of `timed`; return its folder.
+def attach_counters(
+    files: Sequence[Path], timed: RunRecord, records: Path
+) -> tuple[RecordFolder, ProfileRecord]:
+    """Keep the counters in `files` of Nsight Compute as a profile of `timed`, in a new folder.
 
     Several files are passes over the same launches. The launches are held against those of the
     timed step, as a profile's are. Raises `UserError` for a file that cannot be read, or a
@@ -275,8 +273,7 @@ def attach_counters(files: Sequence[Path], timed: RunRecord, records: Path) -> R
         work=kernel_set(counters),
         counters=counters.replaced(files=kept),
     )
-    _closed(folder, record, timed)
-    return folder
+    return folder, _closed(folder, record, timed)
 
 
 def recover(folder: RecordFolder) -> AnyRecord | None:

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from bench.errors import UserError
-from bench.records import Account, Backend, Counters, CpuCounters, OpProfile, ToolName
+from bench.records import Account, Backend, CpuCounters, GpuCounters, OpProfile, ToolName
 
-Section = Counters | CpuCounters | OpProfile
+Section = GpuCounters | CpuCounters | OpProfile
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One worker under the tool.
+class ToolWorker(NamedTuple):
+    """The worker under the tool.
 
-    `name` is its folder's, below the profile's own; the worker is started as
+    `name` is its folder's, below the profile's own; it is started as
     `prefix + [python, bench/worker/__main__.py, profile, FOLDER]` with `environment` on top of the
     launcher's, and reads `task` from its `config.json`.
     """
 
     name: str
     prefix: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
-    task: dict[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = {}
+    task: Mapping[str, str] = {}
 
 
 class Tool(ABC):
@@ -41,34 +39,33 @@ class Tool(ABC):
         return None
 
     @abstractmethod
-    def attempts(self, folder: Path) -> Sequence[Attempt]:
-        """Return the workers to start, in order; `folder` is the profile's, where files go."""
+    def worker(self, folder: Path) -> ToolWorker:
+        """Return the worker to start; `folder` is the profile's, where files go."""
 
     def explain(self, console: str) -> str | None:
         """Return cause and remedy of a failure that `console` shows, or None if unknown."""
         return None
 
     @abstractmethod
-    def read(self, folder: Path, steps: Sequence[Account]) -> Section:
-        """Return what was found; `steps` are the workers' accounts, in the attempts' order.
+    def read(self, folder: Path, step: Account) -> Section:
+        """Return what was found; `step` is the worker's account.
 
         Raises `UserError` naming file and cause where a number cannot be read.
         """
 
 
 class TorchTool(Tool):
-    """One worker, which times its own ops (`bench.profilers.ops.torch_profiler.profile_ops`)."""
+    """The worker times its own ops (`bench.profilers.ops.torch_profiler.profile_ops`)."""
 
     name: ClassVar[ToolName] = "torch"
     counts_ranks: ClassVar[bool] = True
 
-    def attempts(self, folder: Path) -> Sequence[Attempt]:
-        """Return the one worker, which leaves the trace of a step in `folder`."""
-        return (Attempt(self.name, task={"trace": str(folder / "trace.json")}),)
+    def worker(self, folder: Path) -> ToolWorker:
+        """Return the worker, which leaves the trace of a step in `folder`."""
+        return ToolWorker(self.name, task={"trace": str(folder / "trace.json")})
 
-    def read(self, folder: Path, steps: Sequence[Account]) -> OpProfile:
+    def read(self, folder: Path, step: Account) -> OpProfile:
         """Return the worker's op times. Raises `UserError` with its reason if it has none."""
-        step = steps[0]
         if step.ops is None:
             raise UserError(f"{folder / self.name}: no op times: {step.missing['ops']}")
         return step.ops

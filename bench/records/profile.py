@@ -20,9 +20,9 @@ from bench.records.base import (
     Record,
     Seconds,
     Share,
-    ratio,
 )
 from bench.records.complexity import Complexity
+from bench.records.counters import CpuCounters, GpuCounters
 from bench.records.environment import Environment, Telemetry
 
 
@@ -155,83 +155,6 @@ class OpProfile(Facts):
         return sum(op.exclusive_s for op in self.ops)
 
 
-class KernelTotals(Facts):
-    """All launches of one kernel name, added up; FLOP are executed ones, tensor cores included."""
-
-    name: str
-    launches: Count
-    duration_s: Seconds | None
-    flops: Count | None
-    flops_at_least: Count = 0  # those counted, where the others' counters are not in the file
-    tensor_flops: Count | None
-    dram_bytes: Count | None
-    l2_bytes: Count | None
-    l1_bytes: Count | None
-
-
-class Counters(Facts):
-    """Nsight Compute's counters of one file or of the files of one profile, added up.
-
-    `flops` are executed: `fadd + fmul + 2 ffma` over every width, plus `tensor_flops`; padding and
-    recomputation included, so they are not the algorithmic FLOP of the cost model. Without some of
-    these counters `flops` is None, and `flops_at_least` what the others add up to.
-    """
-
-    source: str  # "ncu 2024.1.1" or the form of the file
-    files: tuple[str, ...]
-    chip: str | None  # "gh100"
-    kernels: Count  # launches
-    duration_s: Seconds | None
-    flops: Count | None
-    flops_at_least: Count = 0
-    tensor_flops: Count | None
-    dram_bytes: Count | None
-    l2_bytes: Count | None
-    l1_bytes: Count | None
-    pcie_bytes: Count | None
-    per_kernel: tuple[KernelTotals, ...]  # longest first
-
-    @property
-    def intensity_dram(self) -> float | None:
-        """Executed FLOP per DRAM byte, or None where either is unknown or no byte moved."""
-        return ratio(self.flops, self.dram_bytes)
-
-    @property
-    def intensity_dram_missing(self) -> str | None:
-        """Why there is no intensity, or None where there is one."""
-        if self.intensity_dram is not None:
-            return None
-        needed = (self.missing.get(name) for name in ("flops", "dram_bytes"))
-        return "; ".join(filter(None, needed)) or "dram_bytes is 0"
-
-
-class CpuCounters(Facts):
-    """`perf stat` over the measured window alone: totals of `iterations` training steps."""
-
-    source: str  # "perf 6.1.192"
-    scope: str  # "user" or "user and kernel"
-    iterations: Count
-    window_s: Seconds
-    cycles: Count | None
-    instructions: Count | None
-    cache_references: Count | None
-    cache_misses: Count | None
-    branches: Count | None
-    branch_misses: Count | None
-    flops: Count | None  # executed, from floating-point events weighted by their width
-    running_share: dict[str, Share]  # event -> share of the window in which it was counted
-
-    @property
-    def ipc(self) -> float | None:
-        """Instructions per cycle."""
-        return ratio(self.instructions, self.cycles)
-
-    @property
-    def cpi(self) -> float | None:
-        """Cycles per instruction."""
-        return ratio(self.cycles, self.instructions)
-
-
 #: The tools that look inside a step; each has a section of a profile.
 ToolName = Literal["torch", "ncu", "perf"]
 
@@ -252,7 +175,7 @@ class ProfileRecord(KeptRecord):
     complexity: Complexity | None
     work: WorkSet | None
     ops: OpProfile | None
-    counters: Counters | None
+    counters: GpuCounters | None
     cpu_counters: CpuCounters | None
     tool_telemetry: dict[ToolName, Telemetry] | None  # while each tool's worker had its device
     ended: Instant | None = Field(NEWER)  # UTC

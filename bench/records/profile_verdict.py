@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from bench.records import (
-    Counters,
     CpuCounters,
+    GpuCounters,
     OpProfile,
     ProfileRecord,
     RunRecord,
@@ -130,7 +130,7 @@ def _split(work: WorkSet) -> list[WorkSet]:
     ]
 
 
-def _of_traffic(record: ProfileRecord, counters: Counters) -> Iterator[Found]:
+def _of_traffic(record: ProfileRecord, counters: GpuCounters) -> Iterator[Found]:
     cost, counted = profiled_step_cost(record), counters.dram_bytes
     if cost is None or record.complexity is None or counted is None:
         return
@@ -156,7 +156,7 @@ def _of_traffic(record: ProfileRecord, counters: Counters) -> Iterator[Found]:
         yield "above-eager-bytes", "suspect", message
 
 
-def kernel_set(counters: Counters) -> WorkSet:
+def kernel_set(counters: GpuCounters) -> WorkSet:
     """Return how often each kernel was launched. Copies and fills of memory are no kernels."""
     counts: Counter[str] = Counter()
     for kernel in counters.per_kernel:

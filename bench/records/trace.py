@@ -19,7 +19,7 @@ from bench.records.base import (
     Record,
     Seconds,
 )
-from bench.records.profile import Counters
+from bench.records.counters import GpuCounters
 
 
 class IdleTime(Record):
@@ -128,7 +128,7 @@ class TraceRecord(Facts):
     bound: str
     findings: tuple[str, ...]  # what was found, in sentences
     advice: tuple[str, ...]
-    counters: Counters | None  # added up over the kernels that the trace has them of
+    counters: GpuCounters | None  # added up over the kernels that the trace has them of
     steps: tuple[TracedStep, ...]
     ops: tuple[TracedOp, ...]  # longest first
 

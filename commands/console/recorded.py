@@ -74,49 +74,44 @@ def import_upload() -> None:
         import_module("tracking.store").import_store()
 
 
-class Recording(Tracked, Shown):
-    """A command that ends with a record: on disk, shown, and on the server."""
+def finish(
+    command: Tracked,
+    folder: RecordFolder,
+    record: MeasuredRecord,
+    facts: Mapping[str, Any],
+) -> Result:
+    """Upload the record if asked, and return `facts` with where it lies, and the exit code.
 
-    def finish(
-        self,
-        folder: RecordFolder,
-        record: MeasuredRecord,
-        facts: Mapping[str, Any],
-    ) -> Result:
-        """Upload the record if asked, and return `facts` with where it lies, and the exit code.
+    Of a step whose ops were timed, the account of its time stands below.
+    """
+    found = {"record": str(folder.path), "outcome": record.outcome, "reason": record.reason}
+    found |= facts
+    code = OUTCOME_CODES[record.outcome]
+    if folder.problem is not None:
+        code = code or 1
+    elif command.tracked and _lacks_step(folder, record):
+        note(f"no step was seen, so nothing is uploaded; {folder.path} has the record")
+    elif command.tracked:
+        began_s = time.monotonic()
+        from tracking.connection import Server
+        from tracking.upload.upload import upload
 
-        Of a step whose ops were timed, the account of its time stands below.
-        """
-        found = {"record": str(folder.path), "outcome": record.outcome, "reason": record.reason}
-        found |= facts
-        code = OUTCOME_CODES[record.outcome]
-        if folder.problem is not None:
-            code = code or 1
-        elif self.tracked and _lacks_step(folder, record):
-            note(f"no step was seen, so nothing is uploaded; {folder.path} has the record")
-        elif self.tracked:
-            began_s = time.monotonic()
-            from tracking.connection import Server
-            from tracking.upload.upload import upload
-
-            left_s = _TOLD_WITHIN_S - (time.monotonic() - began_s)
-            server = Server(patience_s=max(left_s, _AT_LEAST_S), answer_s=None)
-            found["run_id"], problem = _tried(
-                lambda: upload(folder, record, server, place=_placing())
-            )
-            if problem is not None:
-                say_not_uploaded(problem, f"the record is safe in {folder.path}")
-                code = code or NOT_TRACKED
-        if record.reason is not None:
-            note(f"{record.outcome}: {record.reason}")
-        account = _account(record, self.records)
-        if account is None:
-            return Result(fact_lines(found), found, exit_code=code)
-        lines = [*fact_lines(found), *account.lines()]
-        return Result(lines, found | account.facts(), exit_code=code)
+        left_s = _TOLD_WITHIN_S - (time.monotonic() - began_s)
+        server = Server(patience_s=max(left_s, _AT_LEAST_S), answer_s=None)
+        found["run_id"], problem = _tried(lambda: upload(folder, record, server, place=_placing()))
+        if problem is not None:
+            say_not_uploaded(problem, f"the record is safe in {folder.path}")
+            code = code or NOT_TRACKED
+    if record.reason is not None:
+        note(f"{record.outcome}: {record.reason}")
+    account = _account(record, command.records)
+    if account is None:
+        return Result(fact_lines(found), found, exit_code=code)
+    lines = [*fact_lines(found), *account.lines()]
+    return Result(lines, found | account.facts(), exit_code=code)
 
 
-class Measuring(Recording):
+class Measuring(Tracked, Shown):
     """A command that has a fresh worker measure on devices of this machine."""
 
     wait: Truth = option(
@@ -148,7 +143,7 @@ class Measuring(Recording):
                 write_atomically(folder.project_run, run_id)
             with WorkerProgress(title, drawn=drawn) as progress:
                 record = launch(folder, progress.on_event)
-            return self.finish(folder, record, facts(record))
+            return finish(self, folder, record, facts(record))
 
 
 def _lacks_step(folder: RecordFolder, record: AnyRecord) -> bool:

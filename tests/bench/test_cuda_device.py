@@ -7,7 +7,7 @@ import pytest
 from bench import RunConfig, measure, measure_roofs
 from bench.launcher.profile import launch_profile
 from bench.launcher.telemetry.devices import GPU_SERIES
-from bench.profilers.ncu import NcuTool
+from bench.profilers.ncu.tool import NcuTool
 from bench.records.folders import RecordFolder
 from bench.records.metrics import executed_flops, profiled_step_cost
 

@@ -31,7 +31,7 @@ class OtherLocaleError(ValueError):
 
 
 @dataclass(frozen=True)
-class Reading:
+class NcuNumber:
     """A number as C and en_US spell it.
 
     `shows_mark` if no locale with another decimal mark spells it so; `doubtful` if one spells
@@ -44,23 +44,23 @@ class Reading:
 
 
 @lru_cache(maxsize=4096)
-def read_number(text: str) -> Reading | None:
+def read_number(text: str) -> NcuNumber | None:
     """Return the number that `text` spells, or None for `n/a`, an empty cell and not-a-number.
 
     Raises `OtherLocaleError` for a spelling of another locale, `ValueError` if it spells no count.
     """
     if text.isascii() and text.isdigit() and len(text) <= _LONGEST:
-        return Reading(Decimal(text))
+        return NcuNumber(Decimal(text))
     plain = text.strip().removeprefix("(!)").strip()
     if len(text) > _LONGEST or "\n" in text:  # a cell over two lines is damaged
         raise ValueError("not a number that ncu prints")
     if plain.lower() in _MISSING:
         return None
     if _PLAIN.fullmatch(plain):
-        return Reading(Decimal(plain))
+        return NcuNumber(Decimal(plain))
     if _MARKED.fullmatch(plain):
         doubtful = _DOUBTFUL.fullmatch(plain) is not None
-        return Reading(Decimal(plain.replace(",", "")), not doubtful, doubtful)
+        return NcuNumber(Decimal(plain.replace(",", "")), not doubtful, doubtful)
     if _OTHER_LOCALE.fullmatch(plain):
         raise OtherLocaleError("a number in the spelling of another locale")
     raise ValueError("not a number that ncu prints")

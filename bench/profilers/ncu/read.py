@@ -27,8 +27,8 @@ from bench.profilers.ncu.metrics import (
     tensor_metrics,
 )
 from bench.profilers.ncu.numbers import EXACT
-from bench.profilers.ncu.tables import Form, RefusedError, Table, tables_of
-from bench.records import Counters, KernelTotals
+from bench.profilers.ncu.tables import Form, NcuTable, RefusedError, tables_of
+from bench.records import GpuCounters, KernelTotals
 
 #: Key of `missing` for kinds of tensor work that were not counted although a total is given.
 OTHER_TENSOR = "other_tensor_flops"
@@ -75,7 +75,7 @@ class ProfileTotals:
 # Files
 
 
-def read_counters(*paths: Path) -> Counters:
+def read_counters(*paths: Path) -> GpuCounters:
     """Add up the files of one profile, CSV of Nsight Compute in any form.
 
     Several are the same launches, collected in several passes. A metric that one file lacks comes
@@ -104,7 +104,7 @@ def _read_totals(path: Path) -> ProfileTotals:
         raise UserError(f"{path}:{error.line}: {error}; {error.remedy}") from None
 
 
-def _totals(path: Path, tables: Sequence[Table], errors: Sequence[str]) -> ProfileTotals:
+def _totals(path: Path, tables: Sequence[NcuTable], errors: Sequence[str]) -> ProfileTotals:
     if not any(table.launches.total() for table in tables):
         raise UserError(f"{path}: {_nothing(tables, errors)}")
     forms = dict.fromkeys(_FORMS[table.form] for table in tables)
@@ -124,7 +124,7 @@ def _chip(capability: str) -> str:
     return chip or capability
 
 
-def _nothing(tables: Sequence[Table], errors: Sequence[str]) -> str:
+def _nothing(tables: Sequence[NcuTable], errors: Sequence[str]) -> str:
     if errors:
         said = "; ".join(error[:_LONGEST_ERROR] for error in errors[:_MOST_ERRORS])
         return f"ncu failed: {said}; mlproject doctor names the remedy"
@@ -171,7 +171,7 @@ def _merged(passes: Sequence[ProfileTotals]) -> ProfileTotals:
 # Figures
 
 
-def counters_of(totals: ProfileTotals) -> Counters:
+def counters_of(totals: ProfileTotals) -> GpuCounters:
     """Return the record; every figure that the files do not give is None with its metric."""
     known = totals.chips & {*CHIPS} if len(totals.chips) == 1 else set()
     chip = next(iter(known), None)
@@ -205,7 +205,7 @@ def counters_of(totals: ProfileTotals) -> Counters:
         "missing": {OTHER_TENSOR: others} if others else {},
         "per_kernel": tuple(kernels),
     }
-    return Counters.model_validate(fields | facts)
+    return GpuCounters.model_validate(fields | facts)
 
 
 @dataclass(frozen=True)

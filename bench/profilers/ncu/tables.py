@@ -96,7 +96,7 @@ def _explaining(text: str) -> str | None:
     return name if known and len(name) <= _LONGEST_NAME else None
 
 
-class Table:
+class NcuTable:
     """One table while its rows are read, and what they add up to.
 
     `sums` goes by kernel, metric and its unit's power of ten.
@@ -328,12 +328,12 @@ def _whole(text: str, name: str) -> int:
 # Files
 
 
-def tables_of(path: Path) -> tuple[list[Table], list[str]]:
+def tables_of(path: Path) -> tuple[list[NcuTable], list[str]]:
     """Add up the tables of a file; return them and ncu's `==ERROR==` lines.
 
     Raises `RefusedError` with the line that cannot be read, and `OSError`.
     """
-    tables: list[Table] = []
+    tables: list[NcuTable] = []
     errors: list[str] = []
     seen: set[tuple[object, ...]] = set()
     begun, row = 0, ""  # line and text of a row that goes on
@@ -379,7 +379,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str, bool]]:
             yield number, text.removesuffix("\n").removesuffix("\r"), text.endswith("\n")
 
 
-def _table_in(line: str, seen: set[tuple[object, ...]]) -> Table | None:
+def _table_in(line: str, seen: set[tuple[object, ...]]) -> NcuTable | None:
     """The table that begins with `line`, or None if it holds no header.
 
     A header may follow output of the program that did not end its line, but no row.
@@ -393,4 +393,4 @@ def _table_in(line: str, seen: set[tuple[object, ...]]) -> Table | None:
         return None
     columns = [cell.strip() for cell in cells]
     form = next((form for form, names in _KNOWN_BY.items() if {*names} <= {*columns}), None)
-    return form and Table(form, columns, header[0].startswith('"'), seen)
+    return form and NcuTable(form, columns, header[0].startswith('"'), seen)

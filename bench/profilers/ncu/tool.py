@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import metadata
@@ -21,7 +21,7 @@ from bench.machine.gpu_drivers import compute_capability
 from bench.machine.limits import profiling_capabilities
 from bench.machine.probes import ROOT, UnknownFactError, output_of, text_of, value_or_none
 from bench.machine.surroundings import container, virtualization
-from bench.profilers.base import Attempt, Tool
+from bench.profilers.base import Tool, ToolWorker
 from bench.profilers.ncu.metrics import (
     CHIPS,
     DRAM,
@@ -31,7 +31,7 @@ from bench.profilers.ncu.metrics import (
     chip_of_capability,
     metrics_for_chip,
 )
-from bench.records import Account, Backend, Counters, ToolName
+from bench.records import Account, Backend, GpuCounters, ToolName
 from bench.records.folders import write_atomically
 from bench.records.kernel_names import kernel_name
 
@@ -153,7 +153,7 @@ _REINSTALL = "reinstall Nsight Compute"
 _METRIC_LINE = re.compile(r"^([\w.]*\w__\w+)\s", re.MULTILINE)
 _ANSWERS_WITHIN_S = 60.0
 _EXPORTS_WITHIN_S = 600.0
-_ATTEMPT = "ncu-step"
+_WORKER = "ncu-step"
 #: Where ncu leaves what it collected, in the profile's folder.
 _REPORT = Path("ncu", "step.ncu-rep")
 
@@ -349,19 +349,19 @@ class NcuTool(Tool):
             return str(refusal)
         return None
 
-    def attempts(self, folder: Path) -> Sequence[Attempt]:
-        """Return the one worker. Raises `RefusalError` where there is an obstacle."""
+    def worker(self, folder: Path) -> ToolWorker:
+        """Return the worker under ncu. Raises `RefusalError` where there is an obstacle."""
         ncu, metrics, _ = self._setup
         report = folder / _REPORT
         report.parent.mkdir(exist_ok=True)
         prefix = ncu.command(report.with_suffix(""), metrics)
-        return [Attempt(name=_ATTEMPT, prefix=prefix, environment={"LC_ALL": "C"})]
+        return ToolWorker(_WORKER, prefix, {"LC_ALL": "C"})
 
     def explain(self, console: str) -> str | None:
         """Return what ncu complained of, with the remedy for this machine."""
         return explain(console, self.root)
 
-    def read(self, folder: Path, steps: Sequence[Account]) -> Counters:
+    def read(self, folder: Path, step: Account) -> GpuCounters:
         """Make a CSV of the report and add it up.
 
         Raises `UserError` where ncu complained although the step went on, and where the report is
@@ -370,7 +370,7 @@ class NcuTool(Tool):
         from bench.profilers.ncu.read import read_counters
 
         ncu, metrics, left_out = self._setup
-        console = folder / _ATTEMPT / "console.log"
+        console = folder / _WORKER / "console.log"
         if complaint := self.explain(console.read_text(encoding="utf-8", errors="replace")):
             raise UserError(complaint)
         report = folder / _REPORT

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Literal
 
 from bench.errors import UserError
-from bench.profilers.traces import DeviceSpan, HostSpan, Trace
+from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace
 from bench.profilers.traces.trace import HostKind
 from bench.records import Copies, Phase
 
@@ -183,7 +183,7 @@ def _outermost(ops: Iterable[SeenOp]) -> Iterator[HostSpan]:
             yield op.span
 
 
-def host_of_steps(trace: Trace, marks: Sequence[HostSpan]) -> Sequence[HostSpan]:
+def host_of_steps(trace: ProfilerTrace, marks: Sequence[HostSpan]) -> Sequence[HostSpan]:
     """Return what the thread of `marks` did, its collectives, and what autograd did for it.
 
     What other threads did beside a step that runs on the host is none of its time. Without marks

@@ -28,7 +28,7 @@ from bench.cost.op_calls import OpMode, bind
 from bench.errors import UserError
 from bench.profilers.ops.op_join import CallsInOrder, Share, join, op_times
 from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest, SeenOp, host_of_steps, op_names
-from bench.profilers.traces import Trace, read_trace, without_names
+from bench.profilers.traces import ProfilerTrace, read_trace, without_names
 from bench.records import Copies, OpProfile, Phase, WorkSet
 from bench.records.complexity import CallWork
 from bench.records.profile import profiler_cost
@@ -64,7 +64,7 @@ def recorded(device: Device, *, shapes: bool = True) -> Iterator[profile]:
         device.synchronize()
 
 
-def trace_of(profiler: profile, keep: Path | None = None) -> Trace:
+def trace_of(profiler: profile, keep: Path | None = None) -> ProfilerTrace:
     """Read what `profiler` has recorded; the trace's own file becomes `keep`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
@@ -74,7 +74,7 @@ def trace_of(profiler: profile, keep: Path | None = None) -> Trace:
         return read_trace(keep or file)
 
 
-def traced(step: Callable[[], object], device: Device, *, shapes: bool = True) -> Trace:
+def traced(step: Callable[[], object], device: Device, *, shapes: bool = True) -> ProfilerTrace:
     """Run `step` once and return its trace."""
     with recorded(device, shapes=shapes) as profiler:
         step()
@@ -131,14 +131,14 @@ class Profiled:
             wall_s = time.perf_counter() - begin
         return lambda keep: self._timed(trace_of(profiler, keep), wall_s)
 
-    def _timed(self, trace: Trace, wall_s: float) -> TimedStep:
+    def _timed(self, trace: ProfilerTrace, wall_s: float) -> TimedStep:
         timed = self._read(trace, wall_s)
         waits = [span for span in trace.host if span.name.startswith(_LOADER_MARK)]
         waited_us = sum(span.end_us - span.begin_us for span in waits)
         timed.data_wait_s = waited_us / 1e6 if waits else None
         return timed
 
-    def _read(self, trace: Trace, wall_s: float) -> TimedStep:
+    def _read(self, trace: ProfilerTrace, wall_s: float) -> TimedStep:
         why_not = dict.fromkeys(DEVICE_FIGURES, "ops run on the host itself")
         marks = [span for span in trace.host if span.name == STEP_MARK]
         nest = Nest(host_of_steps(trace, marks), timed=True)
@@ -154,7 +154,7 @@ class ProfiledOnDevice(Profiled):
         "that each op launched"
     )
 
-    def _read(self, trace: Trace, wall_s: float) -> TimedStep:
+    def _read(self, trace: ProfilerTrace, wall_s: float) -> TimedStep:
         nest, on_device = Nest(trace.host, timed=False), DeviceTime(trace.device)
         if not on_device.kernels:
             raise UserError(

@@ -24,7 +24,7 @@ from bench.errors import Problem, UserError
 from bench.machine.limits import profiling_capabilities
 from bench.machine.probes import ROOT, UnknownFactError, output_of, text_of, value_or_none
 from bench.machine.surroundings import container
-from bench.profilers.base import Attempt, Tool
+from bench.profilers.base import Tool, ToolWorker
 from bench.profilers.perf.stat import (
     CORE_EVENTS,
     FLOP_EVENTS,
@@ -64,7 +64,7 @@ def perf_stat(output: Path, events: Sequence[str], gate: Gate | None = None) -> 
     )
 
 
-class Trial(NamedTuple):
+class PerfTrial(NamedTuple):
     """A perf that counted a program which does nothing: what it printed, and what it said."""
 
     rows: list[PerfRow]
@@ -77,7 +77,7 @@ class Trial(NamedTuple):
         return [row.count == "not supported" for row in self.rows]
 
 
-def try_events(events: Sequence[str], *, gated: bool = False) -> Trial:
+def try_events(events: Sequence[str], *, gated: bool = False) -> PerfTrial:
     """Have `events` counted over `true`, behind a gate that stays shut if `gated`.
 
     Raises `UnknownFactError` where perf does not start or does not end, or where there is no place
@@ -108,7 +108,7 @@ def try_events(events: Sequence[str], *, gated: bool = False) -> Trial:
             raise UnknownFactError(f"perf does not start ({error.strerror})") from None
         except UserError as error:
             raise UnknownFactError(str(error)) from None
-        return Trial(rows, done.returncode, done.stderr.strip())
+        return PerfTrial(rows, done.returncode, done.stderr.strip())
 
 
 #: perf answers within a millisecond; a machine that swaps may take its time.
@@ -167,7 +167,7 @@ def _send(command: str, commands: int, answers: int, answer_s: float) -> None:
 
 
 _MAKERS = {"x86_64": ("Intel", "AMD"), "aarch64": ("Arm",)}
-_ATTEMPT = "perf"
+_WORKER = "perf"
 _COUNTS = "perf_stat.csv"
 _ON_ANOTHER = "perf counts the processor, and the step runs on {}; profile with backend=cpu"
 
@@ -187,32 +187,31 @@ class PerfTool(Tool):
         found = find_obstacle()
         return str(found) if found else None
 
-    def attempts(self, folder: Path) -> Sequence[Attempt]:
-        """Return the one worker, under perf."""
+    def worker(self, folder: Path) -> ToolWorker:
+        """Return the worker under perf."""
         # Not in `folder`: records may lie on NTFS or on a network's file system, without FIFOs.
         fifos = Path(tempfile.mkdtemp(prefix="mlproject-perf-"))
         weakref.finalize(self, shutil.rmtree, fifos, ignore_errors=True)
         self._events = choose_events()
         gate = make_gate(fifos)
-        prefix = perf_stat((folder / _ATTEMPT).resolve() / _COUNTS, self._events, gate)
-        return (Attempt(_ATTEMPT, prefix, {"LC_ALL": "C"}, gate),)
+        prefix = perf_stat((folder / _WORKER).resolve() / _COUNTS, self._events, gate)
+        return ToolWorker(_WORKER, prefix, {"LC_ALL": "C"}, gate)
 
     def explain(self, console: str) -> str | None:
         """Return the obstacle that perf's words in `console` name, or None."""
         found = _of_complaint(console, ROOT)
         return str(found) if found else None
 
-    def read(self, folder: Path, steps: Sequence[Account]) -> CpuCounters:
+    def read(self, folder: Path, step: Account) -> CpuCounters:
         """Return what was counted in the window of the one step.
 
         Raises `UserError` where the step ran on another device, where its window did not end, and
         where nothing was counted in it.
         """
-        (step,) = steps
         if step.resolved is not None and step.resolved.backend != "cpu":
             raise UserError(_ON_ANOTHER.format(step.resolved.backend))
         if step.iterations is None or step.window_s is None:
-            raise UserError(f"{folder / _ATTEMPT}: the window did not end; its counts mean nothing")
+            raise UserError(f"{folder / _WORKER}: the window did not end; its counts mean nothing")
         version = value_or_none(lambda: output_of("perf", "--version")) or "perf"
         collection = Collection(
             version.replace("perf version", "perf"),
@@ -221,7 +220,7 @@ class PerfTool(Tool):
             vector_bits(),
             _uncounted(self._events, step.resolved),
         )
-        return read_perf_stat(folder / _ATTEMPT / _COUNTS, collection)
+        return read_perf_stat(folder / _WORKER / _COUNTS, collection)
 
 
 def choose_events() -> tuple[str, ...]:
@@ -313,7 +312,7 @@ def _of_complaint(complaint: str, root: Path) -> Problem | None:
     return _forbidden(root) if _NO_PERMISSION.search(complaint) else None
 
 
-def _of_counts(trial: Trial) -> Problem:
+def _of_counts(trial: PerfTrial) -> Problem:
     if trial.exit_code or all(trial.unsupported):
         lines = (line.strip() for line in trial.complaint.splitlines())
         said = (line for line in lines if line.strip(" :") not in ("", "Error"))

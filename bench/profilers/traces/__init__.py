@@ -11,7 +11,7 @@ import msgspec
 from bench.errors import UserError, one_line
 from bench.profilers.traces.kineto import kineto_trace, read_counters, unpacked
 from bench.profilers.traces.nsys import MAGIC, nsys_trace
-from bench.profilers.traces.trace import DeviceSpan, HostSpan, Trace
+from bench.profilers.traces.trace import DeviceSpan, HostSpan, ProfilerTrace
 
 #: What a JSON trace says of its host: the name, and the path of the file it was written to.
 _NAMES = re.compile(rb'"(host_?name|traceName)"(\s*:\s*)"(?:[^"\\]|\\.)*"', re.IGNORECASE)
@@ -27,7 +27,7 @@ def without_names(contents: bytes | bytearray) -> bytes:
     return _NAMES.sub(rb'"\1"\2""', contents)
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> ProfilerTrace:
     """Return the trace in the file `path`.
 
     Raises `UserError`, one line with the path, for a file that cannot be read, is cut or damaged,

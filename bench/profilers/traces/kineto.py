@@ -35,12 +35,12 @@ from bench.profilers.traces.trace import (
     DeviceSpan,
     HostKind,
     HostSpan,
-    Trace,
+    ProfilerTrace,
     TracedDevice,
     in_order,
     without_ambiguous_ids,
 )
-from bench.records import Counters
+from bench.records import GpuCounters
 from bench.records.kernel_names import kernel_name
 
 # The text of a file
@@ -124,19 +124,19 @@ class _DeviceArgs(_Args, gc=False):
     size_bytes: Scalar = msgspec.field(default=None, name="bytes")
 
 
-class _File(msgspec.Struct):
+class _TraceFile(msgspec.Struct):
     events: list[_Event] = msgspec.field(name="traceEvents")
     devices: msgspec.Raw = msgspec.field(default=_NOTHING, name="deviceProperties")
     distributed: msgspec.Raw = msgspec.field(default=_NOTHING, name="distributedInfo")
 
 
-_FILE = msgspec.json.Decoder(_File)
+_FILE = msgspec.json.Decoder(_TraceFile)
 _EVENTS = msgspec.json.Decoder(list[_Event])
 _HOST_ARGS = msgspec.json.Decoder(_HostArgs | None)
 _DEVICE_ARGS = msgspec.json.Decoder(_DeviceArgs | None)
 
 
-def _parsed(contents: bytearray) -> _File:
+def _parsed(contents: bytearray) -> _TraceFile:
     """The events; those that JSON forbids in small ways are read too."""
     try:
         return _decoded(contents)
@@ -147,12 +147,12 @@ def _parsed(contents: bytearray) -> _File:
         return _decoded(clean.decode("utf-8", "replace").encode())
 
 
-def _decoded(contents: bytes | bytearray) -> _File:
+def _decoded(contents: bytes | bytearray) -> _TraceFile:
     if contents[:4096].lstrip()[:1] != b"[":
         return _FILE.decode(contents)
     # Chrome's format lets a writer leave out the bracket at the end of a list.
     text = contents.rstrip()
-    return _File(_EVENTS.decode(text if text[-1:] == b"]" else text.removesuffix(b",") + b"]"))
+    return _TraceFile(_EVENTS.decode(text if text[-1:] == b"]" else text.removesuffix(b",") + b"]"))
 
 
 def _value_in(written: bytes | msgspec.Raw) -> Any:
@@ -199,7 +199,7 @@ _OPERATOR = re.compile(r"^[A-Za-z_]\w*::|Backward\d*$|AccumulateGrad$|^detach_?$
 _MOST_ELEMENTS = 2**63 - 1
 
 
-def kineto_trace(path: str, contents: bytearray) -> Trace:
+def kineto_trace(path: str, contents: bytearray) -> ProfilerTrace:
     """Return the trace that `contents` are.
 
     Raises `ValueError`, `msgspec.DecodeError` or `RecursionError` for what is no such trace.
@@ -216,7 +216,7 @@ def kineto_trace(path: str, contents: bytearray) -> Trace:
     ranks = (_whole(job.get(name)) for name in ("rank", "world_size"))
     rank, size = (None if rank is None or rank < 0 else rank for rank in ranks)
     spans = _Spans()
-    return Trace(path, *spans.of(file.events), devices, rank, size, left_out=spans.left_out)
+    return ProfilerTrace(path, *spans.of(file.events), devices, rank, size, left_out=spans.left_out)
 
 
 class _Spans:
@@ -419,7 +419,7 @@ def _counter_range(event: _Event) -> CounterRange:
     return CounterRange(None if lost else event.name, values, missing, _plain(event.pid))
 
 
-def read_counters(trace: Trace) -> Counters:
+def read_counters(trace: ProfilerTrace) -> GpuCounters:
     """Add up the counters in `trace`; what they do not give is None with its reason.
 
     Raises `UserError` for a trace without counters, or with sums over many kernels.
@@ -432,7 +432,7 @@ def read_counters(trace: Trace) -> Counters:
     return record.model_copy(update={"missing": missing})
 
 
-def counter_totals(trace: Trace) -> ProfileTotals:
+def counter_totals(trace: ProfilerTrace) -> ProfileTotals:
     """Add up each metric of each kernel. Raises `UserError` as `read_counters` does."""
     if not trace.counters:
         raise UserError(

@@ -21,7 +21,7 @@ from bench.profilers.traces.trace import (
     DeviceSpan,
     HostKind,
     HostSpan,
-    Trace,
+    ProfilerTrace,
     TracedDevice,
     in_order,
 )
@@ -49,7 +49,7 @@ _VERSION = re.compile(r"_v\d{4,5}$")
 _TABLE_VERSION = re.compile(r"_V\d+$")
 
 
-def nsys_trace(path: Path) -> Trace:
+def nsys_trace(path: Path) -> ProfilerTrace:
     """Return the trace in the database `path`.
 
     Raises `sqlite3.Error` for a damaged one, and `ValueError` for one with an unusable time or of
@@ -88,7 +88,7 @@ class _Database:
             if isinstance(gpu, int)
         }
 
-    def trace(self) -> Trace:
+    def trace(self) -> ProfilerTrace:
         if not {*_HOST, *_DEVICE, "StringIds"} & self._tables.keys():
             tables = ", ".join(sorted(map(printable, self._tables))[:6]) or "none"
             raise UserError(f"{self._path}: no export of Nsight Systems: its tables are {tables}")
@@ -101,7 +101,7 @@ class _Database:
             for gpu, *facts in self._rows("TARGET_INFO_GPU", *columns)
             if isinstance(gpu, int)
         }
-        return Trace(self._path, host, device, devices=devices, tool="nsys")
+        return ProfilerTrace(self._path, host, device, devices=devices, tool="nsys")
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a table, none if it is not there; a column that it lacks is None."""

@@ -146,7 +146,7 @@ class TracedDevice(NamedTuple):
 
 
 @dataclass
-class Trace:
+class ProfilerTrace:
     """All that is used of one trace; spans are in the order of their beginning.
 
     `launches` finds the call that launched a device's span by its correlation.

@@ -7,7 +7,7 @@ import samples
 
 from analysis.traces.record import device_times_s, explain
 from analysis.traces.timeline import cut_steps, loader_share, timeline
-from bench.profilers.traces import HostSpan, Trace, read_trace
+from bench.profilers.traces import HostSpan, ProfilerTrace, read_trace
 from bench.records import IdleTime
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
@@ -53,7 +53,7 @@ def test_a_processors_loader(loader_us, bound, advised):
         HostSpan("ProfilerStep#1", "mark", 0, 100, (1, 1)),
         HostSpan(f"{WORKERS}.__next__", "mark", 10, 10 + loader_us, (1, 1)),
     ]
-    found = explained(Trace("cpu", host, []), "compute")
+    found = explained(ProfilerTrace("cpu", host, []), "compute")
     assert found.bound == bound
     assert any("more loader processes" in advice for advice in found.advice) == advised
 

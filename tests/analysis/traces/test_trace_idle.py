@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.traces.timeline import cut_steps, timeline
-from bench.profilers.traces import DeviceSpan, HostSpan, Trace
+from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace
 
 MAIN, BACKWARD, WATCHDOG = (1, 1), (1, 2), (1, 3)
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -151,7 +151,7 @@ def test_idle_time_by_cause_call_and_op(spans, device, lost_us):
     end_us = max([1000, *(run.end_us for run in device)])
     everything = [host("ProfilerStep#1", 0, end_us), launch(0, 1), *spans]
     everything.sort(key=lambda span: (span.begin_us, -span.end_us))
-    trace = Trace("step", everything, [work(1, 0, 100), *device])
+    trace = ProfilerTrace("step", everything, [work(1, 0, 100), *device])
     [step] = timeline(trace, cut_steps(trace))
     found_us = {(one.cause, one.call, one.op): round(1e6 * one.time_s, 3) for one in step.idle}
     whole = {
@@ -174,7 +174,7 @@ def simulated(steps_us, waits_after):
         if number == waits_after:
             begin_us, at_us = at_us, max(at_us, done_us) + 3
             spans.append(host("cudaStreamSynchronize", begin_us, at_us))
-    return Trace("simulated", spans, device)
+    return ProfilerTrace("simulated", spans, device)
 
 
 @given(
@@ -192,7 +192,7 @@ def test_a_wait_costs_what_the_step_gains_without_it(steps_us, waits_after):
 def test_no_idle_second_is_of_two_steps():
     first, second = host("ProfilerStep#1", 0, 50), host("ProfilerStep#2", 50, 100)
     spans = [first, launch(10, 1), second, launch(60, 2)]
-    trace = Trace("two", spans, [work(1, 20, 200), work(2, 230, 300)])
+    trace = ProfilerTrace("two", spans, [work(1, 20, 200), work(2, 230, 300)])
     one, two = timeline(trace, cut_steps(trace))
     assert (one.idle_s, two.idle_s) == (pytest.approx(20e-6), pytest.approx(30e-6))
     assert [idle.cause for idle in two.idle] == ["queued"]

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.traces.ops import OpTable
 from analysis.traces.timeline import cut_steps
-from bench.profilers.traces import DeviceSpan, HostSpan, Trace, read_trace
+from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace, read_trace
 from bench.records.complexity import CalledOp, CallWork, OpWork
 from bench.records.profile import COMMUNICATION
 
@@ -130,7 +130,7 @@ def launched(number, begin, end, kernel="k()", *, stream=7, at, thread=THREAD):
 def table(host_spans, pairs):
     spans = [*host_spans, *(call for call, _ in pairs)]
     spans.sort(key=lambda span: (span.begin_us, -span.end_us))
-    trace = Trace("t.json", spans, [run for _, run in pairs])
+    trace = ProfilerTrace("t.json", spans, [run for _, run in pairs])
     return OpTable(cut_steps(trace), trace)
 
 

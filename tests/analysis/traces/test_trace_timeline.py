@@ -20,7 +20,7 @@ from analysis.traces.timeline import (
     timeline,
 )
 from bench.errors import UserError
-from bench.profilers.traces import DeviceSpan, HostSpan, Trace, read_trace
+from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace, read_trace
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
 WORKERS0, WORKERS4 = (f"v100_resnet50_b32_workers{count}.pt.trace.json.gz" for count in (0, 4))
@@ -93,7 +93,7 @@ def test_communication_copies_and_idle_time_are_tracelenss():
     ]
     limits_us = min(run.begin_us for run in runs), max(run.end_us for run in runs)
     step = StepSpans("counted", *limits_us, list(trace.host), runs)
-    [found] = timeline(Trace(trace.path, trace.host, runs), [step])
+    [found] = timeline(ProfilerTrace(trace.path, trace.host, runs), [step])
 
     with (TRACES / "mi300x_resnet18_expected" / "gpu_timeline.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["is_recompute"] == "False"]
@@ -119,7 +119,7 @@ def test_steps_share_the_device_where_the_host_runs_ahead():
 
 
 def test_a_trace_without_a_device_says_so():
-    trace = Trace("cpu", [HostSpan("ProfilerStep#1", "mark", 0, 5e6, THREAD)], [])
+    trace = ProfilerTrace("cpu", [HostSpan("ProfilerStep#1", "mark", 0, 5e6, THREAD)], [])
     [time] = timeline(trace, cut_steps(trace))
     assert (time.wall_s, time.device_busy_s, time.idle_s) == (5.0, None, None)
     assert time.missing["idle_s"] == "the trace holds no kernel, copy or fill of a device"
@@ -127,7 +127,7 @@ def test_a_trace_without_a_device_says_so():
 
 def test_several_devices_are_averaged():
     runs = [DeviceSpan("k", "kernel", 0, 4e6, 0, 7), DeviceSpan("k", "kernel", 0, 8e6, 1, 7)]
-    [time] = timeline(Trace("two", [], runs), [StepSpans("whole", 0, 8e6, [], runs)])
+    [time] = timeline(ProfilerTrace("two", [], runs), [StepSpans("whole", 0, 8e6, [], runs)])
     assert (time.device_busy_s, time.computation_s, time.idle_s) == (6.0, 6.0, 2.0)
     assert [(one.cause, one.time_s) for one in time.idle] == [("not seen", 2.0)]
 
@@ -152,7 +152,7 @@ def test_what_belongs_to_a_step(mark, steps):
         DeviceSpan("b", "kernel", 70, 71, 0, 7),  # after a, on its stream
         DeviceSpan("e", "kernel", 98, 99, 0, 8),
     ]
-    found = cut_steps(Trace("t", host, device), mark)
+    found = cut_steps(ProfilerTrace("t", host, device), mark)
     ran = ["".join(sorted(run.name for run in step.device)) for step in found]
     assert [(s.name, s.begin_us, s.end_us) for s in found] == [step[:3] for step in steps]
     assert ran == [step[3] for step in steps]
@@ -215,7 +215,7 @@ def traces(draw):
         end_us = begin_us + draw(ticks(0, 16))
         device.append(DeviceSpan(name, kind, begin_us, end_us, 0, number % 2, number))
     host.sort(key=lambda span: (span.begin_us, -span.end_us))
-    return Trace("any", host, sorted(device, key=lambda span: span.begin_us))
+    return ProfilerTrace("any", host, sorted(device, key=lambda span: span.begin_us))
 
 
 @settings(max_examples=40)
@@ -263,12 +263,12 @@ def _trained(number, begin_us):
     [[], [_span("aten::addmm", 210, 240)], [_span("cudaDeviceSynchronize", 210, 240, kind="call")]],
 )
 def test_last_marks_without_the_work_of_the_others_are_no_steps(last):
-    trace = Trace("t", [*_trained(1, 0), *_trained(2, 100), *_step(3, 200, *last)], [])
+    trace = ProfilerTrace("t", [*_trained(1, 0), *_trained(2, 100), *_step(3, 200, *last)], [])
     assert [step.name for step in cut_steps(trace)] == ["ProfilerStep#1", "ProfilerStep#2"]
 
 
 def test_the_last_mark_that_trains_is_a_step():
-    trace = Trace("t", [*_trained(1, 0), *_step(2, 100), *_trained(3, 200)], [])
+    trace = ProfilerTrace("t", [*_trained(1, 0), *_step(2, 100), *_trained(3, 200)], [])
     assert len(cut_steps(trace)) == 3
 
 
@@ -279,11 +279,11 @@ def test_ops_of_other_threads_are_beside_the_step():
         _span("aten::mm", 0, 90, other),
         _span("AddmmBackward0", 45, 95, engine),
     ]
-    [step] = cut_steps(Trace("t", host, []))
+    [step] = cut_steps(ProfilerTrace("t", host, []))
     assert [span.name for span in step.host] == ["ProfilerStep#1", "aten::addmm", "AddmmBackward0"]
 
 
 def test_steps_of_several_processes_in_one_file_are_refused():
     host = [*_trained(1, 0), _span("ProfilerStep#1", 10, 90, (2, 2), "mark")]
     with pytest.raises(UserError, match="2 processes"):
-        cut_steps(Trace("t", host, []))
+        cut_steps(ProfilerTrace("t", host, []))

@@ -5,7 +5,7 @@ import pytest
 
 from bench.doctor.checks import nvidia_checks
 from bench.machine.probes import UnknownFactError
-from bench.profilers.ncu import NcuTool
+from bench.profilers.ncu.tool import NcuTool
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")
 

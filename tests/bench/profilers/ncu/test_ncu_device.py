@@ -7,13 +7,15 @@ import subprocess
 import sys
 
 import pytest
+import samples
 import torch
 from fakes import Card, QueueingDevice, ScriptedClock
 
 from bench.errors import UnsupportedError
 from bench.machine.gpu_drivers import compute_capability, device_uuid
 from bench.machine.probes import UnknownFactError
-from bench.profilers.ncu import NcuTool
+from bench.profilers.ncu.tool import NcuTool
+from bench.records import Account
 from bench.records.profile_verdict import kernel_set
 from bench.worker.measurement import profiled_range
 
@@ -126,18 +128,18 @@ def test_a_product_counted_by_ncu_itself(tmp_path):
         pytest.skip(reason)
     known = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", STEP]
-    for attempt in tool.attempts(tmp_path):
-        inside = tmp_path / attempt.name
-        inside.mkdir()
-        with (inside / "console.log").open("wb") as console:
-            subprocess.run(
-                [*attempt.prefix, *command, "ncu"],
-                stdout=console,
-                stderr=subprocess.STDOUT,
-                env={**known, **attempt.environment},
-                check=False,
-            )
-    counters = tool.read(tmp_path, ())
+    worker = tool.worker(tmp_path)
+    inside = tmp_path / worker.name
+    inside.mkdir()
+    with (inside / "console.log").open("wb") as console:
+        subprocess.run(
+            [*worker.prefix, *command, "ncu"],
+            stdout=console,
+            stderr=subprocess.STDOUT,
+            env={**known, **worker.environment},
+            check=False,
+        )
+    counters = tool.read(tmp_path, samples.facts(Account, outcome="ok"))
     product = 2 * N**3
     assert product <= counters.flops <= 1.05 * product
     assert counters.dram_bytes >= 2 * 4 * N**2  # both factors are read once at least

@@ -6,7 +6,7 @@ import pytest
 from ncu_files import DRAM, DURATION, PERCENT, quoted
 
 from bench.errors import UserError
-from bench.profilers.ncu.numbers import OtherLocaleError, Reading, read_number, unit_power
+from bench.profilers.ncu.numbers import NcuNumber, OtherLocaleError, read_number, unit_power
 from bench.profilers.ncu.read import read_counters
 
 HEADER = ["ID", "Process ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"]
@@ -32,7 +32,7 @@ FFMA = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
     ],
 )
 def test_a_number_of_one_meaning(text, value, shows_mark):
-    assert read_number(text) == Reading(Decimal(value), shows_mark)
+    assert read_number(text) == NcuNumber(Decimal(value), shows_mark)
     assert read_number(f"  {text} ") == read_number(text)
 
 
@@ -40,7 +40,7 @@ def test_a_number_of_one_meaning(text, value, shows_mark):
     ("text", "value"), [("31.872", "31.872"), ("31,872", "31872"), ("1.000", "1")]
 )
 def test_a_number_of_two_meanings(text, value):
-    assert read_number(text) == Reading(Decimal(value), doubtful=True)
+    assert read_number(text) == NcuNumber(Decimal(value), doubtful=True)
 
 
 @pytest.mark.parametrize(

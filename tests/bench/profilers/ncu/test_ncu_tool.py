@@ -4,13 +4,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import samples
 from scripted_ncu import CHIPS, PERMISSION, ScriptedNcu
 
 from bench.errors import UserError
 from bench.machine.probes import UnknownFactError
-from bench.profilers.ncu import NcuTool
 from bench.profilers.ncu.metrics import MEMBERS, metrics_for_chip
-from bench.profilers.ncu.tool import RefusalError, choose_metrics, find_ncu
+from bench.profilers.ncu.tool import NcuTool, RefusalError, choose_metrics, find_ncu
+from bench.records import Account
 from bench.records.profile_verdict import kernel_set
 
 #: Two launches of a product and one of an addition, with round counts.
@@ -31,6 +32,7 @@ KERNELS = [
         (GEMM, 3000, 5000, 10**6, 20, 2),
     ]
 ]  # fmt: skip
+DONE = samples.facts(Account, outcome="ok")
 STEP = (sys.executable, "-c", "print('a step')")
 
 
@@ -43,15 +45,13 @@ def tool(ncu, tree):
 
 
 def run(tool, folder):
-    """Run every attempt as the launcher does; return their consoles."""
-    consoles = []
-    for attempt in tool.attempts(folder):
-        log = folder / attempt.name / "console.log"
-        log.parent.mkdir()
-        with log.open("wb") as console:
-            subprocess.run([*attempt.prefix, *STEP], stdout=console, stderr=console, check=False)
-        consoles.append(log.read_text())
-    return consoles
+    """Run the worker as the launcher does; return its console."""
+    worker = tool.worker(folder)
+    log = folder / worker.name / "console.log"
+    log.parent.mkdir()
+    with log.open("wb") as console:
+        subprocess.run([*worker.prefix, *STEP], stdout=console, stderr=console, check=False)
+    return log.read_text()
 
 
 def test_what_is_in_the_way_here(tool, ncu, monkeypatch):
@@ -72,10 +72,10 @@ def test_what_is_in_the_way_here(tool, ncu, monkeypatch):
 def test_the_report_becomes_a_record(tool, tmp_path):
     folder = tmp_path / "100%peak %p"  # which ncu would expand
     folder.mkdir()
-    consoles = run(tool, folder)
-    assert tool.attempts(folder)[0].environment == {"LC_ALL": "C"}
-    assert all("a step" in console for console in consoles)
-    counters = tool.read(folder, ())
+    console = run(tool, folder)
+    assert tool.worker(folder).environment == {"LC_ALL": "C"}
+    assert "a step" in console
+    counters = tool.read(folder, DONE)
     assert counters.source == "ncu 2024.1.1"
     assert counters.chip == "gh100"
     assert counters.files == ("ncu/step.csv",)
@@ -95,11 +95,11 @@ def test_the_report_becomes_a_record(tool, tmp_path):
 @pytest.mark.parametrize("ends_step", [False, True])
 def test_a_refusal_is_an_error_though_the_step_may_go_on(tool, ncu, tmp_path, ends_step):
     ncu.script(error=PERMISSION, error_ends_step=ends_step)
-    consoles = run(tool, tmp_path)
-    assert ("a step" in consoles[0]) is not ends_step
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in tool.explain(consoles[0])
+    console = run(tool, tmp_path)
+    assert ("a step" in console) is not ends_step
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in tool.explain(console)
     with pytest.raises(UserError, match="NVreg_RestrictProfilingToAdminUsers=0"):
-        tool.read(tmp_path, ())
+        tool.read(tmp_path, DONE)
 
 
 def test_without_a_readable_report_there_is_no_record(tool, tmp_path):
@@ -107,11 +107,11 @@ def test_without_a_readable_report_there_is_no_record(tool, tmp_path):
     report = tmp_path / "ncu" / "step.ncu-rep"
     report.write_text("junk")
     with pytest.raises(RefusalError, match="Failed to load report file"):
-        tool.read(tmp_path, ())
+        tool.read(tmp_path, DONE)
     assert not report.with_suffix(".csv").exists()
     report.unlink()
     with pytest.raises(UserError, match=r"ncu left no .*step.ncu-rep"):
-        tool.read(tmp_path, ())
+        tool.read(tmp_path, DONE)
 
 
 # The program

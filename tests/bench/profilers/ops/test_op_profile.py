@@ -372,8 +372,8 @@ MISSING = ("device_busy_share", "launch_gap_s", "copies")
 
 
 def test_the_tool_is_one_worker_without_anything_around_it():
-    (attempt,) = TorchTool().attempts(Path())
-    assert (attempt.name, attempt.prefix, attempt.environment) == ("torch", (), {})
+    worker = TorchTool().worker(Path())
+    assert (worker.name, worker.prefix, worker.environment) == ("torch", (), {})
     assert TorchTool().obstacle("mps") is None
 
 
@@ -382,6 +382,6 @@ def test_the_tools_section_is_what_the_worker_timed_or_its_reason():
     timed, untimed = (
         samples.facts(Account, outcome="ok", **facts) for facts in ({"ops": profile}, {})
     )
-    assert TorchTool().read(Path(), [timed]) is profile
+    assert TorchTool().read(Path(), timed) is profile
     with pytest.raises(UserError, match="torch: no op times: not in this sample"):
-        TorchTool().read(Path(), [untimed])
+        TorchTool().read(Path(), untimed)

@@ -13,9 +13,15 @@ import samples
 from scripted_perf import CORES
 
 from bench.errors import UserError
-from bench.profilers.perf import PerfTool
 from bench.profilers.perf.stat import read_rows
-from bench.profilers.perf.tool import choose_events, counting, make_gate, perf_stat, vector_bits
+from bench.profilers.perf.tool import (
+    PerfTool,
+    choose_events,
+    counting,
+    make_gate,
+    perf_stat,
+    vector_bits,
+)
 from bench.records import Account
 
 PROJECT = Path(__file__).resolve().parents[4]
@@ -42,13 +48,13 @@ def _on_linux(monkeypatch):
 
 
 def run(tool, folder):
-    """Do what the launcher does with the one attempt."""
-    (attempt,) = tool.attempts(folder)
-    (folder / attempt.name).mkdir()
-    worker = [sys.executable, "-c", WORKER, str(PROJECT), json.dumps(attempt.task)]
-    environment = {**os.environ, **attempt.environment}
+    """Run the worker as the launcher does."""
+    worker = tool.worker(folder)
+    (folder / worker.name).mkdir()
+    command = [sys.executable, "-c", WORKER, str(PROJECT), json.dumps(worker.task)]
+    environment = {**os.environ, **worker.environment}
     return subprocess.run(
-        [*attempt.prefix, *worker], capture_output=True, text=True, timeout=300, env=environment
+        [*worker.prefix, *command], capture_output=True, text=True, timeout=300, env=environment
     )
 
 
@@ -64,7 +70,7 @@ def test_the_whole_way_with_floating_point_events(tmp_path, perf_here):
     assert tool.obstacle("cpu") is None
     done = run(tool, tmp_path)
     assert done.returncode == 0, done.stderr
-    counters = tool.read(tmp_path, [step()])
+    counters = tool.read(tmp_path, step())
     assert counters.source == "perf 6.1.192"
     assert counters.scope == "user and kernel"
     assert (counters.iterations, counters.window_s) == (20, 1.5)
@@ -74,12 +80,12 @@ def test_the_whole_way_with_floating_point_events(tmp_path, perf_here):
     # Of 16-bit products FLOP are given only where they are counted: not by Intel's events.
     for mode, native, given in [("bf16", True, 0), ("fp16", True, 0), ("bf16", False, 1)]:
         resolved = samples.resolved(math_mode=mode, native_math=native)
-        counters = tool.read(tmp_path, [step(resolved=resolved)])
+        counters = tool.read(tmp_path, step(resolved=resolved))
         assert (counters.flops is not None) == given
         why = "Intel's floating-point events do not count products"
         assert given or why in counters.missing["flops"]
     with pytest.raises(UserError, match="did not end"):
-        tool.read(tmp_path, [samples.facts(Account, outcome="ok")])
+        tool.read(tmp_path, samples.facts(Account, outcome="ok"))
 
 
 @pytest.mark.slow
@@ -90,7 +96,7 @@ def test_events_that_the_machine_lacks_do_not_cost_the_others(tmp_path, perf_her
     )
     tool = PerfTool()
     assert run(tool, tmp_path).returncode == 0
-    counters = tool.read(tmp_path, [step(resolved=samples.resolved(math_mode="bf16"))])
+    counters = tool.read(tmp_path, step(resolved=samples.resolved(math_mode="bf16")))
     assert (counters.branches, counters.flops) == (400, 7)
     assert counters.missing == {
         "cache_misses": "not supported",
@@ -122,21 +128,21 @@ def test_what_perf_cannot_tell_is_an_error_and_its_fifos_end_with_the_tool(
 ):
     perf_here()
     tool = PerfTool()
-    (attempt,) = tool.attempts(tmp_path)
-    (tmp_path / attempt.name).mkdir()
-    subprocess.run([*attempt.prefix, "true"], check=True, timeout=300)  # opens no window
+    worker = tool.worker(tmp_path)
+    (tmp_path / worker.name).mkdir()
+    subprocess.run([*worker.prefix, "true"], check=True, timeout=300)  # opens no window
     no_flops = "not counted; perf knows no floating-point events of this processor"
     with pytest.raises(UserError, match=rf"perf_stat\.csv: perf counted nothing.*{no_flops}"):
-        tool.read(tmp_path, [step()])
+        tool.read(tmp_path, step())
     assert "the step runs on mps" in tool.obstacle("mps")
     with pytest.raises(UserError, match="runs on cuda; profile with backend=cpu"):
-        tool.read(tmp_path, [step(resolved=samples.resolved(backend="cuda"))])
+        tool.read(tmp_path, step(resolved=samples.resolved(backend="cuda")))
     words = "Traceback (most recent call last)\nError:\nNo permission to enable cycles:u event.\n"
     assert "perf_event_open" in tool.explain(words)
     assert tool.explain("PermissionError: [Errno 13] Permission denied: 'x'\n") is None
     assert vector_bits(tree({})) is None
     assert vector_bits(tree({"proc/sys/abi/sve_default_vector_length": "32\n"})) == 256
-    folder = Path(attempt.task["control"]).parent
+    folder = Path(worker.task["control"]).parent
     assert len(list(folder.iterdir())) == 2
     del tool
     assert not folder.exists()
@@ -149,11 +155,11 @@ def test_the_real_perf_counts_here_or_says_why_not(tmp_path):
     done = run(tool, tmp_path)
     if obstacle is None:
         assert done.returncode == 0, done.stderr
-        assert tool.read(tmp_path, [step()]).instructions > 10**6
+        assert tool.read(tmp_path, step()).instructions > 10**6
     else:
         assert len(obstacle) > 60
         with pytest.raises(UserError):
-            tool.read(tmp_path, [step()])
+            tool.read(tmp_path, step())
 
 
 # The worker's side of the FIFOs: against the real perf, a scripted one, a dead one and none
