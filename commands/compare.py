@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 #: Columns of two machines by their first keys: those that name a row, and those that the table of
 #: the comparison has already.
 _NAMES = {"arch", "precision", "batch_size"}
-_SHOWN_ALREADY = ("env", "ratio", "ratio_low", "verdict", "runs")
+_RATES = [f"{side}{rate_column(of)}" for of in ("image", "sample") for side in ("", "reference_")]
+_SHOWN_ALREADY = ("env", "ratio", "ratio_low", "verdict", "runs", *_RATES)
 #: A side that names a machine.
 _MACHINE = re.compile(r"\b(env|device)\b")
 _NO_DIFFERENCE = "no setting: the same configurations in two sets of runs"
@@ -113,21 +114,19 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
         meant: set[Across] = {*self.across, *(("machine",) if both_name_machines else ())}
         found = comparable(compare_pairs(pairing.pairs, metric, threshold=self.threshold), meant)
         gate, below = judge_gate(found, pairing, frozenset(self.fail_on)), self._below_roof(b)
-        table, machines = (
-            comparison_table(found, pairing),
-            _machines((a, b), found, pairing, prices),
-        )
+        table = comparison_table(found, pairing)
+        machines, facts = _machines((a, b), found, pairing, prices) or (None, None)
         unlike = commands.NOT_COMPARABLE if NOT_COMPARABLE in gate.counts else 0
         difference = ", ".join(pairing.differing) or _NO_DIFFERENCE
         opening = f"{table.title}; A and B differ in {difference}"
         parts: list[Table | str] = [opening, replace(table.without(*RUN_IDS), title="")]
         markdown = comment(found, pairing, gate, sides=(self.a, self.b), threshold=self.threshold)
-        if machines is not None:
-            beside = replace(machines.table.without(*RUN_IDS), title="")
-            brief = beside.without(*_SHOWN_ALREADY, *machines.rates)
-            parts += [brief] if {one.keys[0] for one in brief.visible} - _NAMES else []
-            parts += machines.lines
-            markdown += "\n" + Result([beside, *machines.lines]).text("markdown")
+        if machines and facts:
+            beside = replace(machines.without(*RUN_IDS), title="")
+            brief = beside.without(*_SHOWN_ALREADY)
+            parts += [brief] if {column.keys[0] for column in brief.visible} - _NAMES else []
+            parts += facts["notes"]
+            markdown += "\n" + Result([beside, *facts["notes"]]).text("markdown")
 
         def charts() -> Mapping[str, Chart]:
             from analysis.figures.ratios import comparison_chart
@@ -137,9 +136,9 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
         return Result(
             [*parts, *notes(found, pairing), gate.sentence, *self._roof_lines(below)],
             _facts(found, pairing, gate)
-            | {"machines": machines and machines.facts}
+            | {"machines": facts}
             | ({} if self.least_of_roof is None else {"below_roof": below}),
-            [table, machines.table] if machines else [table],
+            [table, machines] if machines else [table],
             charts,
             markdown,
             1 if gate.failed or below else unlike if self.fail_on else 0,
@@ -165,7 +164,7 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
 
         if self.b is not None:
             raise UserError(f"aa: takes one side, not also {self.b!r}")
-        if prices:
+        if prices.known:
             raise UserError("aa: the noise floor has no cost; leave out --price and --prices")
         metric, (runs,) = self.read(self.a)
         floor = noise_floor(runs, metric, threshold=self.threshold)
@@ -204,35 +203,32 @@ def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[st
     }
 
 
-class _Machines(NamedTuple):
-    """Two machines: each configuration, what to know besides, and the keys of their rates."""
-
-    table: Table
-    lines: list[str]
-    facts: dict[str, Any]
-    rates: tuple[str, str]
-
-
 def _machines(
     sides: tuple[Sequence[Run], Sequence[Run]],
     found: Sequence[Comparison],
     pairing: Pairing,
     prices: Prices,
-) -> _Machines | None:
-    """The two machines, where the sides differ in machine or a price is given."""
+) -> tuple[Table, dict[str, Any]] | None:
+    """The table and the facts of two machines, where the sides differ in it or a price is given."""
     from analysis.comparison.judgement import RATES
-    from analysis.comparison.machines import mean_row, missing_sentences, pair_machines
+    from analysis.comparison.machines import (
+        mean_row,
+        missing_sentences,
+        pair_machines,
+        used_prices,
+    )
+    from analysis.comparison.prices import machine_names
     from analysis.report.run_tables import shared_table
     from analysis.runs.groups import Configurations, sample_of
 
-    if prices and pairing.metric not in RATES:
+    if prices.known and pairing.metric not in RATES:
         unit = rate_unit(sample_of(sides[0]))
         raise UserError(f"--price: a cost follows from {unit}; leave out --metric {pairing.metric}")
-    differ = prices or {"env", "device"} & set(pairing.differing)
+    differ = prices.known or {"env", "device"} & set(pairing.differing)
     if pairing.metric not in RATES or not found or not differ:
         return None
     runs = Configurations((*sides[0], *sides[1]))
-    prices.check_used(runs)
+    prices.check_names(name for run in runs for name in machine_names(run))
     a, b = (", ".join(sorted({run.env for run in side if run.outcome == "ok"})) for side in sides)
     pair = pair_machines(a, b, found, runs, prices, pairing.differing)
     title = f"B ({b}) against A ({a}): speed, efficiency, energy, cost of 1e6 {pair.sample}s"
@@ -240,15 +236,9 @@ def _machines(
     # the mean, what is not known and why, and the prices behind the costs
     lines = [line.rstrip(".") for line in missing_sentences([pair], prices)]
     lines[:0] = filter(None, [pair.times_as_fast("A", "B")])
-    costs = (
-        (group.env, cost)
-        for row in pair.rows
-        for group, prefix in ((row["comparison"].a, "reference_"), (row["comparison"].b, ""))
-        for cost in row[f"{prefix}costs"].values()
-    )
-    lines += dict.fromkeys(f"price of {env}: {cost.price}" for env, cost in costs)
-    mean, rate = mean_row(pair.counted), rate_column(pair.sample)
-    facts = {
+    lines += dict.fromkeys(f"price of {price.machine}: {price}" for _, price in used_prices([pair]))
+    mean = mean_row(pair.counted)
+    return table, {
         **{"a": a, "b": b},
         **{f"mean_{name}": mean.get(name) for name in ("ratio", "ratio_low", "ratio_high")},
         "mean_covers": mean["estimate"].scope if mean else None,
@@ -258,4 +248,3 @@ def _machines(
         "missing": [{"a": row["reference_missing"], "b": row["missing"]} for row in pair.rows],
         "notes": lines,
     }
-    return _Machines(table, lines, facts, (rate, f"reference_{rate}"))

@@ -215,6 +215,7 @@ def fill_in(runs: Sequence[Run], prices: Prices) -> str:
     Empty where nothing was otherwise. What the server refuses is said, and no failure of the
     report.
     """
+    from analysis.runs.groups import Group
     from analysis.server.pull import addition_of, with_cost
     from analysis.words import counted
     from tracking.connection import TrackingError
@@ -222,13 +223,15 @@ def fill_in(runs: Sequence[Run], prices: Prices) -> str:
 
     additions = {}
     for run in runs:
-        addition = addition_of(run)
-        if cost := prices.cost_of_run(run):
+        addition, cost = addition_of(run), None
+        if run.samples_per_s is not None:
+            cost = prices.cost(Group((run,))) or prices.cost(Group((run,)), spot=True)
+        if cost:
             price = f"{cost.price}"
             addition = with_cost(addition, cost.per_million_samples, price, run.sample)
         if addition is not None:
             additions[run.name] = addition
-    what = "bound, share of the roof and cost" if prices else "bound and share of the roof"
+    what = "bound, share of the roof and cost" if prices.known else "bound and share of the roof"
     try:
         added = add_to_runs(additions)
     except TrackingError as error:

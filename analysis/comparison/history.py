@@ -105,7 +105,13 @@ def histories(runs: Sequence[Run], metric: ComparedMetric) -> list[History]:
     series = [(group.label, tuple(_points(group, metric.name))) for group in groups]
     judged = sum(len(points) >= FEWEST_POINTS for _, points in series)
     if not judged:
-        raise UserError(f"no history: {_too_few(runs, series)}")
+        most = max((len(points) for _, points in series), default=0)
+        raise UserError(
+            f"no history: of {counted(len(runs), 'run')} {len(timed)} have a time, and a "
+            f"configuration has at most {counted(most, 'point')} in time, of which "
+            f"{FEWEST_POINTS} are needed (runs of one campaign are one point); mlproject compare "
+            "is for two sets of runs"
+        )
     return [
         History(
             label,
@@ -142,16 +148,3 @@ def _points(group: Group, metric: str) -> Iterator[Moment]:
         if runs[0].machine:
             facts["machine"] = runs[0].machine
         yield Moment(times[0], runs, Group(runs).repeats(metric).centre, facts)
-
-
-def _too_few(runs: Sequence[Run], series: Sequence[tuple[str, Sequence[Moment]]]) -> str:
-    if not series:
-        timeless = sum(run.started is None for run in runs)
-        return (
-            f"{timeless} of {len(runs)} runs have no time" if timeless else "no run has the metric"
-        )
-    label, points = max(series, key=lambda one: len(one[1]))
-    return (
-        f"{label} has {counted(len(points), 'point')} in time, and {FEWEST_POINTS} are "
-        "needed (runs of one campaign are one point); mlproject compare is for two sets of runs"
-    )

@@ -129,20 +129,20 @@ def on_one_device(many: Run, runs: Sequence[Run]) -> tuple[Run, float] | None:
     record, rate = many.record, many.samples_per_s
     if record is None or record.environment is None or record.config.world_size == 1 or not rate:
         return None
-    pairs = [
-        (one.config.repeat == record.config.repeat, one.record.created, one, alone)
-        for one in runs
-        if one.record is not None
-        and one.record.environment is not None
-        and one.config.world_size == 1
-        and (alone := one.samples_per_s) is not None
-        and same_configuration(many.identity, one.identity, _OF_DEVICES, by="asked")
-        and _same_kind(one.record.environment, record.environment)
+    candidates = [
+        (run.config.repeat == record.config.repeat, run.record.created, run, run.samples_per_s)
+        for run in runs
+        if run.record is not None
+        and run.record.environment is not None
+        and run.config.world_size == 1
+        and run.samples_per_s is not None
+        and same_configuration(many.identity, run.identity, _OF_DEVICES, by="asked")
+        and _same_kind(run.record.environment, record.environment)
     ]
-    if not pairs:
+    if not candidates:
         return None
-    *_, one, alone = max(pairs, key=itemgetter(0, 1))
-    return one, rate / (record.config.world_size * alone)
+    *_, single, alone = max(candidates, key=itemgetter(0, 1))
+    return single, rate / (record.config.world_size * alone)
 
 
 def _same_kind(theirs: Environment, ours: Environment) -> bool:

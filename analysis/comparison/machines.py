@@ -15,7 +15,7 @@ from statistics import fmean, geometric_mean
 
 from analysis.comparison.judgement import METRICS, Comparison, compare_pairs
 from analysis.comparison.pairs import agreeing_pairs
-from analysis.comparison.prices import NO_PRICES, Prices
+from analysis.comparison.prices import NO_PRICES, Price, Prices, machine_names
 from analysis.comparison.shown import covered
 from analysis.runs.frame import Row, group_row, ratio_row
 from analysis.runs.groups import Configurations, Group
@@ -39,7 +39,7 @@ from bench.errors import Unknown, UserError
 #: The settings that two machines need not share.
 MACHINE = ("env", "device", "backend")
 #: What may not be known of a side, in words.
-_FACTS = {"mfu": "share of roof and peak (MFU)", ENERGY: "energy", "cost": "cost"}
+_MFU, _ENERGY = "share of roof and peak (MFU)", "energy"
 
 
 def efficiency_row(group: Group, prices: Prices = NO_PRICES) -> Row:
@@ -55,15 +55,14 @@ def efficiency_row(group: Group, prices: Prices = NO_PRICES) -> Row:
     costs = {"cost": prices.cost(group), "spot_cost": prices.cost(group, spot=True)}
     missing = {name: cost.reason for name, cost in costs.items() if isinstance(cost, Unknown)}
     if not points:
-        refusal = first.refusal or "not placed under a roof"
-        missing |= {"mfu": refusal, "fraction_of_roof": refusal}
+        missing |= dict.fromkeys(("mfu", "fraction_of_roof"), first.refusal or "not placed")
     if not energies:
         missing[energy_metric(group.sample)] = _why_no_energy(first)
     low, high = group.of_the_roof or (None, None)
     row: Row = {
         "fraction_of_roof_min": low,
         "fraction_of_roof_max": high,
-        "fraction_of_peak": fmean(one.fraction_of_peak for one in points) if points else None,
+        "fraction_of_peak": fmean(point.fraction_of_peak for point in points) if points else None,
         "roof": points[0].ceiling.kind if points else None,
         "costs": {name: cost for name, cost in costs.items() if cost},
         "missing": missing,
@@ -73,8 +72,8 @@ def efficiency_row(group: Group, prices: Prices = NO_PRICES) -> Row:
         row |= group_row(group, rate_column(sample))
         row[energy_metric(sample)] = fmean(energies) if energies else None
         for name, cost in row["costs"].items():
-            known = {cost_metric(sample): cost.per_million_samples, **cost.price.row}
-            row |= {f"{name.removesuffix('cost')}{key}": value for key, value in known.items()}
+            values = {cost_metric(sample): cost.per_million_samples, **cost.price.row}
+            row |= {f"{name.removesuffix('cost')}{key}": value for key, value in values.items()}
     return row
 
 
@@ -126,19 +125,19 @@ class MachinePair:
         rows, mean = self.counted, mean_row(self.counted)
         if not mean:
             return None
-        known = mean["estimate"].interval
-        sure = [f"95 %: {interval(*known)}"] if known else []
-        where, cost, first = "", "", rows[0]
+        beside, where, cost = [], "", ""
+        if span := mean["estimate"].interval:
+            beside.append(f"95 %: {interval(*span)}")
         if len(rows) > 1:
             ends = interval(mean["least_ratio"], mean["largest_ratio"])
-            sure.append(f"geometric mean of {len(rows)} configurations, {ends}")
+            beside.append(f"geometric mean of {len(rows)} configurations, {ends}")
         else:
-            where = f" in {' '.join(first['series'])} batch {first['batch_size']}"
+            where = f" in {' '.join(rows[0]['series'])} batch {rows[0]['batch_size']}"
         if mean["cost_ratio"] is not None:
-            each, ratio = a_sample(self.sample), three_digits(mean["cost_ratio"])
-            cost = f"; {each} costs {ratio} times as much"
-        beside = f" ({'; '.join(sure)})" if sure else ""
-        return f"{b} is {as_fast_as(mean['ratio'], mean['ratio'])} {a}{beside}{where}{cost}"
+            ratio = three_digits(mean["cost_ratio"])
+            cost = f"; {a_sample(self.sample)} costs {ratio} times as much"
+        sure = f" ({'; '.join(beside)})" if beside else ""
+        return f"{b} is {as_fast_as(mean['ratio'], mean['ratio'])} {a}{sure}{where}{cost}"
 
 
 def mean_row(rows: Sequence[Row]) -> Row:
@@ -148,11 +147,13 @@ def mean_row(rows: Sequence[Row]) -> Row:
     ratio. It is of these configurations on these machines: that models gain differently widens
     nothing, `least_ratio` and `largest_ratio` show it. `cost_ratio` needs that of each row.
     """
-    estimates = [row["comparison"].estimate for row in rows]
-    if not estimates:
+    if not rows:
         return {}
-    mean, ratios = mean_ratio(estimates), [one.ratio for one in estimates]
-    costs = [row["cost_ratio"] for row in rows]
+    estimates, costs = (
+        [row["comparison"].estimate for row in rows],
+        [row["cost_ratio"] for row in rows],
+    )
+    mean, ratios = mean_ratio(estimates), [estimate.ratio for estimate in estimates]
     return {
         "configurations": len(rows),
         "estimate": mean,
@@ -177,19 +178,19 @@ def pair_machines(
     a spill of memory and not the machine.
     """
 
-    def shared(one: Comparison) -> Row:
-        ours, theirs = (efficiency_row(side, prices) for side in (one.a, one.b))
+    def shared(of: Comparison) -> Row:
+        ours, theirs = (efficiency_row(side, prices) for side in (of.a, of.b))
         costs = [side["costs"].get("cost") for side in (ours, theirs)]
         ratio = None
         if all(costs) and costs[0].price.currency == costs[1].price.currency:
             ratio = costs[1].per_million_samples / costs[0].per_million_samples
-        full = [side.env for side in (one.a, one.b) if side.names in runs.spilled]
+        full = [side.env for side in (of.a, of.b) if side.names in runs.spilled]
         spilled = f"memory spilled on {' and '.join(full)}" if full else ""
         mixed = ""
-        if one.a.precision != one.b.precision and "precision" not in differing:
-            mixed = f"ran in {one.a.precision} and {one.b.precision}"
-        precision = " -> ".join(dict.fromkeys((one.a.precision_label, one.b.precision_label)))
-        ran_with = one.also_differs({*MACHINE, *OF_PRECISION})
+        if of.a.precision != of.b.precision and "precision" not in differing:
+            mixed = f"ran in {of.a.precision} and {of.b.precision}"
+        precision = " -> ".join(dict.fromkeys((of.a.precision_label, of.b.precision_label)))
+        ran_with = of.also_differs({*MACHINE, *OF_PRECISION})
         roofs = dict.fromkeys(side["roof"] for side in (ours, theirs) if side["roof"])
         notes = (
             spilled or mixed,
@@ -199,18 +200,18 @@ def pair_machines(
         return {
             **theirs,
             **{f"reference_{name}": value for name, value in ours.items()},
-            **ratio_row(one.estimate),
-            "comparison": one,
+            **ratio_row(of.estimate),
+            "comparison": of,
             "env": b,
             "precision": precision,
-            "series": (one.a.model_and_tokens, precision),
+            "series": (of.a.model_and_tokens, precision),
             "ran_with": ran_with,
             "spilled": spilled,
             "mixed": mixed,
             "note": "; ".join(filter(None, notes)) or None,
             "cost_ratio": ratio,
-            "verdict": one.word,
-            "runs": RunList((*one.a.names, *one.b.names)),
+            "verdict": of.word,
+            "runs": RunList((*of.a.names, *of.b.names)),
         }
 
     return MachinePair(a, b, tuple(map(shared, comparisons)))
@@ -241,30 +242,28 @@ def across_machines(
     machine with most configurations in common, of several the slowest. Raises `UserError` for a
     reference that is not there, and for the price of such a machine.
     """
-    prices.check_used(runs)
-    known = Configurations.of(runs)
-    groups = [group for curve in known.curves for group in curve]
-    devices = {(group.env, group.device) for group in groups}
-    several = {env for env, _ in devices if sum(env == other for other, _ in devices) > 1}
+    prices.check_names(name for run in runs for name in machine_names(run))
+    configurations = Configurations.of(runs)
+    groups = [group for curve in configurations.curves for group in curve]
+    devices = grouped({(group.env, group.device) for group in groups}, lambda pair: pair[0])
     machines = grouped(
-        groups, lambda one: f"{one.env} {one.device}" if one.env in several else one.env
+        groups,
+        lambda group: f"{group.env} {group.device}" if len(devices[group.env]) > 1 else group.env,
     )
 
     def pair(a: str, b: str) -> MachinePair:
         ours, theirs = machines[a], machines[b]
         alike = agreeing_pairs(ours, theirs, {*MACHINE, *_unknown(ours, theirs)})
-        return pair_machines(a, b, compare_pairs(alike, METRICS[THROUGHPUT]), known, prices)
+        compared = compare_pairs(alike, METRICS[THROUGHPUT])
+        return pair_machines(a, b, compared, configurations, prices)
 
-    pairs = []
-    for names in combinations(machines, 2):
-        found = pair(*names)
-        mean = mean_row(found.counted or found.rows)
-        if mean:
-            pairs.append(pair(found.b, found.a) if mean["ratio"] < 1 else found)
+    pairs = [shared for names in combinations(machines, 2) if (shared := pair(*names)).rows]
+    slower = [mean_row(shared.counted or shared.rows)["ratio"] < 1 for shared in pairs]
+    pairs = [pair(p.b, p.a) if turned else p for p, turned in zip(pairs, slower, strict=True)]
 
     def rank(name: str) -> tuple[int, int]:
         """Configurations in common with others; of as many it is slower than more machines."""
-        own = [one for one in pairs if name in (one.a, one.b)]
+        own = [shared for shared in pairs if name in (shared.a, shared.b)]
         return sum(len(one.rows) for one in own), sum(one.a == name for one in own)
 
     if reference is not None and reference not in machines:
@@ -272,38 +271,32 @@ def across_machines(
         raise UserError(f"reference={reference!r}: no run is of this machine; there are {there}")
     chosen = reference or max(sorted(machines), key=rank, default="")
     against = tuple(
-        one if one.a == chosen else pair(one.b, one.a) for one in pairs if chosen in (one.a, one.b)
+        shared if shared.a == chosen else pair(shared.b, shared.a)
+        for shared in pairs
+        if chosen in (shared.a, shared.b)
     )
-    why = "the slower of the two" if len(machines) == 2 else _MOST_IN_COMMON
-    opening = _opening(sorted(machines), pairs, against, "asked for" if reference else why)
+    sentences: list[str] = []
+    if len(machines) > 1:
+        why = "which was asked for" if reference else "the slowest of those with most in common"
+        sentences += _opening(sorted(machines), chosen, why, against)
     return AcrossMachines(
         reference=chosen if against else None,
         pairs=tuple(pairs),
         against=against,
-        sentences=[*opening, *missing_sentences(against, prices)],
+        sentences=[*sentences, *missing_sentences(against, prices)],
     )
 
 
-_MOST_IN_COMMON = "which has most configurations in common with others"
-
-
 def _opening(
-    names: Sequence[str], pairs: Sequence[MachinePair], against: Sequence[MachinePair], why: str
+    names: Sequence[str], reference: str, why: str, against: Sequence[MachinePair]
 ) -> list[str]:
-    if len(names) < 2:
-        return []
-    if not pairs:
-        remedy = "measure the same model, precision and batch size on each"
-        return [f"{_listed(names)} share no configuration: {remedy}."]
-    if not against:
-        return ["No machine shares a configuration with the reference that was asked for."]
-    reference, comparisons = against[0].a, [row["comparison"] for p in against for row in p.rows]
+    comparisons = [row["comparison"] for pair in against for row in pair.rows]
     alone = [name for name in names if name not in {reference, *(pair.b for pair in against)}]
-    nothing = f" Nothing in common with it: {_listed(alone)}." if alone else ""
-    return [
-        f"The reference is {reference}, {why}: {counted(len(comparisons), 'comparison')}.{nothing}",
-        *(f"{line[0].upper()}{line[1:]}." for line in covered(comparisons)),
-    ]
+    said = [f"The reference is {reference}, {why}: {counted(len(comparisons), 'comparison')}."]
+    if alone:
+        remedy = "measure the same model, precision and batch size on each"
+        said.append(f"Nothing in common with it: {_listed(alone)}; {remedy}.")
+    return [*said, *(f"{line[0].upper()}{line[1:]}." for line in covered(comparisons))]
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -319,27 +312,31 @@ def _unknown(one: Sequence[Group], other: Sequence[Group]) -> set[str]:
     return names[0] ^ names[1]
 
 
+def used_prices(pairs: Iterable[MachinePair]) -> list[tuple[str, Price]]:
+    """Return the prices that costs of `pairs` rest on, each after the label of its machine."""
+    sides = [side for pair in pairs for side in pair.sides]
+    costs = ((label, row[f"{prefix}costs"].values()) for label, prefix, row in sides)
+    return list(dict.fromkeys((label, cost.price) for label, own in costs for cost in own))
+
+
 def missing_sentences(pairs: Sequence[MachinePair], prices: Prices) -> list[str]:
     """Return why shares, energy or costs of `pairs` are not known, by machine."""
     sides = [side for pair in pairs for side in pair.sides]
-    reasons: dict[str, dict[str, dict[str, None]]] = {what: {} for what in _FACTS.values()}
+    reasons: dict[tuple[str, str], dict[str, None]] = {}
     for label, prefix, row in sides:
         for name, why in row[f"{prefix}missing"].items():
-            what = _FACTS.get(ENERGY if name.startswith("energy") else name)
-            if what:  # the remedy, which follows the reason, stands with the run's own problems
-                reasons[what].setdefault(why.partition("; ")[0], {})[label] = None
-    if sides and not prices:
-        reasons.pop(_FACTS["cost"])
+            what = _ENERGY if name.startswith("energy") else {"mfu": _MFU, "cost": "cost"}.get(name)
+            if what and (prices.known or what != "cost"):
+                # the remedy, which follows the reason, stands with the run's own problems
+                reasons.setdefault((what, why.partition("; ")[0]), {})[label] = None
+    order = (_MFU, _ENERGY, "cost")
     found = [
-        f"No {what} of {'; '.join(f'{_listed(of)} ({why})' for why, of in labels.items())}."
-        for what, labels in reasons.items()
-        if labels
+        f"No {what} of {_listed(labels)} ({why})."
+        for (what, why), labels in sorted(reasons.items(), key=lambda item: order.index(item[0][0]))
     ]
-    if sides and not prices:
+    if sides and not prices.known:
         example = f"--price {sides[0][2]['comparison'].a.env}=0.71/h"
         found.append(f"No cost: it needs the price of an hour, such as {example}.")
-    costs = [cost for _, prefix, row in sides for cost in row[f"{prefix}costs"].values()]
-    currencies = sorted({cost.price.currency for cost in costs})
-    if len(currencies) > 1:
+    if len(currencies := sorted({price.currency for _, price in used_prices(pairs)})) > 1:
         found.append(f"Costs in {_listed(currencies)} are not set against each other.")
     return found

@@ -6,7 +6,6 @@ be to be found, and their halves against each other (A/A) how often noise is cal
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +19,7 @@ from analysis.runs.frame import Row
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.run import Run
 from analysis.statistics.ratios import POWER, smallest_change
-from analysis.statistics.repeats import Repeats, pooled_scatter
+from analysis.statistics.repeats import pooled_scatter
 from analysis.table import Column, Table, grouped
 from analysis.words import counted, percent
 from bench.errors import UserError
@@ -49,52 +48,30 @@ def noise_floor(
     configuration has two repeats.
     """
     groups = group_runs(runs, metric.name)
-    repeats = {group.names: group.repeats(metric.name) for group in groups}
-    scattered = [group for group in groups if repeats[group.names].log_variance is not None]
-    if not groups:
-        raise UserError(f"none of {counted(len(runs), 'run')} has a {metric.name}")
+    scattered = [g for g in groups if g.repeats(metric.name).log_variance is not None]
     if not scattered:
         raise UserError(
             f"none of {counted(len(groups), 'configuration')} has two repeats with a "
             f"{metric.name}: measure five of each, with --repeats 5"
         )
+
+    def row(label: str, members: Sequence[Group]) -> Row:
+        known = {"env": members[0].env, "configuration": label}
+        return known | _scatter(members, metric, threshold, len(groups))
+
     halved = [group for group in scattered if len(group.runs) >= _FEWEST_TO_HALVE]
-    halvings = HALVINGS if halved else 0
-    rng = np.random.default_rng(0)
-    called: Counter[tuple[str, ...]] = Counter()
-    failed = 0
-    for _ in range(halvings):
-        pairs = []
-        for group in halved:
-            middle, order = len(group.runs) // 2, rng.permutation(len(group.runs))
-            runs_of = [group.runs[index] for index in order]
-            pairs.append((Group(tuple(runs_of[:middle])), Group(tuple(runs_of[middle:]))))
-        found = compare_pairs(pairs, metric, threshold=threshold)
-        judged = [one.judgement for one in found]
-        called.update(
-            group.names
-            for group, judgement in zip(halved, judged, strict=True)
-            if judgement in ("better", "worse")
-        )
-        failed += "worse" in judged
-
-    def row(env: str, label: str, members: Sequence[Group]) -> Row:
-        own = [repeats[group.names] for group in members]
-        return {"env": env, "configuration": label, **_scatter(own, threshold, len(groups))}
-
+    called, failed = _halve(halved, metric, threshold)
     configurations = []
     for group in scattered:
-        one = row(group.env, group.label, [group])
-        if group in halved:
-            one |= {"called_different": called[group.names], "halvings": halvings}
-        configurations.append(one)
-    machines = grouped(scattered, lambda group: group.env)
+        halves = {"called_different": called[group.names], "halvings": HALVINGS}
+        configurations.append(row(group.label, [group]) | (halves if group in halved else {}))
+    machines = grouped(scattered, lambda group: group.env).values()
     return {
         "metric": metric.name,
         "threshold": threshold,
         "configurations": configurations,
-        "machines": [row(env, "all configurations", own) for env, own in machines.items()],
-        "halvings": halvings,
+        "machines": [row("all configurations", members) for members in machines],
+        "halvings": HALVINGS if halved else 0,
         "failed": failed,
         "single": [group.label for group in groups if group not in scattered],
         "power": POWER,
@@ -102,39 +79,59 @@ def noise_floor(
     }
 
 
-def _scatter(repeats: Sequence[Repeats], threshold: float, among: int) -> Row:
+def _halve(
+    groups: Sequence[Group], metric: ComparedMetric, threshold: float
+) -> tuple[Counter[tuple[str, ...]], int]:
+    """How often each group's halves were called different, and how often any was called worse."""
+    rng, called, failed = np.random.default_rng(0), Counter[tuple[str, ...]](), 0
+    for _ in range(HALVINGS if groups else 0):
+        pairs = []
+        for group in groups:
+            middle, order = len(group.runs) // 2, rng.permutation(len(group.runs))
+            shuffled = tuple(group.runs[index] for index in order)
+            pairs.append((Group(shuffled[:middle]), Group(shuffled[middle:])))
+        judged = [c.judgement for c in compare_pairs(pairs, metric, threshold=threshold)]
+        called.update(
+            group.names
+            for group, judgement in zip(groups, judged, strict=True)
+            if judgement in ("better", "worse")
+        )
+        failed += "worse" in judged
+    return called, failed
+
+
+def _scatter(groups: Sequence[Group], metric: ComparedMetric, threshold: float, among: int) -> Row:
     """The pooled deviation with its interval by chi-squared, and the changes that it hides."""
+    repeats = [group.repeats(metric.name) for group in groups]
     scatter = pooled_scatter(repeats)
     assert scatter  # the caller's have variances  # noqa: S101
     deviation, degrees = scatter
-    low, high = (
-        deviation * math.sqrt(degrees / stats.chi2.ppf(share, degrees)) for share in (0.975, 0.025)
-    )
-    row = {
+    low, high = np.sqrt(degrees / stats.chi2.ppf((0.975, 0.025), degrees)).tolist()
+    changes = {n: smallest_change(deviation, n, threshold=threshold, among=among) for n in REPEATS}
+    return {
         "repeats": sum(one.count for one in repeats),
         "scatter": deviation,
-        "scatter_low": low,
-        "scatter_high": high,
+        "scatter_low": deviation * low,
+        "scatter_high": deviation * high,
+        **{_change_at(number): change for number, change in changes.items()},
     }
-    for number in REPEATS:
-        least = smallest_change(deviation, number, threshold=threshold, among=among)
-        row[f"smallest_change_{number}_repeats"] = least
-    return row
+
+
+def _change_at(repeats: int) -> str:
+    return f"smallest_change_{repeats}_repeats"
 
 
 def noise_table(floor: Mapping[str, Any]) -> Table:
     """Return a row per configuration, and below them one for all of each machine."""
     several = len(floor["configurations"]) > 1
+    changes = (Column(f"{n} repeats", (_change_at(n),), percent, True) for n in REPEATS)
     return Table(
         "noise_floor",
         f"Scatter of repeats by {floor['metric']}, and the smallest change that is found",
         [*floor["configurations"], *(floor["machines"] if several else ())],
         (
             *columns("configuration_of repeats scatter scatter_interval"),
-            *(
-                Column(f"{number} repeats", (f"smallest_change_{number}_repeats",), percent, True)
-                for number in REPEATS
-            ),
+            *changes,
             *columns("called_different"),
         ),
     )
@@ -142,17 +139,14 @@ def noise_table(floor: Mapping[str, Any]) -> Table:
 
 def noise_sentences(floor: Mapping[str, Any]) -> list[str]:
     """Return what the table means, a line each."""
-    halves = "halves: four runs of one configuration would be needed"
-    if floor["halvings"]:
-        halves = (
-            f"halves of these runs, chosen at random: in {floor['failed']} of {floor['halvings']} "
-            f"comparisons something was called {METRICS[floor['metric']].words[1]}"
-        )
     count = len(floor["configurations"]) + len(floor["single"])
     return [
         f"smallest change: found in {percent(POWER)} of comparisons of "
         f"{counted(count, 'configuration')} with so many repeats on each side, where one of them "
         f"changes and changes count from {percent(floor['threshold'])} on",
-        halves,
+        f"halves of these runs, chosen at random: in {floor['failed']} of {floor['halvings']} "
+        f"comparisons something was called {METRICS[floor['metric']].words[1]}"
+        if floor["halvings"]
+        else "halves: four runs of one configuration would be needed",
         *(f"one repeat, which shows no scatter: {label}" for label in floor["single"]),
     ]

@@ -59,36 +59,43 @@ def pair_runs(a: Sequence[Run], b: Sequence[Run], metric: str) -> Pairing:
     Raises `UserError` where a run is on both sides, where a side has no run with the metric, or
     where no two configurations agree; but not where a configuration of `a` crashed in `b`.
     """
-    ours = {run.record_id or run.name for run in a}  # of a run on disk and on a server the same
-    if both := sorted(run.name for run in b if (run.record_id or run.name) in ours):
+    in_a = {run.record_id or run.name for run in a}  # of a run on disk and on a server the same
+    if both := sorted(run.name for run in b if (run.record_id or run.name) in in_a):
         raise UserError(f"run {both[0]} is in A and in B: choose two sets without a common run")
-    one, other = _Side("A", a, metric), _Side("B", b, metric)
-    one.require_groups()
+    ours, theirs = _Candidates("A", a, metric), _Candidates("B", b, metric)
+    ours.require_groups()
     failed = [run.identity for run in b if run.outcome != "ok"]
-    if other.groups:
-        differing = _distinguishing(one.identities, other.identities)
+    if theirs.groups:
+        differing = _distinguishing(ours.identities, theirs.identities)
     else:
-        differing = _of_failed(one.identities, failed)
-    pairs = agreeing_pairs(one.groups, other.groups, differing)
+        differing = _of_failed(ours.identities, failed)
+    pairs = agreeing_pairs(ours.groups, theirs.groups, differing)
     used = {id(group) for pair in pairs for group in pair}
     alone = []
-    for side, counterpart in ((one, other), (other, one)):
+    for side, counterpart in ((ours, theirs), (theirs, ours)):
         for group in side.groups:
             if id(group) not in used:
                 of_failed = (_alike(group.identity, run, differing) for run in failed)
-                crashed = side is one and any(of_failed)
+                crashed = side is ours and any(of_failed)
                 verdict = "crashed" if crashed else f"only in {side.letter}"
-                alone.append(Alone(group, verdict, counterpart.why_without(group, differing)))
-    if not pairs and all(found.verdict != "crashed" for found in alone):
-        other.require_groups()
-        raise UserError(_no_pair(one.identities, other.identities, differing))
+                why = counterpart.why_without(group.identity, differing)
+                alone.append(Alone(group, verdict, why))
+    if not pairs and all(unpaired.verdict != "crashed" for unpaired in alone):
+        theirs.require_groups()
+        apart = (_apart(x, y, differing) for x in ours.identities for y in theirs.identities)
+        nearest = min(map(sorted, apart), key=len)
+        raise UserError(
+            "no configuration of A agrees with one of B in all other settings; the nearest two "
+            f"differ in {', '.join(nearest)}: choose sets that differ in one thing, which is not "
+            "the batch size"
+        )
     return Pairing(
         metric=metric,
         differing=tuple(name for name in differing if not is_implied_by(name, differing)),
         pairs=tuple(pairs),
         alone=tuple(alone),
         software=tuple(_software(a, b)),
-        left_out=(*one.left_out, *other.left_out),
+        left_out=(*ours.left_out, *theirs.left_out),
     )
 
 
@@ -119,36 +126,39 @@ def agreeing_pairs(
     return pairs
 
 
-class _Side:
+class _Candidates:
+    """The runs of a side by their configurations, and those that cannot be compared, with why."""
+
     def __init__(self, letter: str, runs: Sequence[Run], metric: str) -> None:
-        self.letter, self.runs, self.metric = letter, runs, metric
-        self.unusable = {run.name: why for run in runs if (why := _why_unusable(run, metric))}
-        self.groups = group_runs([run for run in runs if run.name not in self.unusable], metric)
+        self.letter = letter
+        self.unusable = [(run, why) for run in runs if (why := _why_unusable(run, metric))]
+        refused = {run.name for run, _ in self.unusable}
+        self.groups = group_runs([run for run in runs if run.name not in refused], metric)
         self.identities = [group.identity for group in self.groups]
-        labels = {run.name: run.label for run in runs}
-        self.left_out = [f"{name} ({labels[name]}): {why}" for name, why in self.unusable.items()]
+        self.left_out = [f"{run.name} ({run.label}): {why}" for run, why in self.unusable]
+        self._none = f"{letter}: none of its {len(runs)} runs has a {metric} to compare"
 
     def require_groups(self) -> None:
         """Raise `UserError` where no run can be compared."""
         if not self.groups:
-            why = next(iter(self.left_out), "no run matches")
-            count = f"none of its {len(self.runs)} runs has a {self.metric} to compare"
-            raise UserError(f"{self.letter}: {count} ({why})")
+            raise UserError(f"{self._none} ({next(iter(self.left_out), 'no run matches')})")
 
-    def why_without(self, group: Group, differing: Collection[str]) -> str:
-        """Why it has no counterpart: a run of it that failed, other batch sizes, or nothing."""
-        for run in self.runs:
-            if run.name in self.unusable and _alike(group.identity, run.identity, differing):
-                return f"{self.letter} has no result: {self.unusable[run.name]}"
-        apart_from = {*differing, "batch_size"}
-        near = [one for one in self.groups if _alike(group.identity, one.identity, apart_from)]
-        if of_size := [other for other in near if other.batch_size == group.batch_size]:
-            ours, theirs = group.identity.ran, of_size[0].identity.ran
-            names = sorted(n for n in ours.keys() - set(differing) if ours[n] != theirs.get(n))
-            return f"{self.letter} ran with {', '.join(f'{n} {theirs.get(n)}' for n in names)}"
-        if sizes := sorted({other.batch_size for other in near if other.batch_size is not None}):
-            return f"{self.letter} has batch {', '.join(map(str, sizes))}"
-        return f"not measured in {self.letter}"
+    def why_without(self, identity: Identity, differing: Collection[str]) -> str:
+        """Why it has no counterpart: a run of it that failed, else what the nearest ran with."""
+        for run, why in self.unusable:
+            if _alike(identity, run.identity, differing):
+                return f"{self.letter} has no result: {why}"
+        if not self.groups:
+            return f"{self.letter} has no result"
+        nearest = min((_apart(identity, other, differing) for other in self.identities), key=len)
+        words = ", ".join(f"{name} {value}" for name, value in nearest.items())
+        return f"{self.letter} ran with {words}"
+
+
+def _apart(one: Identity, other: Identity, differing: Collection[str]) -> dict[str, str | None]:
+    """The settings besides `differing` in which `other` ran otherwise, with its values."""
+    names = sorted((one.ran.keys() | other.ran.keys()) - set(differing))
+    return {n: other.ran.get(n) for n in names if one.ran.get(n) != other.ran.get(n)}
 
 
 def _why_unusable(run: Run, metric: str) -> str:
@@ -194,27 +204,6 @@ def _ran(side: Sequence[Identity], name: str) -> set[str | None]:
 
 def _asked(side: Sequence[Identity], name: str) -> set[str | None]:
     return {value for one in side for value in one.asked_for(name)} - {None}
-
-
-def _no_pair(a: Sequence[Identity], b: Sequence[Identity], differing: Collection[str]) -> str:
-    pairs = [(one, other) for one in a for other in b]
-    ignored = {*differing, "batch_size"}
-    if any(_alike(one, other, ignored) for one, other in pairs):
-        sizes = [sorted(map(str, _ran(side, "batch_size"))) for side in (a, b)]
-        ours, theirs = (", ".join(sorted(side, key=len)) for side in sizes)
-        return (
-            f"A has batch {ours} and B batch {theirs}: different batch sizes are not compared; "
-            "mlproject report has a table of the gains of larger batches"
-        )
-    differences = (
-        {name for name, _ in set(one.ran.items()) ^ set(other.ran.items())} - set(differing)
-        for one, other in pairs
-    )
-    nearest = min(map(sorted, differences), key=len)
-    return (
-        "no configuration of A agrees with one of B in all other settings; the nearest two "
-        f"differ in {', '.join(nearest)}: choose sets that differ in one thing"
-    )
 
 
 def _software(a: Sequence[Run], b: Sequence[Run]) -> Iterator[str]:

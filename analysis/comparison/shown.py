@@ -186,8 +186,9 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
             more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
             lines.append(f"odd in {side}: {label} has {odd[0].compared(*words)}{more}")
     if undecided := [one for one in comparisons if one.judgement == "undecided"]:
-        remedy = ": measure the suspect runs again, or leave them out (verdict=clean)"
-        lines.append(f"{len(undecided)} of {len(comparisons)} undecided{remedy * bool(doubts)}")
+        lines.append(f"{len(undecided)} of {len(comparisons)} undecided")
+        if doubts:
+            lines[-1] += ": measure the suspect runs again, or leave them out (verdict=clean)"
         named = [side.runs[-1].name for side in (undecided[0].a, undecided[0].b)]
         lines += [f"again: mlproject run --like {name} --repeats 3" for name in named]
     return lines
@@ -212,8 +213,8 @@ def in_doubt(comparisons: Sequence[Comparison]) -> list[str]:
         ]
         if whys:
             number = f"{len(whys)} of {counted(len(runs), 'run')} of {side}"
-            more = [f"and {len(whys) - _MAX_NAMED} more"] * (len(whys) > _MAX_NAMED)
-            lines.append(f"suspect, {number}: {', '.join(whys[:_MAX_NAMED] + more)}")
+            more = f", and {len(whys) - _MAX_NAMED} more" if len(whys) > _MAX_NAMED else ""
+            lines.append(f"suspect, {number}: {', '.join(whys[:_MAX_NAMED])}{more}")
     return lines
 
 
@@ -252,9 +253,8 @@ def comment(
 ) -> str:
     """Return the comparison as a comment on a pull request, in Markdown of GitHub and GitLab.
 
-    The verdict comes first; of a long table the rows on which the gate fails, and what is long is
-    folded. `sides` are A and B as they were named, `threshold` the share from which on a change
-    counts.
+    The verdict comes first, then the rows on which the gate fails; what is long is folded. `sides`
+    are A and B as they were named, `threshold` the share from which on a change counts.
     """
     metric = METRICS[pairing.metric]
     a, b = map(markdown_text, sides)
@@ -263,15 +263,11 @@ def comment(
         f"B is {b}, A is {a}, by {markdown_text(metric.name)} ({metric.unit}, {metric.better} is "
         f"better); a change counts from {percent(threshold)} on.",
     ]
-    table = comparison_table(comparisons, pairing).without(*RUN_IDS)
-    parts_of_table = {"": table.rows}
-    if len(table.rows) > _MAX_UNFOLDED:
-        failing = [row for row in table.rows if row["verdict"] in gate.failed]
-        others = [row for row in table.rows if row["verdict"] not in gate.failed]
-        parts_of_table = {"failing ": failing, "other " if failing else "": others}
-    for which, rows in parts_of_table.items():
-        head, rule, *lines = replace(table, rows=rows, title="").markdown().splitlines()
-        parts += _folded(lines, f"{which}configuration", f"{head}\n{rule}\n")
+    table = replace(comparison_table(comparisons, pairing).without(*RUN_IDS), title="")
+    for noun, fails in (("failing configuration", True), ("other configuration", False)):
+        rows = [row for row in table.rows if (row["verdict"] in gate.failed) is fails]
+        head, rule, *lines = replace(table, rows=rows).markdown().splitlines()
+        parts += _folded(lines, noun, f"{head}\n{rule}\n")
     parts += _folded([f"- {markdown_text(line)}" for line in notes(comparisons, pairing)], "note")
     return "\n\n".join(parts) + "\n"
 

@@ -38,8 +38,6 @@ _NEXT_FORM = re.compile(r",(?=\s*[a-z_]+\s*=)")
 #: The number after a label that machines of several kinds carry.
 _NUMBER = re.compile(r" \(\d+\)$")
 _MOST_NAMED = 20
-#: Short forms that choose records, and not among them.
-_OF_RECORDS = ("records", "baseline")
 
 
 def read_sides(
@@ -51,70 +49,58 @@ def read_sides(
     a line for each record that cannot be read. Raises `UserError` where nothing matches or a named
     run is not there, and `TrackingError`.
     """
-    one, other = _Side(a), _Side(b)
-    for line in dict.fromkeys((*one.gathered.unreadable, *other.gathered.unreadable)):
+    ours, theirs = _records(a), _records(b)
+    for line in dict.fromkeys((*ours.unreadable, *theirs.unreadable)):
         on_unreadable(line)
-    return one.runs(other.gathered), other.runs(one.gathered)
+    return _chosen(a, ours.with_unique_labels(theirs)), _chosen(b, theirs.with_unique_labels(ours))
 
 
 def read_side(text: str, on_unreadable: Callable[[str], object] = lambda line: None) -> list[Run]:
     """Return the runs that one text names, as `read_sides` does."""
-    side = _Side(text)
-    for line in side.gathered.unreadable:
+    records = _records(text)
+    for line in records.unreadable:
         on_unreadable(line)
-    return side.runs()
+    return _chosen(text, records.with_unique_labels())
 
 
-class _Side:
-    """A text, the values of its short forms by name, and the records that they are looked for in.
+def _records(text: str) -> RecordSet:
+    """The records among which the short forms of a text choose, or those of its filter."""
+    forms = _forms(text)
+    return _gathered(forms) if forms else pull_records(text.strip())
 
-    A run counts if it has one of the values of each of the `conditions`.
-    """
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        words = [word for word in re.split(r"[,\s]+", text.strip()) if word]
-        if not words:
-            raise UserError(f"a side is empty: give {_USUAL_FORMS}, run ids or an MLflow filter")
-        of_ids = all(_RUN_ID.fullmatch(word) for word in words)
-        forms = {"run": words} if of_ids else _short_forms(text)
-        self.gathered = _gathered(forms) if forms else pull_records(text.strip())
-        self.conditions = {name: forms[name] for name in forms if name not in _OF_RECORDS}
-        self.tracked = bool(self.conditions) and len(self.conditions) == len(forms)
+def _chosen(text: str, records: RecordSet) -> list[Run]:
+    """The runs that have one of the values of each short form that names no place of records."""
+    runs, forms = records.runs(), _forms(text)
+    elsewhere = {name: forms.pop(name) for name in ("records", "baseline") if name in forms}
+    if matching := [run for run in runs if all(_values(run, n) & {*forms[n]} for n in forms)]:
+        return distinguished(matching)
+    if not runs and records.unreadable:
+        raise UserError(f"{text!r}: no measurement matches ({records.unreadable[0]})")
+    rows = [{name: _values(run, name) for name in forms} for run in runs]
+    if forms and not rows and not elsewhere:
+        rows = _all_tracked()
+    why = ""
+    for name, values in forms.items():
+        left = [row for row in rows if row.get(name, {*values}) & {*values}]
+        if rows and not left and name != "run":
+            held = {value for row in rows for value in row[name]}
+            ordered = sorted(held, key=lambda value: (value.isdecimal() and int(value), value))
+            more = f" and {len(held) - _MOST_NAMED} more" if len(held) > _MOST_NAMED else ""
+            why = f"; {name} is one of {', '.join(ordered[:_MOST_NAMED]) or 'none'}{more}"
+        rows = left
+    raise UserError(f"{text!r}: no measurement matches{why}")
 
-    def runs(self, *beside: RecordSet) -> list[Run]:
-        runs: Sequence[Run] = self.gathered.with_unique_labels(*beside).runs()
-        forms = self.conditions.items()
-        found = [run for run in runs if all(_values(run, n) & set(of) for n, of in forms)]
-        if found:
-            return distinguished(found)
-        if not runs and self.gathered.unreadable:
-            why = f" ({self.gathered.unreadable[0]})"
-        else:
-            known = [{name: _values(run, name) for name in self.conditions} for run in runs]
-            why = self._what_there_is(known or (_all_tracked() if self.tracked else []))
-        raise UserError(f"{self.text!r}: no measurement matches{why}")
 
-    def _what_there_is(self, runs: Sequence[Mapping[str, set[str]]]) -> str:
-        """For the first condition that leaves no run, what the runs left before it have."""
-        held = ""
-        for name, values in self.conditions.items():
-            left = [run for run in runs if set(values) & run.get(name, set(values))]
-            if not left and name != "run":
-                known = sorted(
-                    {one for run in runs for one in run[name]},
-                    key=lambda one: (int(one), "") if one.isdecimal() else (-1, one),
-                )
-                hidden = len(known) - _MOST_NAMED
-                more = f" and {hidden} more" if hidden > 0 else ""
-                named = f"one of {', '.join(known[:_MOST_NAMED])}{more}" if known else "in no run"
-                return f";{' with' * bool(held)}{held[1:]} {name} is {named}"
-            runs, held = left, f"{held}, {name}={' or '.join(values)}"
-        return ""
+def _forms(text: str) -> dict[str, list[str]]:
+    """The values of the short forms by their names, run ids too; none of a filter of MLflow's."""
+    words = re.split(r"[,\s]+", text.strip(", \n\t"))
+    if words == [""]:
+        raise UserError(f"a side is empty: give {_USUAL_FORMS}, run ids or an MLflow filter")
+    return {"run": words} if all(map(_RUN_ID.fullmatch, words)) else _short_forms(text)
 
 
 def _short_forms(text: str) -> dict[str, list[str]]:
-    """The values of the short forms by their names, none of a filter of MLflow's."""
     found: dict[str, list[str]] = {}
     for part in _NEXT_FORM.split(text):
         form = _SHORT_FORM.fullmatch(part)
@@ -199,7 +185,8 @@ def _all_tracked() -> list[dict[str, set[str]]]:
     held = RunColumns.joined(
         [search_columns(server, schema.runs_filter(kind=kind)) for kind in kinds]
     )
-    columns = [held.plain(column.replace("`", "")) for column in _ON_SERVER.values()]
-    rows = zip(*columns, strict=True)
-    return [{name: {value} - {None} for name, value in zip(_ON_SERVER, row, strict=True)}
-            for row in rows]  # fmt: skip
+    columns = {name: held.plain(tag.replace("`", "")) for name, tag in _ON_SERVER.items()}
+    return [
+        {name: {value} - {None} for name, value in zip(columns, row, strict=True)}
+        for row in zip(*columns.values(), strict=True)
+    ]

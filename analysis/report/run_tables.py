@@ -12,7 +12,7 @@ from typing import Any
 
 from analysis.columns import both_sides, columns, tables
 from analysis.comparison.kinds import on_one_device
-from analysis.comparison.machines import AcrossMachines, MachinePair, mean_row
+from analysis.comparison.machines import AcrossMachines, MachinePair, mean_row, used_prices
 from analysis.findings.batches import gains_per_doubling, knee_of
 from analysis.findings.differences import uplifts
 from analysis.prediction import FEWEST_SIZES, PredictedCurve, fit_curve
@@ -304,20 +304,11 @@ def _speed_ups(pairs: Sequence[MachinePair]) -> Iterator[Row]:
 
 def _prices(pairs: Sequence[MachinePair]) -> list[Row]:
     """The prices that costs rest on: of which machine, how much, of when, from where."""
-    found = {
-        (label, cost.price)
-        for pair in pairs
-        for label, prefix, row in pair.sides
-        for cost in row[f"{prefix}costs"].values()
-    }
-    return [
-        {
-            "env": label,
-            **price.row,
-            "kind": "spot" if price.spot else "on demand",
-        }
-        for label, price in sorted(found, key=lambda one: (one[0], one[1].spot, f"{one[1]}"))
+    rows = [
+        {"env": label, **price.row, "kind": "spot" if price.spot else "on demand"}
+        for label, price in used_prices(pairs)
     ]
+    return sorted(rows, key=itemgetter("env", "kind"))
 
 
 def shared_table(

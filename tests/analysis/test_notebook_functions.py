@@ -71,7 +71,7 @@ def test_compare_gives_the_commands_numbers(monkeypatch):
     assert row[f"b_{rate}"] / row[f"a_{rate}"] == pytest.approx(row["ratio"])
     assert [row["batch_size"], row["a_env"], row["b_arch"]] == [10, "lab", "resnet18"]
     assert [only["batch_size"], only["a_env"], only["verdict"]] == [20, "lab", "only in A"]
-    assert only["because"] == said["why_only_a"][0] == "B has batch 10"
+    assert only["because"] == said["why_only_a"][0] == "B ran with batch_size 10"
     assert pd.isna(only["ratio"])
 
 

@@ -74,7 +74,8 @@ def of_threads(name, ran, asked):
     [
         # no batch size is paired with another
         (batches("a", 32, 64), batches("b", 64, 128, **AMP), ("precision",), ["a64 b64"],
-         ["only in A: a32 (B has batch 64, 128)", "only in B: b128 (A has batch 32, 64)"]),
+         ["only in A: a32 (B ran with batch_size 64)",
+          "only in B: b128 (A ran with batch_size 32)"]),
         # on one machine only what ran pairs
         (of_threads("a", 1, {"threads": 4}), of_threads("b", 2, {}), (), ["a4 b4"],
          ["only in A: a (B ran with threads 2)", "only in B: b (A ran with threads 1)"]),
@@ -83,7 +84,7 @@ def of_threads(name, ran, asked):
          ["a-1 a-2 a-3 b-1 b-2"], []),
         # a value of both sides distinguishes nothing, two of one side are no repeats
         (batches("a", 1, **AMP), [*batches("b", 1, **AMP), *batches("c", 1)], (), ["a1 b1"],
-         ["only in B: c1 (not measured in A)"]),
+         ["only in B: c1 (A ran with precision amp)"]),
         (batches("a", 1), [*batches("b", 1, **AMP), *batches("c", 1, precision="tf32")],
          ("precision",), ["a1 b1", "a1 c1"], []),
     ],
@@ -99,7 +100,7 @@ def test_configurations_are_paired_where_all_that_is_shared_agrees(a, b, differi
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [
-        (batches("a", 4, 8), batches("b", 16, **AMP), "A has batch 4, 8 and B batch 16: different"),
+        (batches("a", 4, 8), batches("b", 16, **AMP), "the nearest two differ in batch_size: "),
         ([observation("x")], [observation("x")], "run x is in A and in B"),
         (
             [place(make.run_record("x"), [])],

@@ -139,7 +139,7 @@ def many(side, numbers, slow=()):
     ("b", "folded"),
     [
         (many("b", range(20), slow=[5]), None),  # a short table stays whole
-        (many("b", range(25)), "25 configurations"),
+        (many("b", range(25)), "25 other configurations"),
         (many("b", range(25), slow=[5]), "24 other configurations"),
         (many("b", range(25), slow=range(22)), "22 failing configurations"),
     ],

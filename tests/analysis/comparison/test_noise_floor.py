@@ -84,7 +84,7 @@ def test_halves_of_noise_are_rarely_called_different_and_of_two_kinds_often():
         (("--aa", "{side}", "--price", "lab=1/h"), "aa: the noise floor has no cost"),
         (("{side}",), "B is missing: compare"),
         (("--aa", "{side},run=r1"), "none of 1 configuration has two repeats"),
-        (("--aa", "{side}", "--metric", "energy_j"), "none of 2 runs has a energy_j"),
+        (("--aa", "{side}", "--metric", "energy_j"), "none of 0 configurations has two repeats"),
     ],
 )
 def test_a_noise_floor_that_cannot_be_is_one_line(tmp_path, words, message):

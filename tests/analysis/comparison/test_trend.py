@@ -101,9 +101,9 @@ def test_what_else_changed_is_named(levels, seed, before, after, where, differs)
 
 
 def test_what_cannot_be_a_history_is_one_line():
-    with pytest.raises(UserError, match="has 4 points in time, and 5 are needed"):
+    with pytest.raises(UserError, match="at most 4 points in time, of which 5 are needed"):
         histories([night(number, 100.0) for number in range(4)], RATE)
-    with pytest.raises(UserError, match="2 of 2 runs have no time"):
+    with pytest.raises(UserError, match="of 2 runs 0 have a time"):
         histories([observation("a"), observation("b")], RATE)
 
 
