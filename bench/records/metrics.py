@@ -85,12 +85,12 @@ def iteration_statistics_ms(times_s: Sequence[float]) -> dict[str, float]:
     return found
 
 
-def data_wait_share(measurement: Measurement, ops: OpProfile | None) -> float | None:
+def data_wait_share(measurement: Measurement | None, ops: OpProfile | None) -> float | None:
     """Return the share of the window that the host spent waiting for the next batch.
 
-    Where the window does not say it, that of the profiled steps, if they do.
+    Where no window says it, that of the profiled steps, if they do.
     """
-    if measurement.data_wait_s is not None:
+    if measurement is not None and measurement.data_wait_s is not None:
         return sum(measurement.data_wait_s) / measurement.window_s
     return None if ops is None else ratio(ops.data_wait_s, ops.step_time_s)
 

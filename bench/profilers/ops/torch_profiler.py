@@ -28,7 +28,7 @@ from bench.cost.op_calls import OpMode, bind
 from bench.errors import UserError
 from bench.profilers.ops.op_join import CallsInOrder, Share, join, op_times
 from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest, SeenOp, host_of_steps, op_names
-from bench.profilers.traces import ProfilerTrace, read_trace, without_names
+from bench.profilers.traces import HostSpan, ProfilerTrace, read_trace, without_names
 from bench.records import Copies, OpProfile, Phase, WorkSet
 from bench.records.complexity import CallWork
 from bench.records.profile import profiler_cost
@@ -39,7 +39,7 @@ from bench.training.window import Around, driven
 STEP_MARK = "ProfilerStep#0"
 #: Looks at one step's kernels.
 _SESSIONS = 3
-#: What a pair takes: the profiled step, the one after it, and reading its trace.
+#: What a pair takes: the profiled step, the two after it, and reading its trace.
 _STEPS_OF_PAIR, _MOST_PAIRS = 4, 5
 #: Of a step that takes longer one pair must do.
 _LONG_S = 10.0
@@ -141,9 +141,21 @@ class Profiled:
     def _read(self, trace: ProfilerTrace, wall_s: float) -> TimedStep:
         why_not = dict.fromkeys(DEVICE_FIGURES, "ops run on the host itself")
         marks = [span for span in trace.host if span.name == STEP_MARK]
-        nest = Nest(host_of_steps(trace, marks), timed=True)
-        ops = [*nest.tops, *(op for op in nest.beside if op.kind is not Kind.LOADER)]
-        return TimedStep(wall_s, ops, missing=why_not)
+        nest = Nest(_outside_loader(host_of_steps(trace, marks)), timed=True)
+        return TimedStep(wall_s, [*nest.tops, *nest.beside], missing=why_not)
+
+
+def _outside_loader(spans: Sequence[HostSpan]) -> list[HostSpan]:
+    """Leave out what a loader's mark holds: its ops are part of the wait for the batch."""
+    waits = [span for span in spans if span.loads]
+    return [
+        span
+        for span in spans
+        if not any(
+            wait.begin_us <= span.begin_us < wait.end_us and span.thread == wait.thread
+            for wait in waits
+        )
+    ]
 
 
 class ProfiledOnDevice(Profiled):
@@ -271,9 +283,10 @@ def profiling(
 ) -> Around[OpProfile]:
     """Run steps by turns without and with the profiler, and time the ops of the latter.
 
-    The first step is not looked at: it starts the tool, and fills the memory that the allocator
-    keeps from step to step. Then `pairs` profiled steps each stand between two that are not.
-    Nothing is exported, read or counted before the last of them has ended.
+    The first step is not looked at: it starts the tool. Then `pairs` profiled steps each stand
+    between two that are not. What a profiler keeps of a step lies where the next step had its
+    tensors, so the step after a profiled one obtains memory and takes up to half as long again:
+    it is not looked at either. Nothing is exported, read or counted before the last has ended.
 
     `work` are the cost model's calls of the same step (`bench.cost.estimate.op_work`). Times are of
     the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
@@ -281,12 +294,13 @@ def profiling(
     """
     recorders = {"cpu": Profiled, "cuda": ProfiledOnDevice, "mps": Synchronized}
     recorder = recorders[device.backend](device)
-    yield from recorder.recording()
-    unprofiled_s = [(yield from _unprofiled(device))]
+    unprofiled_s: list[float] = []
     readings: list[Reading] = []
-    for _ in range(pairs):
+    for _ in range(pairs + 1):
         readings.append((yield from recorder.recording()))
+        yield
         unprofiled_s.append((yield from _unprofiled(device)))
+    del readings[0]
     steps = [read(None) for read in readings[:-1]] + [readings[-1](trace_file)]
     for step, before_s, after_s in zip(steps, unprofiled_s, unprofiled_s[1:], strict=False):
         step.neighbours_s = (before_s + after_s) / 2

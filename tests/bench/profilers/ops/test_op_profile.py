@@ -137,7 +137,7 @@ def test_without_a_cost_model_there_are_times_all_the_same():
 def test_a_step_runs_for_the_tool_and_then_by_turns_without_and_with_it():
     runs = []
     profile = profile_ops(lambda: runs.append(torch.ones(1) + 1), CPU, (), pairs=3)
-    assert len(runs) == 1 + 1 + 2 * 3
+    assert len(runs) == 3 * (1 + 3)
     assert len(profile.steps_s) == len(profile.neighbours_s) == profile.iterations == 3
     assert [(op.op, op.calls) for op in profile.ops if op.op == "add"] == [("add", 1)]
 
@@ -343,11 +343,11 @@ def test_a_step_that_lost_kernels_is_left_out_and_counted():
     assert profile.method == "by hand; 1 of 3 steps left out, of which it lost kernels"
 
 
-def test_the_neighbours_of_a_step_are_the_steps_before_and_after_it(monkeypatch):
-    clock, steps_s = ScriptedClock(), iter((9.0, 1.0, 1.1, 3.0, 3.3, 2.0))
-
-    trace = TraceWriter()
-    trace.host("aten::relu", 0, 5)
+def profiled_as(monkeypatch, steps_s, *spans):
+    """Profile steps that take `steps_s`; of each profiled one these are the spans."""
+    clock, trace = ScriptedClock(), TraceWriter()
+    for span in spans:
+        trace.host(*span[:3], cat=(*span, "cpu_op")[3])
 
     @contextmanager
     def recorded(device):
@@ -356,9 +356,25 @@ def test_the_neighbours_of_a_step_are_the_steps_before_and_after_it(monkeypatch)
     monkeypatch.setattr(torch_profiler, "recorded", recorded)
     monkeypatch.setattr(torch_profiler, "trace_of", lambda recording, keep: recording)
     monkeypatch.setattr("bench.profilers.ops.torch_profiler.time.perf_counter", clock)
-    profile = profile_ops(lambda: clock.pass_s(next(steps_s)), CPU, (), pairs=2)
+    seconds = iter(steps_s)
+    return profile_ops(lambda: clock.pass_s(next(seconds)), CPU, (), pairs=len(steps_s) // 3 - 1)
+
+
+def test_the_neighbours_of_a_step_are_before_and_after_it_but_for_the_one_that_obtains_memory(
+    monkeypatch,
+):
+    steps_s = (9.0, 8.0, 1.0, 1.1, 8.0, 3.0, 3.3, 8.0, 2.0)
+    profile = profiled_as(monkeypatch, steps_s, ("aten::relu", 0, 5))
     assert profile.steps_s == pytest.approx((1.1, 3.3))
     assert profile.neighbours_s == pytest.approx((2.0, 2.5))
+
+
+def test_what_a_loader_computes_in_the_steps_own_process_is_the_wait_for_its_batch(monkeypatch):
+    mark = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    spans = [("aten::relu", 0, 3e5), (mark, 3e5, 5e5, "user_annotation"), ("aten::div", 4e5, 3e5)]
+    profile = profiled_as(monkeypatch, (1.0,) * 6, *spans)
+    assert [(op.op, op.exclusive_s) for op in profile.ops] == [("relu", pytest.approx(0.3))]
+    assert profile.data_wait_s == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
