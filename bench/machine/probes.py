@@ -87,8 +87,8 @@ def output_of(
     except OSError as error:
         raise UnknownFactError(f"{command[0]} does not start: {error.strerror}") from None
     if done.returncode not in accepted_codes:
-        complaint = (done.stderr or done.stdout).strip().splitlines()
-        says = complaint[0] if complaint else f"exit code {done.returncode}"
+        complaint = (done.stderr or done.stdout).strip().removeprefix("Error:").strip()
+        says = complaint.splitlines()[0] if complaint else f"exit code {done.returncode}"
         raise UnknownFactError(f"{command[0]}: {says}")
     return done.stdout.strip()
 

@@ -3,11 +3,13 @@
 from dataclasses import astuple
 
 import pytest
+import samples
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.errors import UserError
-from bench.profilers.perf.stat import Collection, read_perf_stat, read_rows
+from bench.profilers.perf.stat import read_perf_stat, read_rows
+from bench.records import Account
 
 # Written by perf 6.1.192 on a virtual machine without counters.
 PERF_6_1 = """\
@@ -20,46 +22,49 @@ PERF_6_1 = """\
 """
 BOTH = "user and kernel"
 WINDOW = ("perf 6.1.192", 20, 1.5)
-PROFILE = Collection(*WINDOW)
+
+
+def step(**changes):
+    """The account of a worker whose window ended."""
+    ended = {"outcome": "ok", "resolved": samples.resolved(), "iterations": 20, "window_s": 1.5}
+    return samples.facts(Account, **ended | changes)
 
 
 @pytest.fixture
-def rows_of(tmp_path):
-    def read(text, reader=read_rows, *known):
+def file_of(tmp_path):
+    def write(text):
         path = tmp_path / "stat.csv"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return reader(path, *known)
+        return path
 
-    return read
+    return write
 
 
 @pytest.fixture
-def read(rows_of):
-    return lambda text, collection=PROFILE: rows_of(text, read_perf_stat, collection)
+def read(file_of):
+    def write_and_read(text, vector_bits=None, **resolved):
+        ended = step(resolved=samples.resolved(**resolved))
+        return read_perf_stat(file_of(text), WINDOW[0], ended, vector_bits)
 
-
-def test_the_rows_of_perf_6_1(rows_of):
-    assert list(map(astuple, rows_of(PERF_6_1))) == [
-        ("", "task-clock", "user", 1195.40, 1.0),
-        ("", "page-faults", BOTH, 1, 1.0),
-        ("", "cycles", "user", "not supported", 1.0),
-    ]
+    return write_and_read
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
+    ("text", "rows"),
     [
-        ("58;;cpu_atom/cycles/u;9;42.00;0.66;insn", ("cpu_atom", "cycles", "user", 58, 0.42)),
-        ("7;;cpu/event=0x7,umask=0x2/u;9;100.00;;", ("cpu", "event=0x7,umask=0x2", "user", 7, 1)),
-        ("7;;cycles:k;9;100.00;;", ("", "cycles", "kernel", 7, 1.0)),
-        ("7;;cycles:ukP;9;100.00;;", ("", "cycles", BOTH, 7, 1.0)),
-        ("3;;sched:sched_switch;9;100.00;;", ("", "sched:sched_switch", BOTH, 3, 1.0)),
+        (PERF_6_1, [("", "task-clock", "user", 1195.40, 1.0), ("", "page-faults", BOTH, 1, 1.0),
+                    ("", "cycles", "user", "not supported", 1.0)]),
+        ("58;;cpu_atom/cycles/u;9;42.00;0.66;insn", [("cpu_atom", "cycles", "user", 58, 0.42)]),
+        ("7;;cpu/event=0x7,umask=0x2/u;9;100.00;;", [("cpu", "event=0x7,umask=0x2", "user", 7, 1)]),
+        ("7;;cycles:k;9;100.00;;", [("", "cycles", "kernel", 7, 1.0)]),
+        ("7;;cycles:ukP;9;100.00;;", [("", "cycles", BOTH, 7, 1.0)]),
+        ("3;;sched:sched_switch;9;100.00;;", [("", "sched:sched_switch", BOTH, 3, 1.0)]),
         ("9;;FP_ARITH_INST_RETIRED.SCALAR_SINGLE;9;50.00;;",
-         ("", "fp_arith_inst_retired.scalar_single", BOTH, 9, 0.5)),
+         [("", "fp_arith_inst_retired.scalar_single", BOTH, 9, 0.5)]),
     ],
 )  # fmt: skip
-def test_one_row(rows_of, line, expected):
-    assert list(map(astuple, rows_of(line + "\n"))) == [expected]
+def test_rows_of_perf(file_of, text, rows):
+    assert list(map(astuple, read_rows(file_of(text)))) == rows
 
 
 @pytest.mark.parametrize(
@@ -73,21 +78,16 @@ def test_one_row(rows_of, line, expected):
         "    1,234,567      cycles:u                  #    0.299 GHz",  # the table for people
     ],
 )
-def test_what_is_not_certain_is_refused_with_its_line(rows_of, line):
+def test_what_is_not_certain_is_refused_with_its_line(file_of, line):
     with pytest.raises(UserError, match=r"stat\.csv, line 3: .* is no row of perf stat"):
-        rows_of("# started on Sat\n5;;branches;9;100.00;;\n" + line + "\n")
-
-
-def test_no_file_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"none\.csv: cannot be read \(No such file"):
-        read_rows(tmp_path / "none.csv")
+        read_rows(file_of("# started on Sat\n5;;branches;9;100.00;;\n" + line + "\n"))
 
 
 @given(st.one_of(st.binary(max_size=300), st.text(";\n1.5 <not counted>cycles:u#", max_size=60)))
 @pytest.mark.slow
-def test_no_content_crashes_the_reader(rows_of, content):
+def test_no_content_crashes_the_reader(file_of, content):
     try:
-        rows = rows_of(content)
+        rows = read_rows(file_of(content))
     except UserError:
         return
     assert all(0 <= row.share <= 1 for row in rows)
@@ -132,7 +132,7 @@ def test_figures_of_a_window(read):
     assert (counters.ipc, counters.cpi) == (2.5, 0.4)
     shares = counters.running_share
     assert (shares["branches"], shares["branch-misses"], shares["cycles"]) == (0.75, 0.1, 1.0)
-    assert counters.missing == {"flops": "perf was not asked for it"}
+    assert counters.missing == {"flops": "perf knows no floating-point events of this processor"}
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_figures_of_a_window(read):
     [
         (
             "<not supported>;;cycles:u;0;100.00;;\n<not supported>;;instructions:u;0;100.00;;\n",
-            r"stat\.csv: .*nothing.*: not supported; mlproject doctor",
+            r"stat\.csv: .*nothing.*: not supported; .*; mlproject doctor",
         ),
         ("100;;cpu_atom/cycles/u;1;40.00;;\n100;;cpu_core/cycles/u;1;40.00;;\n",
          "account for 80 % of the time"),
@@ -166,7 +166,7 @@ def test_a_processor_without_a_width_needs_no_event_of_it(read):
 
 def test_arms_scalable_vectors_count_by_their_length(read):
     text = "100;;fp_fixed_ops_spec;9;100.00;;\n10;;fp_scale_ops_spec;9;100.00;;\n"
-    assert read(text, Collection(*WINDOW, vector_bits=256)).flops == 120
+    assert read(text, vector_bits=256).flops == 120
     assert read(text.replace("\n10;", "\n0;")).flops == 100
     with pytest.raises(UserError, match="length of the vectors is unknown"):
         read(text)
@@ -204,24 +204,43 @@ NO_FLOP = intel_rows(**dict.fromkeys(INTEL, 0))
 
 
 @pytest.mark.parametrize(
-    ("text", "collection", "figure", "reason"),
+    ("text", "figure", "reason"),
     [
-        (CORES.replace("900;75.00", "900;9.99"), PROFILE, "branches",
+        (CORES.replace("900;75.00", "900;9.99"), "branches",
          "counted for 10.0 % of the time, too little to scale up"),
-        (CORES + intel_rows(scalar_single="<not counted>"), PROFILE, "flops",
+        (CORES + intel_rows(scalar_single="<not counted>"), "flops",
          "fp_arith_inst_retired.scalar_single: not counted"),
-        (CORES + intel_rows(), Collection(*WINDOW, withheld={"flops": "AMX"}), "flops", "AMX"),
-        (HYBRID + ON_ONE_KIND, PROFILE, "flops", "on cpu_atom, where 1.9 % of the time was spent"),
-        (WITHOUT_MISSES, PROFILE, "cache_misses",
-         "counted 0 while a step was trained"),
-        (CORES + NO_FLOP, PROFILE, "flops",
-         "counted 0 while a step was trained"),
+        (HYBRID + ON_ONE_KIND, "flops", "on cpu_atom, where 1.9 % of the time was spent"),
+        (WITHOUT_MISSES, "cache_misses", "counted 0 while a step was trained"),
+        (CORES + NO_FLOP, "flops", "counted 0 while a step was trained"),
     ],
 )  # fmt: skip
 def test_an_uncertain_figure_is_missing_with_the_reason_and_spares_the_others(
-    read, text, collection, figure, reason
+    read, text, figure, reason
 ):
-    counters = read(text, collection)
+    counters = read(text)
     assert getattr(counters, figure) is None
     assert reason in counters.missing[figure]
     assert counters.cycles is not None
+
+
+AMD = "7;;fp_ret_sse_avx_ops.all;9;100.00;;\n"
+
+
+@pytest.mark.parametrize(
+    ("events", "mode", "native", "flops"),
+    [
+        (intel_rows(), "fp32", True, 440),
+        (intel_rows(), "bf16", False, 440),
+        (intel_rows(), "bf16", True, None),
+        (intel_rows(), "fp16", True, None),
+        (AMD, "bf16", True, 7),
+        (AMD, "fp16", True, None),
+    ],
+)
+def test_flop_of_16_bit_products_are_given_where_they_are_counted(
+    read, events, mode, native, flops
+):
+    counters = read(CORES + events, math_mode=mode, native_math=native)
+    assert counters.flops == flops
+    assert flops or "events do not count products of" in counters.missing["flops"]
