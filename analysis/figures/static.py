@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import matplotlib as mpl
 from matplotlib import ticker
@@ -47,10 +47,10 @@ _MARKERS = {
     **{"triangle-up": "^", "triangle-down": "v", "triangle-left": "<", "triangle-right": ">"},
     **{"x-thin-open": "x", "line-ns": "|", "arrow-up": r"$\uparrow$"},
 }
+#: Directions tried around a marker, in degrees: beside it first.
+_ANGLES = (0, 180, 35, 145, -35, -145, 90, -90)
 #: Of the names on a narrow page.
 _MAX_NAMES_NARROW, _MAX_LETTERS_NARROW = 5, 32
-#: Slopes nearer than this factor would write their labels over each other.
-_NEAR_SLOPES = 2.0
 
 
 class _ShownFigure(Figure):
@@ -123,7 +123,7 @@ def draw_panel(axes: Axes, panel: Panel, columns: int = 1) -> None:
     _label_slopes(axes, panel.series)
     _label_ends(axes, panel, height_in, narrow=narrow)
     if any(name for one in panel.series for name in one.names):
-        Names(axes, list(_spots(panel.series, narrow=narrow)))
+        Names(axes, panel.series, narrow=narrow)
     if panel.empty:  # off the slopes of roofs
         look = {**_WORDS, "fontsize": _FONT_PT + 1}
         axes.text(0.97, 0.05, panel.empty, transform=axes.transAxes, ha="right", **look)
@@ -198,35 +198,15 @@ def _draw(axes: Axes, series: Marks, zorder: float) -> None:
             axes.plot([x, x], [low, high], marker="_", markersize=4, linewidth=0.9, **bar)
 
 
-def _spots(series: Sequence[Marks], *, narrow: bool) -> Iterator[Spot]:
-    """Every marker and every name; on a narrow page the first few keep theirs, shortened."""
-    named = 0
-    for one in series:
-        radius_pt = one.size_pt / 2 if one.shape else 0.0
-        for x, y, name in zip(one.xs, one.ys, one.names or [""] * len(one.xs), strict=True):
-            named += bool(name)
-            if narrow:
-                name = shortened(name, _MAX_LETTERS_NARROW) if named <= _MAX_NAMES_NARROW else ""
-            if one.shape or name:
-                yield Spot(x, y, radius_pt, name)
-
-
 def _label_slopes(axes: Axes, series: Sequence[Marks]) -> None:
-    slopes = sorted(
-        ((one.ys[0] / one.xs[0], one) for one in series if one.slope_label),
-        key=lambda slope: slope[0],
-    )
-    rates = [0.0, *(rate for rate, _ in slopes), math.inf]
-    along = 0.0  # where a label starts, from 0 at the visible start of its line to 1 at its end
-    for (rate, one), slower, faster in zip(slopes, rates, rates[2:], strict=False):
-        along = along + 0.25 if rate < _NEAR_SLOPES * slower else 0.1
-        # Between two near lines there is no room: below its own, a label crosses none.
-        below = faster < _NEAR_SLOPES * rate
-        x = one.xs[0] * (one.xs[-1] / one.xs[0]) ** along
-        y = x * rate / 1.05 if below else x * rate * 1.05
-        look: dict[str, Any] = {"color": one.colour, "va": "top" if below else "bottom", **_WORDS}
+    """Write the rate of each slope along it: of the n-th one a little farther along."""
+    slopes = [marks for marks in series if marks.slope_label]
+    for number, marks in enumerate(sorted(slopes, key=lambda marks: marks.ys[0] / marks.xs[0])):
+        x = marks.xs[0] * (marks.xs[-1] / marks.xs[0]) ** (0.1 + 0.22 * (number % 4))
+        y = x * marks.ys[0] / marks.xs[0] * 1.05
+        look: dict[str, Any] = {"color": marks.colour, "va": "bottom", **_WORDS}
         turned = {"transform_rotates_text": True, "rotation_mode": "anchor", **look}
-        axes.text(x, y, one.slope_label, rotation=math.degrees(math.atan2(y, x)), **turned)
+        axes.text(x, y, marks.slope_label, rotation=math.degrees(math.atan2(y, x)), **turned)
 
 
 def _label_ends(axes: Axes, panel: Panel, page_height_in: float, *, narrow: bool) -> None:
@@ -243,31 +223,17 @@ def _label_ends(axes: Axes, panel: Panel, page_height_in: float, *, narrow: bool
         axes.text(1.025, label_height, words, **look, **_WORDS)
 
 
-# Names beside their markers
-
-#: Directions tried around a marker, in degrees: beside it first.
-_ANGLES = (0, 180, 35, 145, -35, -145, 90, -90, 65, 115, -65, -115)
-
-
-class Spot(NamedTuple):
-    """A marker in data coordinates, its radius on paper, and its name if it gets one."""
-
-    x: float
-    y: float
-    radius_pt: float
-    name: str = ""
-
-
 class Names(Artist):
-    """Writes the names of `spots`, the first one first; a name without room is left out.
+    """Writes the names of points beside their markers, the first one first.
 
-    A name covers no other name, no marker, no line and no text that the axes hold among the data.
+    A name covers no other name, no marker and no rate, and stays on the axes; one without room is
+    left out.
     `placed` holds name and box, in pixels, of what was written.
     """
 
-    def __init__(self, axes: Axes, spots: Sequence[Spot]) -> None:
+    def __init__(self, axes: Axes, series: Sequence[Marks], *, narrow: bool = False) -> None:
         super().__init__()
-        self._spots = spots
+        self._series, self._narrow = series, narrow
         self.placed: list[tuple[str, Bbox]] = []
         self.set_zorder(6)
         self.set_in_layout(False)
@@ -277,36 +243,35 @@ class Names(Artist):
         """Place and draw; where depends on the size that the layout gave the axes."""
         axes, pixels_per_pt = self.axes, cast("float", renderer.points_to_pixels(1.0))
         assert axes is not None  # drawn on them  # noqa: S101
-        data, page = axes.transData, axes.get_window_extent(renderer)
-        markers = []
-        for spot in self._spots:
-            (x, y), radius = data.transform((spot.x, spot.y)), pixels_per_pt * spot.radius_pt
-            markers.append(Bbox.from_extents(x - radius, y - radius, x + radius, y + radius))
-        among_data = [
-            text for text in axes.texts if text.get_text() and text.get_transform() == data
+        page, markers = axes.get_window_extent(renderer), list[tuple[str, Bbox]]()
+        for marks in self._series:
+            reach = pixels_per_pt * (marks.size_pt / 2 if marks.shape else 0.0)
+            for x, y, name in zip_longest(marks.xs, marks.ys, marks.names, fillvalue=""):
+                at = axes.transData.transform((x, y))
+                markers.append((name, Bbox([at - reach, at + reach])))
+        # slopes have their rates among the data
+        written = [text for text in axes.texts if text.get_transform() == axes.transData]
+        taken = [
+            *(box for _, box in markers),
+            *(text.get_window_extent(renderer) for text in written if text.get_text()),
         ]
-        taken = [*markers, *(text.get_window_extent(renderer) for text in among_data)]
-        lines = [
-            data.transform_path(line.get_path())
-            for line in axes.lines
-            if line.get_linestyle() != "None" and line.get_transform() == data
-        ]
+        named = [(name, marker) for name, marker in markers if name]
+        if self._narrow:
+            short = named[:_MAX_NAMES_NARROW]
+            named = [(shortened(name, _MAX_LETTERS_NARROW), marker) for name, marker in short]
         self.placed = []
-        for spot, marker in zip(self._spots, markers, strict=True):
-            if not spot.name or not page.contains((marker.x0 + marker.x1) / 2, marker.y0):
-                continue
+        for name, marker in named:
             look = {"ha": "left", "va": "bottom", "color": "#222222", "parse_math": False}
-            text = Text(0, 0, spot.name, fontsize=6, transform=IdentityTransform(), **look)  # type: ignore[arg-type]
+            text = Text(0, 0, name, fontsize=6, transform=IdentityTransform(), **look)  # type: ignore[arg-type]
             # Grid and roofs may run under a name: white around the letters keeps it readable.
             text.set_path_effects([withStroke(linewidth=2, foreground="white")])
             text.set_figure(axes.figure)
             covered = [box for box in taken if box is not marker]
             for box in _boxes(marker, text.get_window_extent(renderer), 3 * pixels_per_pt):
-                inside = page.contains(box.x0, box.y0) and page.contains(box.x1, box.y1)
-                crossed = any(line.intersects_bbox(box, filled=False) for line in lines)
-                if inside and not crossed and not box.count_overlaps(covered):
+                inside = page.contains(*box.min) and page.contains(*box.max)
+                if inside and not box.count_overlaps(covered):
                     taken.append(box)
-                    self.placed.append((spot.name, box))
+                    self.placed.append((name, box))
                     text.set_position((box.x0, box.y0))
                     text.draw(renderer)
                     break

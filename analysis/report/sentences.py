@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
-from math import prod
-from operator import attrgetter, itemgetter
-from typing import Any
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 import yaml
 
 from analysis.findings.bottlenecks import loss_of
 from analysis.findings.differences import uplifts
-from analysis.runs.groups import Group, fastest, group_runs, newest_accounts
+from analysis.runs.groups import Group, group_runs, newest_accounts
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import TOKENS_PER_S, Run, recorded
 from analysis.table import grouped, utc
@@ -26,7 +23,7 @@ from analysis.words import (
     ratio_digits,
     three_digits,
 )
-from bench.config import RunConfig, run_options
+from bench.config import run_options
 
 #: What limits the speed, as the end of a sentence.
 _BOUND = {
@@ -45,24 +42,22 @@ _BOUND = {
 
 
 def opening(runs: Sequence[Run]) -> list[str]:
-    """Return the three sentences, two more for each further kind of sample; two of no result.
+    """Return the sentences on the fastest configuration of each kind of sample, and how sure.
 
     What is impossible is the fastest only where nothing else was measured.
     """
     groups = group_runs(runs)
     if not groups:
         return _nothing(runs)
-    possible = [one for one in groups if all(run.verdict != "invalid" for run in one.runs)]
+    possible = [group for group in groups if all(run.verdict != "invalid" for run in group.runs)]
     measured = possible or groups
-    kinds = grouped(measured, lambda one: one.sample)  # images/s and sequences/s have no order
     sentences = []
-    for sample, of_kind in kinds.items():
-        words = f" of {sample}s" if len(kinds) > 1 else ""
+    # images/s and sequences/s have no order
+    for of_kind in grouped(measured, lambda group: group.sample).values():
         best = max(of_kind, key=attrgetter("samples_per_s"))
-        sentences.append(f"{_speed(best, of_kind, words)}{_against_fp32(best, runs)}.")
-        sentences.append(f"{_roof(best, of_kind, words)}.")
-        sentences += [f"{said}." for said in loss_of(best, runs) or () if said]
-    return [*sentences, f"{_sureness(runs, measured)}."]
+        sentences += [_speed(best, of_kind) + _against_fp32(best, runs), _roof(best)]
+        sentences += [words.removesuffix(".") for words in loss_of(best, runs) or () if words]
+    return [f"{sentence}." for sentence in [*sentences, _sureness(runs, measured)]]
 
 
 def _nothing(runs: Sequence[Run]) -> list[str]:
@@ -77,40 +72,33 @@ def _nothing(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _configuration(one: Group) -> str:
-    batch = f" at batch {one.batch_size}" if one.batch_size else ""
-    return f"{one.model_label} in {one.precision_label}{batch}"
-
-
-def _speed(best: Group, measured: Sequence[Group], of_kind: str) -> str:
+def _speed(best: Group, measured: Sequence[Group]) -> str:
     rate = f"{three_digits(best.samples_per_s)} {best.first.rate_unit}"
     if (tokens_per_s := best.mean(TOKENS_PER_S)) is not None:
         rate += f" ({three_digits(tokens_per_s)} tokens/s)"
     if (deviation := best.repeats().relative_deviation) is not None:
         rate += f" with a deviation of {percent(deviation)} between its repeats"
+    batch = f" at batch {best.batch_size}" if best.batch_size else ""
+    trains = f"{best.env} trains {best.model_label} in {best.precision_label}{batch} with {rate}"
     if len(measured) == 1:
-        return f"{best.env} trains {_configuration(best)} with {rate}"
-    machines = {one.env for one in measured}
-    among = f" on {len(machines)} machines" if len(machines) > 1 else ""
-    return (
-        f"Of {len(measured)} configurations{of_kind}{among}, {_configuration(best)} on {best.env} "
-        f"was the fastest measured: {rate}"
-    )
+        return trains
+    machines = counted(len({group.env for group in measured}), "machine")
+    return f"{trains} (the fastest of {len(measured)} configurations on {machines})"
 
 
 def _against_fp32(best: Group, runs: Sequence[Run]) -> str:
     """What its precision gave, where fp32 was measured beside it, by the table's own verdict."""
-    known = next((one.found for one in uplifts(runs) if one.low == best and one.found), None)
-    if known is None:
+    judged = next((one.found for one in uplifts(runs) if one.low == best and one.found), None)
+    if judged is None:
         return ""
-    if known.judgement == "undecided":
-        return f"; whether that is more than in fp32 is undecided: {known.estimate.words}"
-    if known.judgement == "tie":
+    if judged.judgement == "undecided":
+        return f"; whether that is more than in fp32 is undecided: {judged.estimate.words}"
+    if judged.judgement == "tie":
         return ", as many as in fp32"
-    return f", {ratio_digits(known.estimate.ratio)} times as many as in fp32"
+    return f", {ratio_digits(judged.estimate.ratio)} times as many as in fp32"
 
 
-def _roof(best: Group, measured: Sequence[Group], of_kind: str) -> str:
+def _roof(best: Group) -> str:
     if best.of_the_roof is None:
         reason = next((run.refusal for run in best.runs if run.refusal), "no reason recorded")
         return f"It has no place under a roof: {reason}"
@@ -120,62 +108,46 @@ def _roof(best: Group, measured: Sequence[Group], of_kind: str) -> str:
     unsure = "" if point.bound_sure else ", as far as modelled traffic can say"
     if best.first.imported and point.bound == "not known":
         unsure = f", or waiting for {sample}s, of which its file says nothing"
-    reaches = (
+    return (
         f"It reaches{modelled} {flops_rate(attained)}, {percent_interval(*best.of_the_roof)} of "
         f"what the roof of its machine allows in {point.ceiling.math_mode}: "
         f"{_BOUND[point.bound].format(sample=sample)}{unsure}"
-    )
-    shares = [(of[0], one) for one in measured if (of := one.of_the_roof)]
-    (least, low), (most, high) = (choose(shares, key=itemgetter(0)) for choose in (min, max))
-    ends = percent(least), percent(most)
-    if len(shares) == 1:
-        return reaches
-    if ends[0] == ends[1]:
-        return f"{reaches}; that share is the same in all configurations{of_kind}"
-    return (
-        f"{reaches}; over all configurations{of_kind} the share is from {ends[0]} "
-        f"({_configuration(low)}) to {ends[1]} ({_configuration(high)})"
     )
 
 
 def _sureness(runs: Sequence[Run], measured: Sequence[Group]) -> str:
     doubtful = sum(bool(run.problems) for run in runs)
-    needs = f"{doubtful} of {counted(len(runs), 'run')} {'needs' if doubtful == 1 else 'need'} care"
-    listed = "for the reasons that are listed below as problems"
-    care = f"{needs}, {listed}" if doubtful else "No run is in doubt"
+    said = [f"In doubt: {doubtful or 'none'} of {counted(len(runs), 'run')}"]
+    if doubtful:
+        said[0] += ", for the reasons listed below as problems"
     accounts = [account.is_disturbed for _, account in newest_accounts(runs)]
-    if unsure := sum(accounts):
-        care += f"; of {counted(len(accounts), 'account')} of a step {unsure} cannot tell its "
-        care += "largest parts apart"
-    single = sum(one.repeats().count == 1 for one in measured)
-    if not single:
-        return f"{care}, and every configuration was repeated"
-    if len(measured) == 1:
-        return f"{care}; it ran once, so nothing is known of how much repeats would differ"
-    which = "each configuration" if single == len(measured) else f"{single} of the configurations"
-    return f"{care}; {which} ran once, so differences of a few percent between them say nothing"
+    if disturbed := sum(accounts):
+        whole = counted(len(accounts), "account")
+        said.append(f"the largest parts of a step are not told apart in {disturbed} of {whole}")
+    once = sum(group.repeats().count == 1 for group in measured)
+    of_all = f"{once or 'none'} of {counted(len(measured), 'configuration')}"
+    said.append(f"measured once, so that nothing is known of how much repeats differ: {of_all}")
+    return "; ".join(said)
 
 
 def summary(
     runs: Sequence[Run], profiles: Sequence[PlacedProfile], traces: Sequence[PlacedTrace] = ()
 ) -> str:
     """Return how many runs, profiles and traces there are, and where and when they ran."""
-    others = [counted(len(profiles), "profile")] * bool(profiles)
-    if not runs:
-        traced = f"{counted(len(traces), 'trace')} that other programs recorded"
-        return f"{', and '.join(others + [traced] * bool(traces))}."
-    others += [counted(len(traces), "trace")] * bool(traces)
-    counts = (
-        (sum(run.outcome != "ok" for run in runs), "without a result"),
-        (sum(run.imported is not None for run in runs), "imported"),
-    )
-    notes = ", ".join(f"{number} {words}" for number, words in counts if number)
-    created = sorted(run.record.created for run in runs if run.record)
-    ends = list(dict.fromkeys(utc(moment) for moment in (*created[:1], *created[-1:])))
-    when = f", {'between' if len(ends) > 1 else 'on'} {' and '.join(ends)}" if ends else ""
-    machines = counted(len({run.env for run in runs}), "machine")
-    ran = f"{counted(len(runs), 'run')}{f' ({notes})' if notes else ''} on {machines}{when}"
-    return f"{', and '.join([ran, *others])}."
+    parts = []
+    if runs:
+        failed = sum(run.outcome != "ok" for run in runs)
+        imported = sum(run.imported is not None for run in runs)
+        counts = {"without a result": failed, "imported": imported}
+        notes = ", ".join(f"{number} {words}" for words, number in counts.items() if number)
+        machines = counted(len({run.env for run in runs}), "machine")
+        ran = f"{counted(len(runs), 'run')}{f' ({notes})' if notes else ''} on {machines}"
+        if created := [utc(run.record.created) for run in runs if run.record]:
+            ran += f", between {min(created)} and {max(created)}"
+        parts.append(ran)
+    parts += [counted(len(profiles), "profile")] if profiles else []
+    parts += [counted(len(traces), "trace")] if traces else []
+    return f"{', and '.join(parts)}."
 
 
 def caveats(runs: Sequence[Run]) -> dict[str, int]:
@@ -220,29 +192,14 @@ def matrix(runs: Sequence[Run]) -> str:
     """Return the matrix of `mlproject sweep` that measures the same configurations, as YAML."""
     labels = {"repeat", "campaign", "env"}
     asked = [
-        run.config.model_dump(exclude=labels, exclude_defaults=True) | {"arch": run.config.arch}
+        {"arch": run.config.arch} | run.config.model_dump(exclude=labels, exclude_defaults=True)
         for run in runs
         if not _script(run)
     ]
-    alike = grouped(asked, lambda one: tuple(sorted(one.items())))
-    repeated = [{**those[0], "repeats": len(those)} for those in alike.values()]
-    blocks = {"blocks": [*_blocks(repeated)]} if repeated else {}
-    return yaml.safe_dump(blocks, sort_keys=False, default_flow_style=None).strip()
-
-
-def _blocks(asked: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the fewest products of lists that have all of `asked`, none twice."""
-    usual = {name: field.default for name, field in RunConfig.model_fields.items()}
-    asked = [{name: one.get(name, usual.get(name)) for name in chain.from_iterable(asked)}
-             for one in asked]  # fmt: skip
-    values = {name: [*dict.fromkeys(one[name] for one in asked)] for name in asked[0]}
-    several = [name for name in values if len(values[name]) > 1]
-    if "repeats" in several or prod(map(len, values.values())) != len(asked):
-        name = min(several, key=lambda name: (name != "repeats", len(values[name])))
-        for part in grouped(asked, itemgetter(name)).values():
-            yield from _blocks(part)
-        return
-    yield {name: those if len(those) > 1 else those[0] for name, those in values.items()}
+    alike = grouped(asked, lambda settings: tuple(sorted(settings.items())))
+    blocks = [{**settings[0], "repeats": len(settings)} for settings in alike.values()]
+    whole = {"blocks": blocks} if blocks else {}
+    return yaml.safe_dump(whole, sort_keys=False, default_flow_style=None).strip()
 
 
 # How its runs were measured, and what their work and their roofs say
@@ -280,54 +237,32 @@ def method(runs: Sequence[Run]) -> list[str]:
 
 
 def complexity(runs: Sequence[Run]) -> list[str]:
-    """Return what the cost model says of each model: work, side of the ridge, memory."""
-    groups = [group for group in group_runs(runs) if group.points and group.first.record]
+    """Return what the cost model says of each model: the work and the memory of its largest batch.
+
+    Ridges and intensities stand in the tables of ceilings and of places.
+    """
     said = []
-    for (label, sample), those in grouped(groups, lambda g: (g.model_label, g.sample)).items():
-        most = max(those, key=lambda one: one.batch_size or 0)
+    groups = [group for group in group_runs(runs) if group.points]
+    for (label, sample), own in grouped(groups, lambda g: (g.model_label, g.sample)).items():
+        most = max(own, key=lambda group: group.batch_size or 0)
         record = most.first.record
-        if record is None or (work := record.complexity) is None:
-            continue
-        words = (
-            f"{label}: a training step computes {three_digits(work.step_flops_per_sample / 1e9)}"
-        )
-        words += f" GFLOP per {sample}; batch {most.batch_size} needs "
-        words += f"{three_digits(work.memory.total_bytes / 1e9)} GB"
-        device = record.environment and record.environment.device
-        if device and device.memory_bytes:
-            words += f" of {three_digits(device.memory_bytes / 1e9)} GB"
-        said.append(f"{words} by the cost model.")
-        said += dict.fromkeys(_side(one) for one in fastest(those).values())
+        if record and (work := record.complexity):
+            flops, needed = work.step_flops_per_sample / 1e9, work.memory.total_bytes / 1e9
+            available = record.environment and record.environment.device.memory_bytes
+            of = f" of {three_digits(available / 1e9)} GB" if available else ""
+            said.append(
+                f"{label}: a training step computes {three_digits(flops)} GFLOP per {sample}; "
+                f"batch {most.batch_size} needs {three_digits(needed)} GB{of} by the cost model."
+            )
     return said
 
 
-def _side(group: Group) -> str:
-    """On which side of the ridge the work of a configuration stands, fused or not."""
-    point, roof = group.points[0], group.points[0].roof
-    low, high, ridge = point.intensity_min, point.intensity_max, roof.ridge_flop_per_byte
-    ends = f"{three_digits(low)} FLOP/byte unfused and {three_digits(high)} fused"
-    if low >= ridge:
-        side = "arithmetic is its roof, however its operations are fused"
-    elif high < ridge:
-        side = "memory traffic is its roof, even if all is fused"
-    else:
-        side = "memory traffic is its roof unless operations are fused"
-    return f"{group.label}: {ends}, {group.env}'s ridge is {three_digits(ridge)}; {side}."
-
-
 def roofs(runs: Sequence[Run]) -> list[str]:
-    """Return the formula of the roofline, and the ridge of each machine and arithmetic."""
-    points = [(run.env, run.point) for run in runs if run.point]
-    said = [
+    """Return the formula of the roofline."""
+    if not any(run.point for run in runs):
+        return []
+    return [
         "A step can attain at most min(peak FLOP/s, FLOP/byte x peak byte/s). Both are equal at "
         "the ridge, peak FLOP/s over peak byte/s: left of it memory traffic is the roof, right of "
         "it arithmetic.",
     ]
-    for env, of_env in grouped(points, itemgetter(0)).items():
-        ridges = {p.ceiling.math_mode: p.roof.ridge_flop_per_byte for _, p in of_env}
-        least = min(ridges, key=lambda mode: ridges[mode])
-        words = f"{env}: the ridge is {three_digits(ridges.pop(least))} FLOP/byte in {least}"
-        for mode, ridge in ridges.items():
-            words += f", {three_digits(ridge)} in {mode}"
-        said.append(f"{words}.")
-    return said if points else []

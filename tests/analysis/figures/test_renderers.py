@@ -22,8 +22,8 @@ from analysis.figures import (
     save_figure,
     single_axes,
 )
-from analysis.figures.chart import panel_chart
-from analysis.figures.static import Names, Spot, draw_panel
+from analysis.figures.chart import Marks, panel_chart
+from analysis.figures.static import Names, draw_panel
 from analysis.figures.times import distributions_chart, trace_panel
 from analysis.findings.differences import scatter_rows
 from analysis.profiles import place_kernels, place_ops
@@ -107,34 +107,32 @@ def test_labels_stand_at_the_roofs_and_the_legend_below_the_axes():
     assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
 
 
-def named_spots(spots, size_in=4.0):
+def named_marks(names, size_in=4.0):
     figure, axes = single_axes(size_in, size_in)
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1)
-    axes.plot([0, 1], [0.72, 0.72])
-    written = Names(axes, spots)
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    places = [(0.1 * (n % 9 + 0.5), 0.1 * (n // 9 + 0.5)) for n in range(len(names))]
+    xs, ys = zip(*places, strict=True)
+    marks = Marks(xs=xs, ys=ys, names=tuple(names), colour="#000000", shape="circle", size_pt=6.0)
+    written = Names(axes, [marks])
     figure.canvas.draw()
-    return figure, axes, written.placed
+    return figure, axes, written.placed, places
 
 
 @pytest.mark.slow
-def test_no_name_covers_another_name_a_marker_or_a_line_or_leaves_the_axes():
-    spots = [Spot(0.1 * (n % 9 + 0.5), 0.1 * (n // 9 + 0.5), 3.0, f"name {n}") for n in range(80)]
-    figure, axes, placed = named_spots(spots)
+def test_no_name_covers_another_name_or_a_marker_or_leaves_the_axes():
+    figure, axes, placed, places = named_marks([f"name {n}" for n in range(80)])
     assert len(placed) > 5
     page, radius = axes.get_window_extent(), 3 * figure.dpi / 72
-    line_y = axes.transData.transform((0, 0.72))[1]
-    at = {spot.name: axes.transData.transform((spot.x, spot.y)) for spot in spots}
     for index, (name, box) in enumerate(placed):
         assert page.x0 <= box.x0 < box.x1 <= page.x1
         assert page.y0 <= box.y0 < box.y1 <= page.y1
-        assert not box.y0 <= line_y <= box.y1
         assert not any(box.overlaps(other) for _, other in placed[:index])
-        for x, y in (spot for other, spot in at.items() if other != name):
-            beside = box.x1 <= x - radius or x + radius <= box.x0
-            assert beside or box.y1 <= y - radius or y + radius <= box.y0
-    # a name without room is left out
-    assert named_spots([Spot(0.5, 0.5, 4.0, "a very long name " * 9)], 1.5)[2] == []
+        for number, at in enumerate(places):
+            if name != f"name {number}":
+                x, y = axes.transData.transform(at)
+                beside = box.x1 <= x - radius or x + radius <= box.x0
+                assert beside or box.y1 <= y - radius or y + radius <= box.y0
+    assert named_marks(["a very long name " * 9], 1.5)[2] == []  # one without room is left out
 
 
 def chart_of(kind, count):
