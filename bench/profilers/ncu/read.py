@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import NamedTuple
 
 from bench.errors import Unknown, UserError
 from bench.profilers.ncu.metrics import (
@@ -26,8 +25,14 @@ from bench.profilers.ncu.metrics import (
     sass_ops,
     tensor_metrics,
 )
-from bench.profilers.ncu.numbers import EXACT
-from bench.profilers.ncu.tables import Form, NcuTable, RefusedError, tables_of
+from bench.profilers.ncu.tables import (
+    EXACT,
+    Form,
+    MetricTotal,
+    ProfileTotals,
+    RefusedError,
+    add_tables,
+)
 from bench.records import GpuCounters, KernelTotals
 
 #: Key of `missing` for kinds of tensor work that were not counted although a total is given.
@@ -35,41 +40,11 @@ OTHER_TENSOR = "other_tensor_flops"
 #: Whose tensor metrics to name where neither the chip nor any of them is known: most chips' own.
 _USUAL = "ga100"
 _MAGIC = b"NVR\0"
-_MOST_ERRORS = 3
-_LONGEST_ERROR = 300
-_FORMS: dict[Form, str] = {
+_FORMS: Mapping[Form, str] = {
     "long": "a row per metric",
     "raw": "a column per metric",
     "summary": "a summary per kernel",
 }
-
-
-class MetricTotal(NamedTuple):
-    """The sum of a metric over launches, and over how many of them."""
-
-    launches: int = 0
-    total: Decimal = Decimal()
-
-    def plus(self, launches: int, total: Decimal) -> MetricTotal:
-        """The sum over these launches too."""
-        return MetricTotal(self.launches + launches, EXACT.add(self.total, total))
-
-
-@dataclass
-class ProfileTotals:
-    """What some files add up to: launches by kernel, and totals by kernel and metric."""
-
-    source: str
-    files: tuple[str, ...]
-    chips: set[str] = field(default_factory=set)
-    launches: Counter[str] = field(default_factory=Counter)
-    metrics: dict[tuple[str, str], MetricTotal] = field(default_factory=dict)
-    names: set[str] = field(default_factory=set)
-
-    def add(self, kernel: str, metric: str, launches: int, total: Decimal) -> None:
-        """Add a metric of more launches."""
-        before = self.metrics.get((kernel, metric), MetricTotal())
-        self.metrics[kernel, metric] = before.plus(launches, total)
 
 
 # Files
@@ -89,6 +64,7 @@ def read_counters(*paths: Path) -> GpuCounters:
 
 
 def _read_totals(path: Path) -> ProfileTotals:
+    totals = ProfileTotals("", (str(path),))
     try:
         with path.open("rb") as file:
             is_report = path.suffix == ".ncu-rep" or file.read(len(_MAGIC)) == _MAGIC
@@ -97,38 +73,29 @@ def _read_totals(path: Path) -> ProfileTotals:
                 f"{path}: a report of ncu: turn it into CSV: LC_ALL=C ncu --import {path.name}"
                 " --csv --page raw --print-units base"
             )
-        return _totals(path, *tables_of(path))
+        forms, errors = add_tables(path, totals)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
     except RefusedError as error:
         raise UserError(f"{path}:{error.line}: {error}; {error.remedy}") from None
-
-
-def _totals(path: Path, tables: Sequence[NcuTable], errors: Sequence[str]) -> ProfileTotals:
-    if not any(table.launches.total() for table in tables):
-        raise UserError(f"{path}: {_nothing(tables, errors)}")
-    forms = dict.fromkeys(_FORMS[table.form] for table in tables)
-    totals = ProfileTotals(source=f"ncu CSV, {' and '.join(forms)}", files=(str(path),))
-    for table in tables:
-        totals.launches.update(table.launches)
-        totals.names |= table.names
-        totals.chips |= {_chip(capability) for capability in table.capabilities}
-        for kernel, metric, counted, total in table.settled():
-            totals.add(kernel, metric, counted, total)
+    if not totals.launches.total():
+        raise UserError(f"{path}: {_nothing(forms, errors)}")
+    totals.source = f"ncu CSV, {' and '.join(dict.fromkeys(_FORMS[form] for form in forms))}"
+    totals.chips = {_chip(capability) for capability in totals.chips}
     return totals
 
 
 def _chip(capability: str) -> str:
-    found = re.fullmatch(r"([0-9]+)[.,]([0-9]+)", capability.strip())
-    chip = chip_of_capability((int(found[1]), int(found[2]))) if found else None
+    numbers = re.fullmatch(r"([0-9]+)[.,]([0-9]+)", capability.strip())
+    chip = chip_of_capability((int(numbers[1]), int(numbers[2]))) if numbers else None
     return chip or capability
 
 
-def _nothing(tables: Sequence[NcuTable], errors: Sequence[str]) -> str:
+def _nothing(forms: Sequence[Form], errors: Sequence[str]) -> str:
     if errors:
-        said = "; ".join(error[:_LONGEST_ERROR] for error in errors[:_MOST_ERRORS])
-        return f"ncu failed: {said}; mlproject doctor names the remedy"
-    if tables:
+        words = "; ".join(error[:300] for error in errors[:3])
+        return f"ncu failed: {words}; mlproject doctor names the remedy"
+    if forms:
         return "a header and no launch below it: profile a step that launches kernels"
     return (
         'no table of Nsight Compute (no line begins with "ID"); write one with ncu --csv, or'
@@ -153,17 +120,12 @@ def _merged(passes: Sequence[ProfileTotals]) -> ProfileTotals:
     chips = set().union(*(part.chips for part in passes))
     if len(chips) > max(len(part.chips) for part in passes):
         raise UserError(f"{named}: collected on different chips: {', '.join(sorted(chips))}")
-    result = ProfileTotals(
-        source="; ".join(dict.fromkeys(part.source for part in passes)),
-        files=files,
-        chips=chips,
-        launches=first.launches,
-        names=set().union(*(part.names for part in passes)),
-    )
+    source = "; ".join(dict.fromkeys(part.source for part in passes))
+    result = ProfileTotals(source, files, chips, first.launches)
     for part in passes:
+        result.names |= part.names
         for key, total in part.metrics.items():
-            before = result.metrics.get(key)
-            if before is None or total.launches > before.launches:
+            if key not in result.metrics or total.launches > result.metrics[key].launches:
                 result.metrics[key] = total
     return result
 
@@ -178,7 +140,7 @@ def counters_of(totals: ProfileTotals) -> GpuCounters:
     by_metric: defaultdict[str, MetricTotal] = defaultdict(MetricTotal)
     by_kernel: defaultdict[str, dict[str, MetricTotal]] = defaultdict(dict)
     for (kernel, metric), total in totals.metrics.items():
-        by_metric[metric] = by_metric[metric].plus(*total)
+        by_metric[metric].add(total.launches, total.total)
         by_kernel[kernel][metric] = total
     whole = _Figures(by_metric, totals.launches.total(), chip, totals.names, by_metric)
     fields, others = whole.fields()

@@ -3,6 +3,10 @@
 A table is known by its header. A row may be surrounded by output of the program, go over several
 lines within a quoted cell, stop early after its figure, or lack quotes. It is checked when it is
 read, so the first row of the file that is wrong is the one refused.
+
+Numbers are read as the locales C and en_US spell them: a dot is the decimal mark, and commas group
+thousands. The file does not name its locale, and `1.234` is 1234 under de_DE: such a number is
+doubtful until another one of its table shows the mark.
 """
 
 from __future__ import annotations
@@ -12,20 +16,130 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
+from dataclasses import dataclass, field
+from decimal import Context, Decimal, Inexact
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from bench.profilers.ncu.metrics import DURATION_LABEL, WANTED
-from bench.profilers.ncu.numbers import (
-    EXACT,
-    OtherLocaleError,
-    is_base,
-    read_number,
-    unit_power,
+
+#: Counters are added up in arithmetic that refuses to round.
+EXACT = Context(prec=1000, traps=[Inexact])
+
+_IN_C = "write the file again: LC_ALL=C ncu --import FILE.ncu-rep --csv"
+
+
+class RefusedError(ValueError):
+    """A file that is refused at `line`, and what to do about it."""
+
+    def __init__(
+        self, message: str, line: int = 0, remedy: str = "copy or write the file again"
+    ) -> None:
+        super().__init__(message)
+        self.line = line
+        self.remedy = remedy
+
+
+@dataclass
+class MetricTotal:
+    """The sum of a metric over those launches that have a number."""
+
+    launches: int = 0
+    total: Decimal = Decimal()
+
+    def add(self, launches: int, total: Decimal) -> None:
+        """Add the sum over more launches."""
+        self.launches += launches
+        self.total = EXACT.add(self.total, total)
+
+
+@dataclass
+class ProfileTotals:
+    """What some files add up to: launches by kernel, and totals by kernel and metric.
+
+    `chips` are compute capabilities or the chips' names; `names` are those metrics in the files
+    that are wanted, or that explain why a wanted one is missing.
+    """
+
+    source: str
+    files: tuple[str, ...]
+    chips: set[str] = field(default_factory=set)
+    launches: Counter[str] = field(default_factory=Counter)
+    metrics: dict[tuple[str, str], MetricTotal] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+
+    def add(self, kernel: str, metric: str, launches: int, total: Decimal) -> None:
+        """Add a metric of more launches."""
+        self.metrics.setdefault((kernel, metric), MetricTotal()).add(launches, total)
+
+
+# Numbers and units
+
+_LONGEST_NUMBER = 60
+_MISSING = ("", "n/a", "nan", "-nan", "-nan(ind)", "inf", "-inf")
+_PLAIN = re.compile(r"[0-9]+|[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]{1,2}")
+_DOUBTFUL = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
+_MARKED = re.compile(r"[0-9]*\.[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
+#: As other locales spell numbers: thousands by blanks of any width or by apostrophes, or dots and
+#: commas in any other order.
+_OTHER_LOCALE = re.compile(
+    r"[0-9]+(?:[ \u00a0\u2007\u2009\u202f'\u2019][0-9]{3})+(?:[.,][0-9]+)?|[0-9]*(?:[.,][0-9]+)+"
 )
+#: Units, old spellings and new, with exact powers of ten: Nsight Compute scales by 1000.
+_SECONDS = re.compile("(n|u|\u00b5|\u03bc|m|nano|micro|milli|)s(?:ec(?:ond)?s?)?")
+_BYTES = re.compile("([kKMGTP]?)(?:[bB]ytes?|B)")
+_COUNTS = re.compile("([kKMGTP]?)(?:inst|instructions?|(?:math_)?ops?|flops?|threads?|)")
+_POWERS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15, "m": -3, "milli": -3}
+_POWERS |= {**dict.fromkeys(("u", "\u00b5", "\u03bc", "micro"), -6), "n": -9, "nano": -9}
+
+
+class NcuNumber(NamedTuple):
+    """A number as C and en_US spell it.
+
+    `shows_mark` if no locale with another decimal mark spells it so; `doubtful` if one spells
+    another number so.
+    """
+
+    value: Decimal
+    shows_mark: bool = False
+    doubtful: bool = False
+
+
+@lru_cache(maxsize=4096)
+def read_number(text: str) -> NcuNumber | None:
+    """Return the number that `text` spells, or None for `n/a`, an empty cell and not-a-number.
+
+    Raises `ValueError` for anything else, also for the spelling of another locale.
+    """
+    plain = text.strip().removeprefix("(!)").strip()
+    if len(text) <= _LONGEST_NUMBER and "\n" not in text:  # a cell over two lines is damaged
+        if plain.lower() in _MISSING:
+            return None
+        if _PLAIN.fullmatch(plain):
+            return NcuNumber(Decimal(plain))
+        if _MARKED.fullmatch(plain):
+            doubtful = _DOUBTFUL.fullmatch(plain) is not None
+            return NcuNumber(Decimal(plain.replace(",", "")), not doubtful, doubtful)
+    raise ValueError("not a number as ncu prints it in the locale C")
+
+
+def _is_duration(metric: str) -> bool:
+    return "time_duration" in metric or metric == DURATION_LABEL
+
+
+@lru_cache(maxsize=4096)
+def unit_power(metric: str, unit: str) -> int | None:
+    """Return the power of ten that turns `unit` into the seconds, bytes or counts of `metric`.
+
+    None if `metric` is not measured in `unit`.
+    """
+    kind = _SECONDS if _is_duration(metric) else _BYTES if "_bytes" in metric else _COUNTS
+    spelled = kind.fullmatch(unit.strip())
+    return _POWERS[spelled[1]] if spelled else None
+
+
+# Tables
 
 Form = Literal["long", "summary", "raw"]
 
@@ -58,27 +172,6 @@ _LONGEST_LINE = 64 << 20
 _LONGEST_ROW = 1 << 16
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
-_IN_C = "write the file again: LC_ALL=C ncu --import FILE.ncu-rep --csv"
-
-
-class RefusedError(ValueError):
-    """A file that is refused at `line`, and what to do about it."""
-
-    def __init__(
-        self, message: str, line: int = 0, remedy: str = "copy or write the file again"
-    ) -> None:
-        super().__init__(message)
-        self.line = line
-        self.remedy = remedy
-
-
-@dataclass
-class Sum:
-    """A sum over the launches that have a number."""
-
-    launches: int = 0
-    total: Decimal = Decimal()
-
 
 @lru_cache(maxsize=4096)
 def metric_in(text: str) -> str | None:
@@ -92,61 +185,73 @@ def metric_in(text: str) -> str | None:
 def _explaining(text: str) -> str | None:
     """What `text` names of that which helps to explain why a figure is missing."""
     name = metric_in(text) or text[: _LONGEST_NAME + 1]
-    known = name.partition(".")[0] in _FAMILIES or name.startswith("flop_count")
-    return name if known and len(name) <= _LONGEST_NAME else None
+    explains = name.partition(".")[0] in _FAMILIES or name.startswith("flop_count")
+    return name if explains and len(name) <= _LONGEST_NAME else None
 
 
 class NcuTable:
-    """One table while its rows are read, and what they add up to.
+    """One table while its rows are read; what they add up to goes into `totals`.
 
-    `sums` goes by kernel, metric and its unit's power of ten.
+    `seen` are the launches of the whole file.
     """
 
     def __init__(
-        self, form: Form, columns: Sequence[str], quoted: bool, seen: set[tuple[object, ...]]
+        self,
+        form: Form,
+        columns: Sequence[str],
+        quoted: bool,
+        totals: ProfileTotals,
+        seen: set[tuple[object, ...]],
     ) -> None:
         self.form = form
         self.columns = columns
         self.quoted = quoted
-        self.awaits_units = form == "raw"
-        self.launches: Counter[str] = Counter()
-        self.sums: dict[tuple[str, str, int], Sum] = {}
-        self.names: set[str] = set()
-        self.capabilities: set[str] = set()
+        self._awaits_units = form == "raw"
+        self._totals = totals
+        self._seen = seen
+        self.line = 0  # where the latest row begins
+        self._row = ""  # one that goes on in the next line
         self._shows_mark = False
         self._doubt: RefusedError | None = None  # at the first number of two readings
         wanted = (*_KNOWN_BY[form], *_OPTIONAL)
-        read = {name: columns.index(name) for name in wanted if name in columns}
-        self._at = read
-        self._first = read[_KNOWN_BY[form][0]]
-        self._least = len(columns) if form == "raw" else 1 + max(read.values())
-        self._units: Sequence[str] = ()  # the raw form's second row
-        self._metrics: list[tuple[int, str]] = []  # the raw form's wanted columns
-        self._values: list[int] = []  # the columns of figures
+        self._at = {name: columns.index(name) for name in wanted if name in columns}
+        self._first = self._at[_KNOWN_BY[form][0]]
+        self._least = len(columns) if form == "raw" else 1 + max(self._at.values())
+        #: The raw form's columns of metrics: index, unit and the wanted metric, if it is one.
+        self._metrics: list[tuple[int, str, str | None]] = []
         if form == "raw":
             self._note_names(columns)
-            named = ((index, metric_in(name)) for index, name in enumerate(columns))
-            self._metrics = [(index, name) for index, name in named if name]
-        else:
-            self._values = [read[_KNOWN_BY[form][-1]]]
-        self._seen = seen
         self._launch: tuple[object, ...] = ()
         self._kernel = ""
         self._figures: dict[str, tuple[str, str]] = {}  # of this launch: text and unit
 
     # Which lines are rows
 
-    def row_in(self, line: str) -> str:
-        """Return the row that `line` is or ends with, or nothing if it is output of the program.
+    def takes(self, line: str, number: int) -> bool:
+        """Add a line that is a row, or goes on with one; False if it is output of the program.
 
-        Raises `RefusedError` for a line that has a row's cells and not its beginning.
+        Raises `RefusedError` where it cannot be what ncu wrote.
         """
+        if self._row:
+            self._row += f"\n{line}"
+        else:
+            self.line = number
+            self._row = self._row_in(line)
+        if not self._row:
+            return False
+        if not self._is_open():
+            self._take(self._cells_of(self._row))
+            self._row = ""
+        return True
+
+    def _row_in(self, line: str) -> str:
+        """The row that `line` is or ends with, or nothing."""
         if self.quoted and _QUOTED_ROW.match(line):
             return line
         between = '","' if self.quoted else ","
         if line.count(between) + 1 < max(_FEWEST, self._least // 2):
             return ""
-        if _ROW.match(line) or self.awaits_units:
+        if _ROW.match(line) or self._awaits_units:
             return line
         if not self.quoted:
             return ""
@@ -154,14 +259,12 @@ class NcuTable:
             return line[within.start() :]
         raise RefusedError(f"a damaged row: {line[:60]!r}")
 
-    def _is_open(self, row: str) -> bool:
-        """Whether a quoted cell of `row` goes on in the next line."""
-        if not self.quoted or row.count('"') % 2 == 0:
+    def _is_open(self) -> bool:
+        """Whether a quoted cell of the row goes on in the next line."""
+        if not self.quoted or self._row.count('"') % 2 == 0:
             return False
-        if self.awaits_units:
-            raise RefusedError(f"a damaged row: {row[:60]!r}")
-        if len(row) > _LONGEST_ROW:
-            raise RefusedError("a quoted cell does not end")
+        if self._awaits_units or len(self._row) > _LONGEST_ROW:
+            raise RefusedError(f"a damaged row: {self._row[:60]!r}")
         return True
 
     def _cells_of(self, row: str) -> list[str]:
@@ -183,49 +286,37 @@ class NcuTable:
 
     # What rows add up to
 
-    def takes(self, row: str, line: int) -> bool:
-        """Add a row, unless a quoted cell of it goes on in the next line.
-
-        Raises `RefusedError` where it cannot be what ncu wrote.
-        """
-        if self._is_open(row):
-            return False
-        cells = self._cells_of(row)
-        if not self.awaits_units or not self._take_units(cells):
-            self._add(cells, line)
-        return True
-
-    def _take_units(self, cells: Sequence[str]) -> bool:
-        """Take the raw form's row of units; whether `cells` are it, and not the first launch."""
+    def _take(self, cells: list[str]) -> None:
+        if not self._awaits_units:
+            self._add(cells)
+            return
+        # The raw form's second row has units; without them it is the first launch.
+        self._awaits_units = False
         has_units = not cells[self._first].strip()
-        self._units = [cell.strip() if has_units else "" for cell in cells]
-        self._values = [index for index, unit in enumerate(self._units) if unit]
-        self.awaits_units = False
-        return has_units
+        units = [cell.strip() if has_units else "" for cell in cells]
+        columns = zip(range(len(units)), units, map(metric_in, self.columns), strict=True)
+        self._metrics = [column for column in columns if column[1] or column[2]]
+        if not has_units:
+            self._add(cells)
 
-    def _add(self, cells: list[str], line: int) -> None:
+    def _add(self, cells: list[str]) -> None:
         is_summary = self.form == "summary"
         number = _whole(cells[self._first], "Invocations" if is_summary else "ID")
         self._note_launch(cells, number)
-        unit = "" if self.form == "raw" else cells[self._at["Metric Unit"]]
-        for index in self._values:
-            if not cells[index].isdigit() and (self.form == "raw" or unit.strip()):
-                self._note_locale(cells[index])
-        for index, metric in self._metrics:
-            self._figure(metric, self._units[index], cells[index], line)
+        for index, unit, metric in self._metrics:
+            self._figure(metric, unit, cells[index])
         if self.form == "raw":
             return
-        name = cells[self._at["Metric Name"]]
+        name, unit = cells[self._at["Metric Name"]], cells[self._at["Metric Unit"]].strip()
         self._note_names([name])
-        wanted = metric_in(name)
-        section = cells[self._at["Section Name"]] if "Section Name" in self._at else _SECTION
-        if wanted is None or (wanted == DURATION_LABEL and _SECTION not in section):
-            return
-        text = cells[self._values[0]]
-        self._figure(wanted, unit, text, line, number if is_summary else 1)
+        metric = metric_in(name)
+        if metric == DURATION_LABEL and "Section Name" in self._at:
+            metric = metric if _SECTION in cells[self._at["Section Name"]] else None
+        text = cells[self._at[_KNOWN_BY[self.form][-1]]]
+        self._figure(metric, unit, text, number if is_summary else 1)
 
     def _note_names(self, names: Iterable[str]) -> None:
-        self.names |= {name for text in names if (name := _explaining(text))}
+        self._totals.names |= {name for text in names if (name := _explaining(text))}
 
     def _note_launch(self, cells: Sequence[str], number: int) -> None:
         """Count a launch, a (process, ID), or a summary's group: all that is before Invocations."""
@@ -247,80 +338,74 @@ class NcuTable:
             raise RefusedError(again)
         self._seen.add(launch)
         self._launch, self._kernel, self._figures = launch, kernel, {}
-        self.launches[kernel] += number if self.form == "summary" else 1
+        self._totals.launches[kernel] += number if self.form == "summary" else 1
         if "CC" in self._at:
-            self.capabilities.add(cells[self._at["CC"]])
+            self._totals.chips.add(cells[self._at["CC"]])
 
-    def _note_locale(self, text: str) -> None:
-        """Look at how a figure with a unit is spelled: those without one are alike anywhere."""
-        try:
-            number = read_number(text)
-        except OtherLocaleError as error:
-            raise RefusedError(f"{text[:40]!r}: {error}", remedy=_IN_C) from None
-        except ValueError:
+    def _figure(self, metric: str | None, unit: str, text: str, weight: int = 1) -> None:
+        """Add a figure of a wanted metric; of any with a unit, look at how it is spelled.
+
+        Figures without a unit are alike in all locales.
+        """
+        if metric is None and (not unit or text.isdigit()):
             return
-        self._shows_mark |= number is not None and number.shows_mark
-
-    def _figure(self, metric: str, unit: str, text: str, line: int, weight: int = 1) -> None:
-        if before := self._figures.get(metric):
+        if metric is not None and (before := self._figures.get(metric)):
             if before != (text, unit):
-                was = f"{metric} is {before[0]!r} and then {text!r}"
-                raise RefusedError(f"{was} for the same launch")
+                raise RefusedError(
+                    f"{metric} is {before[0]!r} and then {text!r} for the same launch"
+                )
             return
-        self._figures[metric] = (text, unit)
         try:
             number = read_number(text)
         except ValueError as error:
-            raise RefusedError(f"{metric}: {text[:40]!r} is {error}", remedy=_IN_C) from None
+            if metric is None and not _OTHER_LOCALE.fullmatch(text.strip()):
+                return
+            raise RefusedError(f"{metric or unit}: {text[:40]!r} is {error}", 0, _IN_C) from None
+        self._shows_mark |= number is not None and number.shows_mark
+        if metric is None:
+            return
+        self._figures[metric] = (text, unit)
         if number is None:
             return
         power = unit_power(metric, unit)
         if power is None and number.value:
             raise RefusedError(f"{metric}: unknown unit {unit[:20]!r}")
-        self._shows_mark |= number.shows_mark
         if number.doubtful:
-            self._note_doubt(metric, unit, text, line)
-        key = (self._kernel, metric, power or 0)  # a zero is one in any unit
-        result = self.sums.get(key)
-        if result is None:
-            result = self.sums[key] = Sum()
-        result.launches += weight
-        value = number.value if weight == 1 else EXACT.multiply(number.value, Decimal(weight))
-        result.total = EXACT.add(result.total, value)
+            self._note_doubt(metric, unit, text)
+        # A zero is one in any unit.
+        value = EXACT.scaleb(EXACT.multiply(number.value, Decimal(weight)), power or 0)
+        self._totals.add(self._kernel, metric, weight, value)
 
-    def _note_doubt(self, metric: str, unit: str, text: str, line: int) -> None:
+    def _note_doubt(self, metric: str, unit: str, text: str) -> None:
         """Note a number of two readings. A launch's sum in a base unit is whole.
 
         So a comma in it groups thousands, as no locale ends whole numbers with one. A dot in it is
         refused even where the table shows the mark: what printed it was not C. A summary's means
         may be fractions.
         """
-        is_whole = is_base(metric, unit) and self.form != "summary"
+        least = -9 if _is_duration(metric) else 0
+        is_whole = unit_power(metric, unit) == least and self.form != "summary"
         if is_whole and "," in text:
             return
         whole, fraction = (re.sub("[.,]", to, text.strip()) for to in ("", "."))
         message = f"{metric}: {text!r} {unit} may mean {whole} or {fraction}"
-        doubt = RefusedError(f"{message}, and nothing in the file decides", line, _IN_C)
+        doubt = RefusedError(f"{message}, and nothing in the file decides", self.line, _IN_C)
         if is_whole:
             raise doubt
         self._doubt = self._doubt or doubt
 
-    def settled(self) -> Iterator[tuple[str, str, int, Decimal]]:
-        """Yield kernel, metric, launches with a number, and their sum in base units.
-
-        Raises `RefusedError` where a number has two readings and nothing in the table decides.
-        """
+    def end(self) -> None:
+        """Raise `RefusedError` for a row that goes on, and a number that nothing has decided."""
+        if self._row:
+            raise RefusedError("the file is cut off", self.line)
         if self._doubt and not self._shows_mark:
             raise self._doubt
-        for (kernel, metric, power), result in self.sums.items():
-            yield kernel, metric, result.launches, EXACT.scaleb(result.total, power)
 
 
 def _whole(text: str, name: str) -> int:
     """An ID or a count, in which a dot would group thousands."""
     digits = text.strip().replace(",", "")
-    is_number = _WHOLE.fullmatch(text.strip())
-    if not is_number or len(digits) > _MOST_DIGITS:
+    if not _WHOLE.fullmatch(text.strip()) or len(digits) > _MOST_DIGITS:
         raise RefusedError(f"{name}: {text[:40]!r} is not a whole number", remedy=_IN_C)
     return int(digits)
 
@@ -328,41 +413,32 @@ def _whole(text: str, name: str) -> int:
 # Files
 
 
-def tables_of(path: Path) -> tuple[list[NcuTable], list[str]]:
-    """Add up the tables of a file; return them and ncu's `==ERROR==` lines.
+def add_tables(path: Path, totals: ProfileTotals) -> tuple[list[Form], list[str]]:
+    """Add up the tables of a file; return their forms and ncu's `==ERROR==` lines.
 
     Raises `RefusedError` with the line that cannot be read, and `OSError`.
     """
     tables: list[NcuTable] = []
     errors: list[str] = []
     seen: set[tuple[object, ...]] = set()
-    begun, row = 0, ""  # line and text of a row that goes on
     for number, text, is_ended in _lines(path):
         table = tables[-1] if tables else None
-        line = begun if row else number
         try:
-            is_row = table and not row and text[:1] == '"' and text[1:2].isdigit()
-            if not is_row and (header := _table_in(text, seen)):
-                if row:
-                    raise RefusedError("the file is cut off")
+            if header := _table_in(text, totals, seen):
+                if table:
+                    table.end()
                 tables.append(header)
-                continue
-            row = f"{row}\n{text}" if row else table.row_in(text) if table else ""
-            if not row or not table:
+            elif not (table and table.takes(text, number)):
                 if text.startswith("==ERROR=="):
                     errors.append(text.strip())
                 if not is_ended and text.startswith('"'):
                     raise RefusedError("the file is cut off")
-            elif table.takes(row, line):
-                row = ""
-            else:
-                begun = line
         except RefusedError as error:
-            error.line = line
+            error.line = error.line or (table.line if table else number)
             raise
-    if row:
-        raise RefusedError("the file is cut off", begun)
-    return tables, errors
+    if tables:
+        tables[-1].end()
+    return [table.form for table in tables], errors
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str, bool]]:
@@ -379,7 +455,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str, bool]]:
             yield number, text.removesuffix("\n").removesuffix("\r"), text.endswith("\n")
 
 
-def _table_in(line: str, seen: set[tuple[object, ...]]) -> NcuTable | None:
+def _table_in(line: str, totals: ProfileTotals, seen: set[tuple[object, ...]]) -> NcuTable | None:
     """The table that begins with `line`, or None if it holds no header.
 
     A header may follow output of the program that did not end its line, but no row.
@@ -392,5 +468,7 @@ def _table_in(line: str, seen: set[tuple[object, ...]]) -> NcuTable | None:
     except (csv.Error, ValueError):
         return None
     columns = [cell.strip() for cell in cells]
-    form = next((form for form, names in _KNOWN_BY.items() if {*names} <= {*columns}), None)
-    return form and NcuTable(form, columns, header[0].startswith('"'), seen)
+    for form, names in _KNOWN_BY.items():
+        if {*names} <= {*columns}:
+            return NcuTable(form, columns, header[0].startswith('"'), totals, seen)
+    return None

@@ -26,7 +26,8 @@ import msgspec
 
 from bench.errors import UserError, printable
 from bench.profilers.ncu.metrics import DURATION, WANTED, chip_of_capability
-from bench.profilers.ncu.read import ProfileTotals, counters_of
+from bench.profilers.ncu.read import counters_of
+from bench.profilers.ncu.tables import ProfileTotals
 from bench.profilers.traces.trace import (
     MOST_BYTES,
     UNNAMED,

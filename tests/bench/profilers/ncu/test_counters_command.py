@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,26 @@ def rows_of(capsys):
         return json.loads(capsys.readouterr().out)
 
     return rows
+
+
+OURS = {"analysis", "bench", "campaigns", "commands", "contrib", "mlproject", "tracking"}
+COUNT = """
+import sys
+from mlproject import main
+code = main(["counters", sys.argv[1]])
+print(code, sum(name.partition(".")[0] in OURS for name in sys.modules), file=sys.stderr)
+"""
+
+
+def test_a_file_of_counters_is_read_with_few_modules(file):
+    program = COUNT.replace("OURS", repr(OURS))
+    path = file(written(TABLE))
+    done = subprocess.run(
+        [sys.executable, "-c", program, path], capture_output=True, text=True, check=True
+    )
+    code, modules = map(int, done.stderr.split())
+    assert code == 0
+    assert modules <= 25
 
 
 def test_json_has_a_row_per_file_with_every_figure(file, rows_of):

@@ -238,9 +238,9 @@ def whole(times=1):
 def test_sums_of_a_published_trace_are_exact():
     totals = counter_totals(published(ALEXNET))
     sums = dict.fromkeys(("ffma", "fadd", "fmul", "hfma", "dadd"), 0)
-    for (_, metric), (_, total) in totals.metrics.items():
+    for (_, metric), summed in totals.metrics.items():
         for op in sums:
-            sums[op] += int(total) if metric == sass_metric(op) else 0
+            sums[op] += int(summed.total) if metric == sass_metric(op) else 0
     assert sums == {
         "ffma": 39_142_369_720,
         "fadd": 964_651_656,
