@@ -52,19 +52,21 @@ LOADER = "waiting for the loader"
 HOST_COPY = "copy between host and device"
 
 
-#: Of steps that differ by less, the median says what the profiler costs.
-_QUIET = 0.1
+#: A step that takes over so many times the shortest was disturbed.
+_CALM = 1.25
+
+
+def calm(seconds: Sequence[float]) -> list[float]:
+    """Return those of `seconds` that nothing disturbed, as the shortest shows."""
+    return [time_s for time_s in seconds if time_s <= _CALM * min(seconds)]
 
 
 def profiler_cost(steps_s: Sequence[float], neighbours_s: Sequence[float]) -> float:
     """Return how many times as long the profiler makes a step, by profiled ones and neighbours.
 
-    It makes no step shorter. Where the machine changes its pace from step to step, that is the
-    least which all of them show.
+    It makes no step shorter.
     """
-    costs = [step_s / pace_s for step_s, pace_s in zip(steps_s, neighbours_s, strict=True)]
-    is_quiet = max(costs) - min(costs) < _QUIET
-    return max(median(costs) if is_quiet else min(steps_s) / max(neighbours_s), 1.0)
+    return max(median(calm(steps_s)) / median(calm(neighbours_s)), 1.0)
 
 
 class OpTime(Facts):

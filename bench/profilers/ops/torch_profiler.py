@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import math
 import os
 import shutil
 import tempfile
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import mul
 from pathlib import Path
 from statistics import median
@@ -31,7 +33,7 @@ from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest, SeenOp, host_of_
 from bench.profilers.traces import HostSpan, ProfilerTrace, read_trace, without_names
 from bench.records import Copies, OpProfile, Phase, WorkSet
 from bench.records.complexity import CallWork
-from bench.records.profile import profiler_cost
+from bench.records.profile import calm, profiler_cost
 from bench.training.devices import Device
 from bench.training.window import Around, driven
 
@@ -41,6 +43,8 @@ STEP_MARK = "ProfilerStep#0"
 _SESSIONS = 3
 #: What a pair takes: the profiled step, the two after it, and reading its trace.
 _STEPS_OF_PAIR, _MOST_PAIRS = 4, 5
+#: Pairs beyond those asked for, where something disturbs them.
+_MOST_MORE = 4
 #: Of a step that takes longer one pair must do.
 _LONG_S = 10.0
 #: A larger trace is not kept; viewers load up to some hundred megabytes.
@@ -120,7 +124,7 @@ class Profiled:
 
     device: Device
 
-    def recording(self) -> Around[Reading]:
+    def recording(self) -> Around[tuple[float, Reading]]:
         """Run a step under the profiler, the device synchronised at both ends; read it later."""
         with recorded(self.device) as profiler:
             self.device.synchronize()
@@ -129,7 +133,7 @@ class Profiled:
                 yield
                 self.device.synchronize()
             wall_s = time.perf_counter() - begin
-        return lambda keep: self._timed(trace_of(profiler, keep), wall_s)
+        return wall_s, lambda keep: self._timed(trace_of(profiler, keep), wall_s)
 
     def _timed(self, trace: ProfilerTrace, wall_s: float) -> TimedStep:
         timed = self._read(trace, wall_s)
@@ -226,7 +230,7 @@ class Synchronized(Profiled):
         "overlap in a real step; torch.compile is without effect"
     )
 
-    def recording(self) -> Around[Reading]:
+    def recording(self) -> Around[tuple[float, Reading]]:
         """Run a step op by op."""
         self.device.synchronize()
         begin = time.perf_counter()
@@ -236,7 +240,7 @@ class Synchronized(Profiled):
         wall_s = time.perf_counter() - begin
         why_not = "each op was waited for, so the device ran differently from a step"
         timed = TimedStep(wall_s, watch.ops(), missing=dict.fromkeys(DEVICE_FIGURES, why_not))
-        return lambda keep: timed
+        return wall_s, lambda keep: timed
 
 
 class _Stopwatch(OpMode):
@@ -294,16 +298,22 @@ def profiling(
     """
     recorders = {"cpu": Profiled, "cuda": ProfiledOnDevice, "mps": Synchronized}
     recorder = recorders[device.backend](device)
-    unprofiled_s: list[float] = []
+    walls_s: list[float] = []
     readings: list[Reading] = []
-    for _ in range(pairs + 1):
-        readings.append((yield from recorder.recording()))
+    unprofiled_s: list[list[float]] = []
+    while len(readings) <= pairs or (
+        len(calm(walls_s[1:])) < min(pairs, 2) and len(readings) <= pairs + _MOST_MORE
+    ):
+        wall_s, reading = yield from recorder.recording()
+        walls_s.append(wall_s)
+        readings.append(reading)
         yield
-        unprofiled_s.append((yield from _unprofiled(device)))
+        shortest_s = min(chain(*unprofiled_s), default=math.inf)
+        unprofiled_s.append((yield from _unprofiled(device, shortest_s, 3 if pairs > 1 else 1)))
     del readings[0]
     steps = [read(None) for read in readings[:-1]] + [readings[-1](trace_file)]
     for step, before_s, after_s in zip(steps, unprofiled_s, unprofiled_s[1:], strict=False):
-        step.neighbours_s = (before_s + after_s) / 2
+        step.neighbours_s = (before_s[-1] + after_s[0]) / 2
     profiled = _profile(recorder.method, steps, work)
     if trace_file is not None and trace_file.exists() and (why := pack_trace(trace_file)):
         return profiled.replaced({"trace": why})
@@ -317,21 +327,32 @@ def pairs_within(left_s: float, step_s: float) -> int:
     return min(max(int(left_s / (_STEPS_OF_PAIR * step_s)), 2), _MOST_PAIRS)
 
 
-def _unprofiled(device: Device) -> Around[float]:
-    """Run a step without the profiler and return its wall time, the device at rest at both ends."""
-    device.synchronize()
-    begin = time.perf_counter()
-    yield
-    device.synchronize()
-    return time.perf_counter() - begin
+def _unprofiled(device: Device, shortest_s: float, most: int) -> Around[list[float]]:
+    """Run up to `most` steps without the profiler until nothing disturbs one.
+
+    Return their wall times, the device at rest at both ends of each.
+    """
+    walls_s: list[float] = []
+    while not walls_s or (len(walls_s) < most and walls_s[-1] not in calm([shortest_s, *walls_s])):
+        device.synchronize()
+        begin = time.perf_counter()
+        yield
+        device.synchronize()
+        walls_s.append(time.perf_counter() - begin)
+    return walls_s
 
 
 def _profile(method: str, timed: Sequence[TimedStep], work: Sequence[CallWork]) -> OpProfile:
-    """Sum up the steps, but for those of which the profiler lost kernels (pytorch#192021)."""
+    """Sum up the steps, but for those that lost kernels (pytorch#192021) or were disturbed."""
     most = max(step.kernels for step in timed)
     steps = [step for step in timed if step.kernels == most]
     if lost := len(timed) - len(steps):
         method += f"; {lost} of {len(timed)} steps left out, of which it lost kernels"
+    by_time = sorted(steps, key=lambda step: step.wall_s)
+    used = max(len(calm([step.wall_s for step in steps])), 2)
+    if not most and (disturbed := by_time[used:]):
+        method += f"; {len(disturbed)} of {len(timed)} steps left out, which took much longer"
+        steps = [step for step in steps if step not in disturbed]
     walls_s = tuple(step.wall_s for step in steps)
     neighbours_s = tuple(step.neighbours_s for step in steps)
     whole_s = median(neighbours_s) * profiler_cost(walls_s, neighbours_s)

@@ -137,8 +137,8 @@ def test_without_a_cost_model_there_are_times_all_the_same():
 def test_a_step_runs_for_the_tool_and_then_by_turns_without_and_with_it():
     runs = []
     profile = profile_ops(lambda: runs.append(torch.ones(1) + 1), CPU, (), pairs=3)
-    assert len(runs) == 3 * (1 + 3)
-    assert len(profile.steps_s) == len(profile.neighbours_s) == profile.iterations == 3
+    assert len(runs) >= 3 * (1 + 3)
+    assert len(profile.steps_s) == len(profile.neighbours_s) == profile.iterations >= 2
     assert [(op.op, op.calls) for op in profile.ops if op.op == "add"] == [("add", 1)]
 
 
@@ -146,7 +146,7 @@ def test_a_step_runs_for_the_tool_and_then_by_turns_without_and_with_it():
 def test_waiting_for_every_op_finds_the_same_work_as_the_profiler():
     step, work = step_of(accumulated=2), work_of(accumulated=2)
     recorder = Synchronized(CPU)
-    waited = _profile(recorder.method, [driven(recorder.recording(), step)(None)], work)
+    waited = _profile(recorder.method, [driven(recorder.recording(), step)[1](None)], work)
     check_whole(waited, work)
     profiled = profile_ops(step, CPU, work, pairs=1)
     kinds = [
@@ -169,7 +169,7 @@ def test_every_op_is_waited_for_and_its_wait_is_its_time(monkeypatch):
             device.queue(seconds)
             torch.add(tensor, tensor)
 
-    recorded = driven(Synchronized(device).recording(), step)(None)
+    recorded = driven(Synchronized(device).recording(), step)[1](None)
     assert [(op.name, op.own_s, op.phase) for op in recorded.ops] == [
         ("add", 2.0, None),
         ("add", 3.0, None),
@@ -302,13 +302,14 @@ def relu(seconds):
 def test_times_are_medians_of_steps_scaled_to_their_neighbours_pace():
     steps = [
         seen(wall_s, [relu(t) for t in times], neighbours_s=wall_s)
-        for wall_s, times in [(10, (1, 1)), (20, (2, 2.4)), (12, (1.2, 1.8))]
+        for wall_s, times in [(10, (1, 1)), (12, (1.2, 1.44)), (30, (9, 9)), (12, (1.2, 1.8))]
     ]
     (op,) = (profile := _profile("by hand", steps, ())).ops
-    # to 12 s: 2.4, 2.64 and 3
+    # to 12 s: 2.4, 2.64 and 3; the third step was disturbed
     assert (op.calls, op.time_s, op.exclusive_s) == (2, pytest.approx(2.64), pytest.approx(2.64))
-    assert op.steps_exclusive_s == pytest.approx((2, 4.4, 3))
-    assert (profile.step_time_s, profile.steps_s) == (12, (10, 20, 12))
+    assert op.steps_exclusive_s == pytest.approx((2, 2.64, 3))
+    assert (profile.step_time_s, profile.steps_s) == (12, (10, 12, 12))
+    assert profile.method == "by hand; 1 of 4 steps left out, which took much longer"
 
 
 def test_kernels_do_not_take_the_pace_of_the_host():
@@ -326,7 +327,7 @@ def test_kernels_do_not_take_the_pace_of_the_host():
         ((2.04, 2.10, 2.06), (2, 2, 2), 1.03),
         ((1.96, 1.94), (2, 2), 1.0),  # it makes no step shorter
         ((3, 1.4, 2.8), (2, 2, 2), 1.0),  # a restless machine
-        ((3.6, 3.2), (2, 1.6), 1.6),  # which is restless, and yet never so slow
+        ((3.6, 3.2, 9), (2, 1.6, 4), 3.4 / 1.8),  # by those that nothing disturbed
     ],
 )
 def test_what_the_profiler_costs_by_steps_and_their_neighbours(steps_s, neighbours_s, cost):
@@ -344,7 +345,7 @@ def test_a_step_that_lost_kernels_is_left_out_and_counted():
 
 
 def profiled_as(monkeypatch, steps_s, *spans):
-    """Profile steps that take `steps_s`; of each profiled one these are the spans."""
+    """Two pairs of steps that take `steps_s`; of each profiled one these are the spans."""
     clock, trace = ScriptedClock(), TraceWriter()
     for span in spans:
         trace.host(*span[:3], cat=(*span, "cpu_op")[3])
@@ -357,22 +358,30 @@ def profiled_as(monkeypatch, steps_s, *spans):
     monkeypatch.setattr(torch_profiler, "trace_of", lambda recording, keep: recording)
     monkeypatch.setattr("bench.profilers.ops.torch_profiler.time.perf_counter", clock)
     seconds = iter(steps_s)
-    return profile_ops(lambda: clock.pass_s(next(seconds)), CPU, (), pairs=len(steps_s) // 3 - 1)
+    return profile_ops(lambda: clock.pass_s(next(seconds)), CPU, (), pairs=2)
 
 
 def test_the_neighbours_of_a_step_are_before_and_after_it_but_for_the_one_that_obtains_memory(
     monkeypatch,
 ):
-    steps_s = (9.0, 8.0, 1.0, 1.1, 8.0, 3.0, 3.3, 8.0, 2.0)
+    steps_s = (9.0, 8.0, 1.0, 1.1, 8.0, 1.2, 1.3, 8.0, 1.1)
     profile = profiled_as(monkeypatch, steps_s, ("aten::relu", 0, 5))
-    assert profile.steps_s == pytest.approx((1.1, 3.3))
-    assert profile.neighbours_s == pytest.approx((2.0, 2.5))
+    assert profile.steps_s == pytest.approx((1.1, 1.3))
+    assert profile.neighbours_s == pytest.approx((1.1, 1.15))
+
+
+def test_no_step_is_profiled_after_a_disturbed_one_and_for_a_disturbed_one_another_is(monkeypatch):
+    steps_s = (9.0, 8.0, 1.0, 1.1, 8.0, 3.0, 1.2, 4.0, 8.0, 1.0, 1.3, 8.0, 1.1)
+    profile = profiled_as(monkeypatch, steps_s, ("aten::relu", 0, 5))
+    assert profile.steps_s == pytest.approx((1.1, 1.3))
+    assert profile.neighbours_s == pytest.approx((2.0, 1.05))
+    assert profile.method.endswith("; 1 of 3 steps left out, which took much longer")
 
 
 def test_what_a_loader_computes_in_the_steps_own_process_is_the_wait_for_its_batch(monkeypatch):
     mark = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     spans = [("aten::relu", 0, 3e5), (mark, 3e5, 5e5, "user_annotation"), ("aten::div", 4e5, 3e5)]
-    profile = profiled_as(monkeypatch, (1.0,) * 6, *spans)
+    profile = profiled_as(monkeypatch, (1.0,) * 9, *spans)
     assert [(op.op, op.exclusive_s) for op in profile.ops] == [("relu", pytest.approx(0.3))]
     assert profile.data_wait_s == pytest.approx(0.5)
 
