@@ -71,7 +71,6 @@ _ACCOUNT_CAPTION = (
 )
 _MODELS_CAPTION = "The fastest batch of each machine and model; its size stands beside the marker"
 _DATA_CAPTION = "The same configuration with data from disk and with tensors made once"
-_DEVIATION = "Bars are one standard deviation between repeats to either side"
 
 
 class _Over(NamedTuple):
@@ -84,6 +83,12 @@ class _Over(NamedTuple):
 
 
 _OVER_BATCHES = {
+    "throughput": _Over(
+        "Throughput",
+        "{unit}",
+        "Bars are one standard deviation between repeats to either side",
+        [throughput],
+    ),
     "gain": _Over("Gain", "Relative {unit}", "Throughput over that of the smallest batch", [gain]),
     "efficiency": _Over(
         "Efficiency",
@@ -105,7 +110,7 @@ _OVER_BATCHES = {
         [peak_memory_gb, modelled_memory_gb],
     ),
 }
-_Shown = TypeVar("_Shown")
+_Item = TypeVar("_Item")
 
 
 class ReportFigure(NamedTuple):
@@ -135,18 +140,18 @@ def save_figures(
     """
     names: list[str] = []
 
-    def saved(one: ReportFigure) -> ReportFigure:
-        names.append(one.name)
+    def saved(figure: ReportFigure) -> ReportFigure:
+        names.append(figure.name)
         name, number = file_names(names)[-1], len(names)
-        png, svg = save_figure(draw_chart(one.chart), folder, name)
-        shown = min(png, svg, key=lambda path: path.stat().st_size)
-        kind = "png" if shown is png else "svg+xml"
-        encoded = base64.b64encode(shown.read_bytes()).decode("ascii")
-        drawn = figure_html(interactive_chart(one.chart), name, with_script=number == 1)
+        png, svg = save_figure(draw_chart(figure.chart), folder, name)
+        smaller = min(png, svg, key=lambda path: path.stat().st_size)
+        kind = "png" if smaller is png else "svg+xml"
+        encoded = base64.b64encode(smaller.read_bytes()).decode("ascii")
+        drawn = figure_html(interactive_chart(figure.chart), name, with_script=number == 1)
         data_uri = f"data:image/{kind};base64,{encoded}"
-        return one._replace(name=name, number=number, data_uri=data_uri, interactive=drawn)
+        return figure._replace(name=name, number=number, data_uri=data_uri, interactive=drawn)
 
-    return {part: [saved(one) for one in figures] for part, figures in parts.items()}
+    return {part: [saved(figure) for figure in figures] for part, figures in parts.items()}
 
 
 def report_figures(
@@ -161,28 +166,27 @@ def report_figures(
     colours = model_colours([*(run.arch for run in runs), *map(_arch, inside.values())])
     placed = [run for run in runs if run.point]
     machines = grouped(placed, lambda run: run.env)
-    several = len(machines) > 1
 
     def roofline(name: str, title: str, placed: Sequence[Run], caption: str = "") -> ReportFigure:
         chart = run_chart(placed, colours=colours)
         return ReportFigure(name, title, caption, chart, [run.name for run in placed])
 
-    title = f"Roofline{', all machines' * several}"
+    title = "Roofline, all machines" if len(machines) > 1 else "Roofline"
     return {
         "roofline": [
             *([roofline("roofline", title, placed, _ROOFLINE_CAPTION)] if placed else []),
-            *_accounts(runs, [one for one in inside.values() if isinstance(one, PlacedTrace)]),
+            *_accounts(runs, [step for step in inside.values() if isinstance(step, PlacedTrace)]),
         ],
-        "complexity": _of_batches(runs, colours, "intensity memory"),
+        "complexity": _over_batches(runs, ("intensity", "memory"), colours),
         "measurements": _iterations(runs, colours),
         "machines": (
-            roofline(f"roofline-{env}", f"Roofline of {env}", machines[env])
-            for env in machines
-            if several
+            roofline(f"roofline-{env}", f"Roofline of {env}", of_machine)
+            for env, of_machine in machines.items()
+            if len(machines) > 1
         ),
         **{
-            name: _inside(one, name, colours.get(_arch(one), OTHER_MODELS))
-            for name, one in inside.items()
+            name: _inside(step, name, colours.get(_arch(step), OTHER_MODELS))
+            for name, step in inside.items()
         },
         "across": _across(across, colours),
         "runs": run_figures(runs, colours),
@@ -192,108 +196,108 @@ def report_figures(
 def _accounts(runs: Sequence[Run], traces: Sequence[PlacedTrace]) -> Iterator[ReportFigure]:
     of_runs = newest_accounts(runs)
     accounts = [(run.label, account) for run, account in of_runs]
-    if accounts := [*accounts, *((trace.label, trace.account) for trace in traces)]:
+    accounts += [(trace.label, trace.account) for trace in traces]
+    if accounts:
         title, names = "Where the time of a step goes", [run.name for run, _ in of_runs]
         yield ReportFigure("accounts", title, _ACCOUNT_CAPTION, account_chart(accounts), names)
 
 
-def _arch(one: PlacedProfile | PlacedTrace) -> str:
-    return one.record.config.arch if isinstance(one, PlacedProfile) else one.record.arch or ""
+def _arch(step: PlacedProfile | PlacedTrace) -> str:
+    return step.record.config.arch if isinstance(step, PlacedProfile) else step.record.arch or ""
 
 
-def _inside(one: PlacedProfile | PlacedTrace, name: str, colour: str) -> Iterator[ReportFigure]:
+def _inside(step: PlacedProfile | PlacedTrace, name: str, colour: str) -> Iterator[ReportFigure]:
     """The ops of a profile or a trace, and a profile's kernels, as far as it has them."""
-    if isinstance(one, PlacedTrace):
-        if one.kinds.placed:
-            title = f"Ops of trace {one.number}, {one.label}"
-            chart = op_chart(one.kinds, one.used, colour=colour)
-            yield ReportFigure(f"ops-{name}", title, _OPS_CAPTION, chart)
-        return
-    if one.ops is not None:
-        chart = op_chart(one.ops, one.used, colour=colour)
-        yield ReportFigure(f"ops-{name}", f"Ops of {one.label}", _OPS_CAPTION, chart)
-    if one.kernels is not None and one.record.resolved is not None:
-        chart = kernel_chart(one.kernels, one.used, math_mode=one.record.resolved.math_mode)
-        yield ReportFigure(f"kernels-{name}", f"Kernels of {one.label}", _KERNELS_CAPTION, chart)
+    ops, of = (step.ops, step.label) if isinstance(step, PlacedProfile) else (step.kinds, "")
+    if ops is not None and (of or ops.placed):
+        chart = op_chart(ops, step.used, colour=colour)
+        title = f"Ops of {of or f'trace {step.number}, {step.label}'}"
+        yield ReportFigure(f"ops-{name}", title, _OPS_CAPTION, chart)
+    if isinstance(step, PlacedProfile) and step.kernels is not None and step.record.resolved:
+        chart = kernel_chart(step.kernels, step.used, math_mode=step.record.resolved.math_mode)
+        yield ReportFigure(f"kernels-{name}", f"Kernels of {step.label}", _KERNELS_CAPTION, chart)
 
 
 def _across(across: AcrossMachines, colours: Mapping[str, str]) -> Iterator[ReportFigure]:
     """How many times as fast as the reference each machine is; none where none shares."""
-    unit = rate_unit(common_sample(pair.sample for pair in across.against))
-    caption = (
-        f"{unit.capitalize()} over those of {across.reference} at the same configuration, with the "
-        "95 % interval; open where neither machine has repeats. Batches that spilled out of memory "
-        "and two precisions of one name are in the table only"
-    )
-    title = f"Times as fast as {across.reference}"
-    if found := [(pair, row) for pair in across.against for row in pair.counted]:
-        runs = dict.fromkeys(name for _, row in found for name in row["runs"].names)
-        yield ReportFigure("times-as-fast", title, caption, speed_up_chart(found, colours), [*runs])
+    shared = [(pair, row) for pair in across.against for row in pair.counted]
+    if shared:
+        unit = rate_unit(common_sample(pair.sample for pair in across.against))
+        caption = (
+            f"{unit.capitalize()} over those of {across.reference} at the same configuration, with "
+            "the 95 % interval; open where neither machine has repeats. Batches that spilled out "
+            "of memory and two precisions of one name are in the table only"
+        )
+        runs = list(dict.fromkeys(name for _, row in shared for name in row["runs"].names))
+        title, chart = f"Times as fast as {across.reference}", speed_up_chart(shared, colours)
+        yield ReportFigure("times-as-fast", title, caption, chart, runs)
 
 
 def run_figures(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[ReportFigure]:
     """Yield every figure of the analysis that has something to show; each says of which runs."""
-    measured, unit = [run for run in runs if run.samples_per_s], rate_unit(sample_of(runs))
-    rated = _by_sample(measured, lambda run: run.sample, "throughput", "Throughput")
-    for part, name, title in rated:
-        over = _Over(title, rate_unit(part[0].sample).capitalize(), _DEVIATION, [throughput])
-        yield from _over_batches(part, name, over, colours)
-    yield from _of_batches(runs, colours, "gain efficiency")
-    groups = group_runs(runs)
+    measured, groups = [run for run in runs if run.samples_per_s], group_runs(runs)
+    for suffix, part in _by_sample(measured, lambda run: run.sample):
+        yield from _over_batches(part, ("throughput",), colours, suffix)
+    yield from _over_batches(runs, ("gain", "efficiency"), colours)
     if len({(group.env, group.arch) for group in groups}) > 1:
-        best = _by_sample(groups, lambda group: group.sample, "models", "Models and machines")
-        for those, name, title in best:
-            chart = models_chart(those, colours)
-            yield ReportFigure(name, title, _MODELS_CAPTION, chart, names_of(those))
-    found = scatter_rows(runs)
-    if sum(row["configurations"] for row in found) > 1:  # of one the table's SD says the same
+        for suffix, of_kind in _by_sample(groups, lambda group: group.sample):
+            names, chart = names_of(of_kind), models_chart(of_kind, colours)
+            yield _suffixed("models", "Models and machines", suffix, _MODELS_CAPTION, chart, names)
+    rows = scatter_rows(runs)
+    if sum(row["configurations"] for row in rows) > 1:  # of one the table's SD says the same
+        unit = rate_unit(sample_of(runs))
         caption = f"Relative standard deviation of {unit} between repeats of one configuration"
-        names = [name for row in found for name in row["runs"].names]
-        title, chart = "Variability by machine", variability_chart(found)
+        names = tuple(name for row in rows for name in row["runs"].names)
+        title, chart = "Variability by machine", variability_chart(rows)
         yield ReportFigure("variability", title, caption, chart, names)
-    data = ("real-synthetic", "Real against synthetic data")
-    for pairs, name, title in _by_sample(synthetic_pairs(groups), lambda one: one[0].sample, *data):
-        chart, both = real_synthetic_chart(pairs, colours), chain.from_iterable(pairs)
-        yield ReportFigure(name, title, _DATA_CAPTION, chart, names_of(both))
-
-
-def _of_batches(
-    runs: Sequence[Run], colours: Mapping[str, str], names: str
-) -> Iterator[ReportFigure]:
-    for name in names.split():
-        over = _OVER_BATCHES[name]
-        axis = over.axis.format(unit=rate_unit(sample_of(runs)))
-        yield from _over_batches(runs, name, over._replace(axis=axis), colours)
+    for suffix, pairs in _by_sample(synthetic_pairs(groups), lambda pair: pair[0].sample):
+        names = names_of(chain.from_iterable(pairs))
+        title, chart = "Real against synthetic data", real_synthetic_chart(pairs, colours)
+        yield _suffixed("real-synthetic", title, suffix, _DATA_CAPTION, chart, names)
 
 
 def _by_sample(
-    shown: Iterable[_Shown], sample_of: Callable[[_Shown], Sample], name: str, title: str
-) -> Iterator[tuple[list[_Shown], str, str]]:
-    """What trains on each kind of sample, with the name and the title of its figure.
+    items: Iterable[_Item], sample_of: Callable[[_Item], Sample]
+) -> Iterator[tuple[str, list[_Item]]]:
+    """What trains on each kind of sample, with a word for it where there are several.
 
     Images/s and sequences/s share no axis.
     """
-    kinds = grouped(shown, sample_of)
-    for sample, part in kinds.items():
-        several = len(kinds) > 1
-        yield part, f"{name}{f'-{sample}s' * several}", f"{title}{f', {sample}s' * several}"
+    kinds = grouped(items, sample_of)
+    for sample, of_kind in kinds.items():
+        yield f"{sample}s" if len(kinds) > 1 else "", of_kind
+
+
+def _suffixed(
+    name: str, title: str, suffix: str, caption: str, chart: Chart, runs: Sequence[str]
+) -> ReportFigure:
+    """A figure with the kind of sample in its name and its title, where there are several."""
+    if suffix:
+        name, title = f"{name}-{suffix}", f"{title}, {suffix}"
+    return ReportFigure(name, title, caption, chart, runs)
 
 
 def _over_batches(
-    runs: Sequence[Run], name: str, over: _Over, colours: Mapping[str, str]
+    runs: Sequence[Run], names: Iterable[str], colours: Mapping[str, str], suffix: str = ""
 ) -> Iterator[ReportFigure]:
-    """One figure per machine that has a curve of two batch sizes or more.
+    """One figure per machine that has a curve of two batch sizes or more, of each of `names`.
 
-    All have one kind of axis, to be read beside each other.
+    All of a name have one kind of axis, to be read beside each other.
     """
-    machines = grouped(curves_of(runs, *over.quantities), lambda curve: curve.of.env)
-    log = spans_widely(chain.from_iterable(machines.values()))
-    for env, shown in machines.items():
-        if any(len(curve.groups) > 1 for curve in shown):
-            chart = batch_chart(shown, over.axis, colours=colours, logarithmic=log)
-            names = [run.name for run in runs if run.env == env and run.samples_per_s]
-            title = f"{over.title} over batch size, {env}"
-            yield ReportFigure(f"{name}-{env}", title, over.caption, chart, names)
+    unit = rate_unit(sample_of(runs))
+    for name in names:
+        over = _OVER_BATCHES[name]
+        label = over.axis.format(unit=unit)
+        machines = grouped(curves_of(runs, *over.quantities), lambda curve: curve.of.env)
+        log = spans_widely(chain.from_iterable(machines.values()))
+        for env, curves in machines.items():
+            if any(len(curve.groups) > 1 for curve in curves):
+                axis = f"{label[:1].upper()}{label[1:]}"
+                chart = batch_chart(curves, axis, colours=colours, logarithmic=log)
+                shown = [run.name for run in runs if run.env == env and run.samples_per_s]
+                of = f"{name}-{suffix}" if suffix else name
+                title = f"{over.title}{f', {suffix}' if suffix else ''} over batch size, {env}"
+                yield ReportFigure(f"{of}-{env}", title, over.caption, chart, shown)
 
 
 def _iterations(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[ReportFigure]:
@@ -308,13 +312,12 @@ def _iterations(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[Rep
         distributions_chart(timed, colours),
         [run.name for run in timed],
     )
-    shown = traced_runs(timed)
-    panels = [trace_panel(run, colours.get(run.arch, OTHER_MODELS)) for run in shown]
+    ordered = traced_runs(timed)
     yield ReportFigure(
         "iterations-in-order",
         "Iterations in order",
         "The windows that drifted, and those with most outliers; a triangle is an iteration of "
         "over 1.6 times the median",
-        panel_chart(panels),
-        [run.name for run in shown],
+        panel_chart([trace_panel(run, colours.get(run.arch, OTHER_MODELS)) for run in ordered]),
+        [run.name for run in ordered],
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from analysis.columns import both_sides, columns, table, tables
-from analysis.profiles import OpPlace, Places, check_ops, time_share
+from analysis.profiles import check_ops, time_share
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.runs.frame import Row, account_rows
 from analysis.runs.place import PlacedProfile
@@ -15,7 +15,7 @@ from analysis.table import Table
 from analysis.traces.placed import PlacedTrace, TraceComparison, compare_two
 from analysis.words import bytes_rate, counted, flops_rate, percent, three_digits
 from bench.errors import Unknown
-from bench.records import GpuCounters, OpProfile
+from bench.records import GpuCounters
 from bench.records.base import ratio
 
 #: Rows of ops and kernels for people; the CSV holds them all.
@@ -210,26 +210,27 @@ def comparison_table(comparison: TraceComparison) -> Table:
 
 # The sentences beside them
 
-#: Ops that a sentence names.
-_MAX_NAMED_OPS = 5
 #: What a profile may lack, for people.
 _PARTS_OF_PROFILE = {
     "ops": "times of ops",
     "counters": "device counters",
     "cpu_counters": "processor counters",
 }
-#: What the counters of a trace may lack, for people.
-_COUNTED_IN_TRACE = {"flops": "FLOP", "dram_bytes": "DRAM bytes", "duration_s": "time"}
+#: What its times of ops may lack.
+_PARTS_OF_OPS = {
+    "device_busy_share": "the device's busy share is not known",
+    "copies": "copies are not known",
+    "unseen": "of the cost model",
+}
 
 
-def _ended(sentence: str) -> str:
-    return f"{sentence[:1].upper()}{sentence[1:]}{'' if sentence.endswith('.') else '.'}"
+def _ended(sentences: Iterable[str]) -> list[str]:
+    return [f"{words[:1].upper()}{words[1:].removesuffix('.')}." for words in sentences]
 
 
-def step_sentences(one: PlacedProfile | PlacedTrace) -> list[str]:
+def step_sentences(step: PlacedProfile | PlacedTrace) -> list[str]:
     """Return what a profile or a trace saw, the roof above it, what it did not see, and why."""
-    found = _of_profile(one) if isinstance(one, PlacedProfile) else _of_trace(one)
-    return [_ended(sentence) for sentence in found]
+    return _ended(_of_profile(step) if isinstance(step, PlacedProfile) else _of_trace(step))
 
 
 def opening(profiles: Sequence[PlacedProfile], traces: Sequence[PlacedTrace]) -> list[str]:
@@ -242,66 +243,52 @@ def opening(profiles: Sequence[PlacedProfile], traces: Sequence[PlacedTrace]) ->
         if isinstance(compared, Unknown):
             said.append(f"the traces are not compared: {compared.reason}")
     if profiles:
-        said += ["No timed run is here: a profile shows a step's time, and no throughput"]
-    return [_ended(sentence) for sentence in said]
+        said.append("No timed run is here: a profile shows a step's time, and no throughput")
+    return _ended(said)
 
 
 def _of_profile(profile: PlacedProfile) -> Iterator[str]:
     record, unknown = profile.record, "no reason recorded"
-    runs = ", ".join(str(result.number) for result in profile.runs)
+    runs = ", ".join(f"{run.number}" for run in profile.runs)
     yield f"Explains run {runs}" if runs else "Explains no run of this report"
     if record.outcome != "ok":
         yield f"Outcome {record.outcome}: {record.reason or unknown}"
     for name, what in _PARTS_OF_PROFILE.items():
         if getattr(record, name) is None:
             yield f"No {what}: {record.missing.get(name, unknown)}"
-    if record.ops is not None and profile.ops is not None:
-        yield from _of_ops(record.ops, profile.ops)
+    if (ops := record.ops) is not None:
+        yield f"Times of ops by {ops.method}, over {ops.iterations} steps"
+        missing = ((what, ops.missing.get(name)) for name, what in _PARTS_OF_OPS.items())
+        yield from (f"{what}: {why}" for what, why in missing if why)
+        if profile.ops is not None and (outside := profile.ops.unknown):
+            largest = ", ".join(f"{op.name} {percent(op.share)}" for op in outside[:_MOST_NAMED])
+            share = percent(time_share(outside))
+            yield f"Not in the cost model, {share} of the ops' time, the largest first: {largest}"
     if record.counters is not None:
         yield from _of_counters(record.counters, profile.used)
     if record.cpu_counters is not None:
         for name, why in record.cpu_counters.missing.items():
             yield f"Processor counters without {name}: {why}"
-    yield from (found.message for found in profile.findings if found.level == "note")
+    yield from (finding.message for finding in profile.findings if finding.level == "note")
 
 
-def _of_ops(ops: OpProfile, places: Places[OpPlace]) -> Iterator[str]:
-    yield f"Times of ops by {ops.method}, over {ops.iterations} steps"
-    if ops.device_busy_share is None:
-        yield f"The device's busy share is not known: {ops.missing['device_busy_share']}"
-    if ops.copies is None:
-        yield f"Copies are not known: {ops.missing['copies']}"
-    if places.unknown:
-        named = [f"{op.name} {percent(op.share)}" for op in places.unknown[:_MAX_NAMED_OPS]]
-        rest = len(places.unknown) - len(named)
-        yield (
-            f"Not in the cost model, {percent(time_share(places.unknown))} of the ops' time: "
-            f"{', '.join(named)}{f' and {rest} more' if rest else ''}"
-        )
-    if unseen := ops.missing.get("unseen"):
-        yield f"Of the cost model: {unseen}"
+#: Ops that a sentence names.
+_MOST_NAMED = 5
 
 
 def _of_counters(counters: GpuCounters, used: UsedCeiling | None) -> Iterator[str]:
     chip = f" on {counters.chip}" if counters.chip else ""
-    yield (
-        f"Counters by {counters.source}{chip}: {counters.kernels} launches, "
-        f"{len(counters.per_kernel)} kernel names. Their durations are those of one kernel "
-        "at a time with emptied caches, and not the training's"
-    )
-    for name, reason in counters.missing.items():
-        yield f"Not counted, {name}: {reason}"
-    if used is None:
-        return
-    missing = dict.fromkeys(("L1", "L2"), "its bandwidth was not measured")
-    for cache in used.cache_roofs:
-        if cache.peak_bytes_per_s is None:
-            missing[cache.level] = cache.missing["peak_bytes_per_s"]
+    names = counted(len(counters.per_kernel), "kernel name")
+    yield f"Counters by {counters.source}{chip}: {counters.kernels} launches, {names}"
+    yield from (f"Not counted, {name}: {reason}" for name, reason in counters.missing.items())
+    caches = {cache.level: cache for cache in used.cache_roofs} if used else {}
+    for level in sorted({"L1", "L2", *caches}) if used else ():
+        cache = caches.get(level)
+        if cache is not None and cache.peak_bytes_per_s is not None:
+            yield f"{level}: {bytes_rate(cache.peak_bytes_per_s)} by {cache.source}"
         else:
-            missing.pop(cache.level, None)
-            yield f"{cache.level}: {bytes_rate(cache.peak_bytes_per_s)} by {cache.source}"
-    for level, reason in missing.items():
-        yield f"No slope for {level}: {reason}"
+            why = cache.missing["peak_bytes_per_s"] if cache else "its bandwidth was not measured"
+            yield f"No slope for {level}: {why}"
 
 
 def _of_trace(trace: PlacedTrace) -> Iterator[str]:
@@ -322,10 +309,7 @@ def _of_trace(trace: PlacedTrace) -> Iterator[str]:
     if not any(op.kernels for op in record.ops) and record.known_steps[0].device_busy_s is None:
         yield "No device ran anything in the trace: times of ops are their own on the host"
     if (counters := record.counters) is not None:
-        sums = ((counters.flops, "FLOP executed"), (counters.dram_bytes, "B of DRAM"))
-        known = ", ".join(f"{three_digits(n / 1e9)} G{unit}" for n, unit in sums if n is not None)
-        kernels = counted(counters.kernels, "kernel")
-        yield f"Counters of {kernels} in the trace{f': {known}' if known else ''}"
-        for name, unit in _COUNTED_IN_TRACE.items():
-            if name in counters.missing:
-                yield f"No {unit} counted: {counters.missing[name]}"
+        sums = {"FLOP executed": counters.flops, "B of DRAM": counters.dram_bytes}
+        words = [f"{three_digits(n / 1e9)} G{unit}" for unit, n in sums.items() if n is not None]
+        yield f"Counters of {counted(counters.kernels, 'kernel')}: {', '.join(words) or 'no sum'}"
+        yield from (f"Not counted, {name}: {why}" for name, why in counters.missing.items())
