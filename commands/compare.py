@@ -129,7 +129,7 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
             markdown += "\n" + Result([beside, *facts["notes"]]).text("markdown")
 
         def charts() -> Mapping[str, Chart]:
-            from analysis.figures.ratios import comparison_chart
+            from analysis.figures.rows import comparison_chart
 
             return {"comparison": comparison_chart(found, self.threshold)}
 
@@ -160,7 +160,7 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
 
     def _noise_floor(self, prices: Prices) -> Result:
         """How much the repeats of A scatter by the metric, by default their rate."""
-        from analysis.comparison.noise_floor import noise_floor, noise_sentences, noise_table
+        from analysis.comparison.noise import noise_floor, noise_sentences, noise_table
 
         if self.b is not None:
             raise UserError(f"aa: takes one side, not also {self.b!r}")

@@ -196,7 +196,7 @@ class Tune(Configured, Tracked, Answering):
 def tune_result(found: TuneResult, place: Place) -> Result:
     """Return the best command line, what each knob gave, and what to know besides."""
     from analysis import tuning
-    from analysis.figures.ratios import tuning_chart
+    from analysis.figures.rows import tuning_chart
 
     facts = tuning.tuning_facts(found, place)
     tables = list(tuning.tuning_tables(found, facts))

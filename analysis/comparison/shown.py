@@ -18,7 +18,7 @@ from analysis.comparison.judgement import (
     compare_pairs,
     compared_metric,
 )
-from analysis.comparison.kinds import odd_machines
+from analysis.comparison.noise import odd_machines
 from analysis.comparison.pairs import Pairing, pair_runs
 from analysis.comparison.sides import read_side, read_sides
 from analysis.runs.frame import Row

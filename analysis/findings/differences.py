@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from scipy import special
 
 from analysis.comparison.judgement import METRICS, Comparison, compare_pairs
-from analysis.comparison.kinds import odd_machines
 from analysis.comparison.machines import MachinePair, across_machines
+from analysis.comparison.noise import odd_machines
 from analysis.runs.frame import Row
 from analysis.runs.groups import Configurations, Group, difference_between, group_runs, names_of
 from analysis.runs.run import Run

@@ -6,8 +6,9 @@ A figure is named by what it shows, `throughput-lab.svg` say, and keeps its name
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -37,11 +38,15 @@ from analysis.figures.configurations import (
     variability_chart,
 )
 from analysis.figures.interactive import figure_html, interactive_chart
-from analysis.figures.ratios import speed_up_chart
-from analysis.figures.times import account_chart, distributions_chart, trace_panel, traced_runs
+from analysis.figures.rows import (
+    account_chart,
+    distributions_chart,
+    speed_up_chart,
+    trace_panel,
+    traced_runs,
+)
 from analysis.findings.bottlenecks import synthetic_pairs
 from analysis.findings.differences import scatter_rows
-from analysis.report.folder import file_names
 from analysis.runs.groups import group_runs, names_of, newest_accounts, sample_of
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import Run
@@ -111,6 +116,8 @@ _OVER_BATCHES = {
     ),
 }
 _Item = TypeVar("_Item")
+#: Of a name, so that whole paths fit on every system.
+_MAX_LETTERS = 80
 
 
 class ReportFigure(NamedTuple):
@@ -129,6 +136,21 @@ class ReportFigure(NamedTuple):
     number: int = 0
     data_uri: str = ""
     interactive: str = ""
+
+
+def file_names(labels: Iterable[str]) -> list[str]:
+    """Return a part of a file name per label: `amd-epyc (1)` becomes `amd-epyc-1`.
+
+    A name that an earlier label has gets `-2` and so on. Upper and lower case are the same, as on
+    macOS and Windows.
+    """
+    found: dict[str, str] = {}
+    for label in labels:
+        safe = re.sub(r"[^A-Za-z0-9_.]+", "-", label)[:_MAX_LETTERS].strip("-.") or "unnamed"
+        names = chain([safe], (f"{safe}-{number}" for number in count(2)))
+        name = next(name for name in names if name.casefold() not in found)
+        found[name.casefold()] = name
+    return list(found.values())
 
 
 def save_figures(

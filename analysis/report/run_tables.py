@@ -11,8 +11,8 @@ from operator import itemgetter
 from typing import Any
 
 from analysis.columns import both_sides, columns, tables
-from analysis.comparison.kinds import on_one_device
 from analysis.comparison.machines import AcrossMachines, MachinePair, mean_row, used_prices
+from analysis.comparison.noise import on_one_device
 from analysis.findings.batches import gains_per_doubling, knee_of
 from analysis.findings.differences import uplifts
 from analysis.prediction import FEWEST_SIZES, PredictedCurve, fit_curve

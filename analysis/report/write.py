@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -23,8 +24,7 @@ from analysis.findings import find_all
 from analysis.report import run_tables as of_runs
 from analysis.report import sentences
 from analysis.report import step_tables as of_steps
-from analysis.report.figures import report_figures, save_figures
-from analysis.report.folder import begin_report, end_report, file_names
+from analysis.report.figures import file_names, report_figures, save_figures
 from analysis.runs.groups import Configurations
 from analysis.runs.place import PlacedProfile
 from analysis.runs.points import DOUBTFUL_ROOF
@@ -32,6 +32,7 @@ from analysis.runs.run import Run, recorded
 from analysis.table import RunNumbers, Table, grouped, markdown_text, utc
 from analysis.traces.placed import PlacedTrace
 from bench.errors import UserError
+from bench.records.folders import write_atomically
 
 #: Headings of the notes begin below the report's own of two signs.
 _FIRST_LEVEL = 3
@@ -165,6 +166,90 @@ def markdown_fence(text: str) -> str:
     """Return a code fence longer than any run of backticks in `text`."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     return "`" * max(3, longest + 1)
+
+
+# Its folder: a new report is written in `.unfinished` and takes the earlier one's place once it is
+# whole. `report.sha256` has the sum of every file as it was written, in the form of `sha256sum
+# --check`. A file with another sum was edited, and the folder is not written again; nor is one
+# without sums.
+
+_SUMS = "report.sha256"
+_UNFINISHED = ".unfinished"
+#: What says nothing of a report.
+_NO_REPORT = frozenset({_UNFINISHED, ".DS_Store"})
+#: What a report's folder holds.
+_OURS = _NO_REPORT | {"report.html", "report.md", "report.pdf", "figures", "tables", _SUMS}
+
+
+def begin_report(folder: Path) -> Path:
+    """Return where to write a new report.
+
+    Raises `UserError` where the folder holds files that are no report's, since all of it is
+    uploaded, or a report of which a file was edited, or may have been.
+    """
+    present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    sums, foreign = _sums(folder), sorted(present - _OURS)
+    edited = sorted(
+        name
+        for name in {name for name, _ in sums}
+        if (folder / name).is_file() and (name, _sum(folder / name)) not in sums
+    )
+    why = ""
+    if foreign:
+        why = f"holds other files ({foreign[0]}); give a new folder, or that of an earlier report"
+    elif _SUMS not in present and present - _NO_REPORT:
+        why = (
+            f"holds a report without {_SUMS}, so an edit of it would be lost; write to another "
+            "folder with --out, or move the report elsewhere"
+        )
+    elif edited:
+        why = (
+            f"{edited[0]} was edited since it was written; give your own text with --notes, write "
+            "to another folder with --out, or move the file elsewhere"
+        )
+    if why:
+        raise UserError(f"out={str(folder)!r}: {why}")
+    new = folder / _UNFINISHED
+    if new.exists():
+        shutil.rmtree(new)
+    for name in ("figures", "tables"):
+        (new / name).mkdir(parents=True)
+    return new
+
+
+def end_report(new: Path) -> None:
+    """Bring a report that is whole to its place, file by file, and remove what is left of another.
+
+    Until the end the sums are those of both, so that no file looks edited if this is cut short.
+    """
+    folder = new.parent
+    files = {path.relative_to(new).as_posix(): path for path in new.rglob("*") if path.is_file()}
+    sums, earlier = {(name, _sum(path)) for name, path in files.items()}, _sums(folder)
+    _keep_sums(folder, sums | earlier)
+    for name, path in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        path.replace(folder / name)
+    for name in {name for name, _ in earlier} - files.keys() | {"report.pdf"}:
+        (folder / name).unlink(missing_ok=True)
+    _keep_sums(folder, sums)
+    shutil.rmtree(new)
+
+
+def _sum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _sums(folder: Path) -> set[tuple[str, str]]:
+    """The files of a report, and their sums; none of what lies outside of the folder."""
+    kept, ours = folder / _SUMS, folder.resolve()
+    lines = kept.read_text("utf-8").splitlines() if kept.exists() else []
+    sums = {(name, total) for total, _, name in (line.partition("  ") for line in lines)}
+    return {one for one in sums if (folder / one[0]).resolve().is_relative_to(ours)}
+
+
+def _keep_sums(folder: Path, sums: Iterable[tuple[str, str]]) -> None:
+    lines = sorted(f"{total}  {name}\n" for name, total in sums)
+    write_atomically(folder / _SUMS, "".join(lines))
 
 
 # What stands in it

@@ -183,7 +183,7 @@ def _placing() -> Placing:
         if isinstance(run.account, StepAccount) and not picture.exists():
             with suppress(Exception):  # the run is whole without it
                 from analysis.figures import draw_chart
-                from analysis.figures.times import account_chart
+                from analysis.figures.rows import account_chart
 
                 draw_chart(account_chart([(run.label, run.account)])).savefig(picture, dpi=200)
         return addition_of(run)

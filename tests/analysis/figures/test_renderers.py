@@ -23,8 +23,8 @@ from analysis.figures import (
     single_axes,
 )
 from analysis.figures.chart import Marks, panel_chart
+from analysis.figures.rows import distributions_chart, trace_panel
 from analysis.figures.static import Names, draw_panel
-from analysis.figures.times import distributions_chart, trace_panel
 from analysis.findings.differences import scatter_rows
 from analysis.profiles import place_kernels, place_ops
 from analysis.runs.groups import group_runs

@@ -20,12 +20,14 @@ from analysis.comparison.machines import across_machines
 from analysis.figures import configurations as of
 from analysis.figures import kernel_chart, model_colours, op_chart, run_chart
 from analysis.figures.chart import OTHER_MODELS, panel_chart
-from analysis.figures.ratios import comparison_chart, speed_up_chart, tuning_chart
-from analysis.figures.times import (
+from analysis.figures.rows import (
     account_chart,
+    comparison_chart,
     distributions_chart,
+    speed_up_chart,
     trace_panel,
     trend_chart,
+    tuning_chart,
 )
 from analysis.profiles import place_kernels, place_ops
 from analysis.report.figures import ReportFigure, save_figures

@@ -10,8 +10,16 @@ import pytest
 from programs import program
 
 from analysis import place_runs
-from analysis.report.folder import begin_report, end_report, file_names
-from analysis.report.write import PRINTERS, front_matter, markdown_fence, print_pdf, write_report
+from analysis.report.figures import file_names
+from analysis.report.write import (
+    PRINTERS,
+    begin_report,
+    end_report,
+    front_matter,
+    markdown_fence,
+    print_pdf,
+    write_report,
+)
 from bench.errors import UserError
 
 NAMES = ("report.html", "report.md", "tables/summary.tex")

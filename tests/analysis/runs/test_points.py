@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from observed import observation
 
 from analysis import RecordSet, place, place_runs
-from analysis.comparison.kinds import on_one_device
+from analysis.comparison.noise import on_one_device
 from analysis.runs.frame import run_row
 from analysis.runs.groups import group_runs
 from analysis.runs.points import RooflinePoint, roofline_point
