@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import metadata
@@ -20,7 +20,7 @@ from bench.errors import Problem, UserError
 from bench.machine.gpu_drivers import compute_capability
 from bench.machine.limits import profiling_capabilities
 from bench.machine.probes import ROOT, UnknownFactError, output_of, text_of, value_or_none
-from bench.machine.surroundings import container, virtualization
+from bench.machine.surroundings import virtualization
 from bench.profilers.base import Tool, ToolWorker
 from bench.profilers.ncu.metrics import (
     CHIPS,
@@ -40,12 +40,14 @@ _WINDOWS = (
     "then Developer > Manage GPU Performance Counters > allow access to all users; WSL2 needs "
     "Windows 11 with driver 525 or newer"
 )
-_FOR_ALL = (
-    "write `options nvidia NVreg_RestrictProfilingToAdminUsers=0` into "
+#: `sudo` alone drops the PATH.
+_AS_ROOT = 'sudo -E env "PATH=$PATH" mlproject profile ...'
+_PERMIT = (
+    f"run it as `{_AS_ROOT}`, a container with --cap-add=SYS_ADMIN (a pod with "
+    "securityContext.capabilities.add); or, to let every user count, write on the host "
+    "`options nvidia NVreg_RestrictProfilingToAdminUsers=0` into "
     "/etc/modprobe.d/nvidia-counters.conf as root, rebuild the initramfs, and reboot"
 )
-#: `sudo` alone drops the PATH.
-AS_ROOT = 'run it as `sudo -E env "PATH=$PATH" mlproject profile ...`'
 
 
 def counter_permission(root: Path = ROOT) -> tuple[bool | None, str]:
@@ -56,8 +58,7 @@ def counter_permission(root: Path = ROOT) -> tuple[bool | None, str]:
     try:
         parameters = text_of(root / "proc/driver/nvidia/params")
     except UnknownFactError:
-        where = "Windows" if _below_windows(root) else "the driver, outside of what is seen here,"
-        return None, f"{where} decides, and tells only when ncu runs"
+        return None, "the driver, outside of what is seen here, tells only when ncu runs"
     restricted = re.search(r"RmProfilingAdminOnly: *(\d)", parameters)
     if restricted is None or restricted[1] == "0":
         return True, "every user may read them"
@@ -69,21 +70,10 @@ def counter_permission(root: Path = ROOT) -> tuple[bool | None, str]:
     return False, "only administrators may read the GPU's counters here (RmProfilingAdminOnly is 1)"
 
 
-def permission_remedy(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str:
+def permission_remedy(root: Path = ROOT) -> str:
     """Return what to do on this machine so that the counters may be read."""
-    if _below_windows(root):
-        return _WINDOWS
-    around = value_or_none(lambda: container(root, environ)) or "none"
-    if around == "none":
-        return f"{AS_ROOT} (sudo alone drops your PATH); or, to let every user count, {_FOR_ALL}"
-    if around not in ("docker", "podman", "containerd", "kubernetes"):
-        return f"on the host, {_FOR_ALL}"  # apptainer and lxc leave the user's rights as they are
-    how = "--cap-add=SYS_ADMIN (a pod with securityContext.capabilities.add)"
-    return f"start this container again with {how}; or, on the host, {_FOR_ALL}"
-
-
-def _below_windows(root: Path) -> bool:
-    return os.name == "nt" or value_or_none(lambda: virtualization(root)) in ("wsl1", "wsl2")
+    is_wsl = value_or_none(lambda: virtualization(root)) in ("wsl1", "wsl2")
+    return _WINDOWS if os.name == "nt" or is_wsl else _PERMIT
 
 
 #: Words of ncu, and what is wrong with the remedy. In this order: what is wrong comes before what
@@ -95,7 +85,8 @@ _COMPLAINTS = {
     ),
     r"driver resource was unavailable": (
         "another program has reserved the GPU's counters, perhaps outside of this container: pause "
-        "DCGM with `dcgmi profile --pause` (`--resume` afterwards) and end other profilers{denied}"
+        "DCGM with `dcgmi profile --pause` (`--resume` afterwards) and end other profilers; if "
+        "there is none, {permission}"
     ),
     r"ERR_NVGPUCTRPERM": "the driver keeps the GPU's counters from this user: {permission}",
     r"Failed to find metric (?:regex:)?\^?(?P<name>[\w.]+)": (
@@ -108,9 +99,8 @@ _COMPLAINTS = {
         "driver's CUDA version, or a newer driver; `ncu --list-chips` names its GPUs"
     ),
 }
-_STEP_FAILED = "The application returned an error code"
-#: What ncu says of a kernel when the step dies in it.
-_FOLLOWS = "Failed to profile"
+#: What ncu says when the step fails by itself, and of the kernel in which it dies.
+_STEP_FAILED = ("The application returned an error code", "Failed to profile")
 _ERROR_LINE = re.compile(r"^==ERROR== *(.+?)\s*$", re.MULTILINE)
 
 
@@ -121,22 +111,16 @@ def explain(console: str, root: Path = ROOT) -> str | None:
     """
     # ==PROF== lines name kernels, which may be called anything.
     lines = [line for line in console.splitlines() if not line.startswith("==PROF==")]
-    said = "\n".join(lines)
-    for words, explanation in _COMPLAINTS.items():
-        if found := re.search(words, said):
-            permission = permission_remedy(root)
-            is_denied = "or the user does not have permission" in said
-            denied = f"; if nobody does, {permission}" if is_denied else ""
-            return explanation.format(permission=permission, denied=denied, **found.groupdict(""))
-    errors = _ERROR_LINE.findall(said)
-    if any(error.startswith(_STEP_FAILED) for error in errors):
-        others = [error for error in errors if not error.startswith((_STEP_FAILED, _FOLLOWS))]
-        return f"ncu: {others[0]}" if others else None
-    if errors:
-        return f"ncu: {errors[0]}"
-    if "No kernels were profiled" in said:
+    words = "\n".join(lines)
+    for pattern, explanation in _COMPLAINTS.items():
+        if complaint := re.search(pattern, words):
+            return explanation.format(permission=permission_remedy(root), **complaint.groupdict(""))
+    errors = _ERROR_LINE.findall(words)
+    if any(error.startswith(_STEP_FAILED[0]) for error in errors):
+        errors = [error for error in errors if not error.startswith(_STEP_FAILED)]
+    elif not errors and "No kernels were profiled" in words:
         return "ncu saw no kernel in the profiled step: see that the step runs on the GPU"
-    return None
+    return f"ncu: {errors[0]}" if errors else None
 
 
 #: Where installers put ncu without putting it on PATH.
@@ -230,7 +214,7 @@ class Ncu:
         return output_of(self.path, *question, timeout_s=_ANSWERS_WITHIN_S)
 
 
-def find_ncu(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Ncu:
+def find_ncu(root: Path = ROOT) -> Ncu:
     """Return the ncu on PATH, else the newest in the usual places.
 
     Raises `RefusalError` if there is none, or if it is broken or too old.
@@ -238,10 +222,11 @@ def find_ncu(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Ncu:
     places = [path for place in _PLACES for path in root.glob(place) if os.access(path, os.X_OK)]
     program = shutil.which("ncu") or max(map(str, places), key=_numbers, default=None)
     if program is None:
-        remedy = "install Nsight Compute (it comes with the CUDA toolkit) and put ncu on PATH"
-        if "SUDO_USER" in environ:
-            remedy += f"; if ncu works without sudo, {AS_ROOT}: sudo drops your PATH"
-        raise RefusalError("ncu is not found: no kernel counters", remedy)
+        raise RefusalError(
+            "ncu is not found: no kernel counters",
+            "install Nsight Compute (it comes with the CUDA toolkit) and put ncu on PATH; sudo "
+            f"drops the PATH: `{_AS_ROOT}`",
+        )
     try:
         answer = output_of(program, "--version", timeout_s=_ANSWERS_WITHIN_S)
     except UnknownFactError as error:
@@ -283,46 +268,46 @@ def choose_metrics(ncu: Ncu, capability: tuple[int, int]) -> tuple[tuple[str, ..
     """
     require_chip(ncu, capability)
     chip = chip_of_capability(capability)
-    known = _metrics_here(ncu, chip)
-    if known is None and chip is None:
+    bases = _metrics_here(ncu, chip)
+    if not bases and chip is None:
         raise RefusalError(
             "{} does not tell the metrics of compute capability {}.{}".format(ncu, *capability),
             f"see that `{ncu.path} --query-metrics` lists them",
         )
-    wanted = [name for one in ([chip] if chip else CHIPS) for name in metrics_for_chip(one)]
-    if known is None:
+    wanted = [name for of in ([chip] if chip else CHIPS) for name in metrics_for_chip(of)]
+    if not bases:
         return tuple(wanted), {}
-    found = {name: None for name in wanted if _has(known, name)}
-    absent = [name for name in wanted if name not in found]
+
+    def has(metric: str) -> bool:
+        return metric.rpartition(".")[0] in bases
+
+    chosen = dict.fromkeys(filter(has, wanted))
+    absent = [name for name in wanted if name not in chosen]
     if DRAM in absent:  # some chips count reads and writes alone
-        ways = (way for way in WAYS["dram_bytes"] if all(_has(known, name) for name in way))
-        found |= dict.fromkeys(next(ways, ()))
-    if chip is None:
-        # That a foreign chip lacks what others have is no loss. What another metric counts too is
-        # left out: `src_fp16_dst_fp32` is a part of `src_fp16`.
-        wholes = tuple(f"{name.rpartition('.')[0]}_" for name in found)
-        return tuple(name for name in found if not name.startswith(wholes)), {}
-    return tuple(found), dict.fromkeys(absent, f"{ncu} has none here")
+        chosen |= dict.fromkeys(next((way for way in WAYS["dram_bytes"] if all(map(has, way))), ()))
+    if chip is not None:
+        return tuple(chosen), dict.fromkeys(absent, f"{ncu} has none here")
+    # That a foreign chip lacks what others have is no loss. What another metric counts too is
+    # left out: `src_fp16_dst_fp32` is a part of `src_fp16`.
+    wholes = tuple(f"{name.rpartition('.')[0]}_" for name in chosen)
+    return tuple(name for name in chosen if not name.startswith(wholes)), {}
 
 
-def _metrics_here(ncu: Ncu, chip: str | None) -> frozenset[str] | None:
-    """Base names that the device has, or a chip of its family; None where ncu names neither.
+def _metrics_here(ncu: Ncu, chip: str | None) -> frozenset[str]:
+    """Base names that the device has, or a chip of its family; none where ncu names neither.
 
     The device goes first if it is ncu's first too: chips of one compute capability may differ
-    (TU116 lacks the tensor cores of TU102).
+    (TU116 lacks the tensor cores of TU102). Where CUDA is told to see another device first, ncu's
+    first one may be of another chip.
     """
     questions = [("--devices", "0")]
     if chip is not None:
-        # Where CUDA is told to see another device first, ncu's first one may be of another chip.
         first_is_ours = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() == "0"
         questions.insert(len(questions) if first_is_ours else 0, ("--chips", MEMBERS[chip]))
     answers = (value_or_none(partial(ncu.metrics, *question)) for question in questions)
     # Without a duration it is no list of metrics.
-    return next((known for known in answers if known and _has(known, DURATION)), None)
-
-
-def _has(known: frozenset[str], metric: str) -> bool:
-    return metric.rpartition(".")[0] in known
+    base = DURATION.rpartition(".")[0]
+    return next((bases for bases in answers if bases and base in bases), frozenset())
 
 
 @dataclass
@@ -378,14 +363,14 @@ class NcuTool(Tool):
             raise UserError(f"ncu left no {report}: see {console}")
         table = report.with_suffix(".csv")
         ncu.to_csv(report, table, metrics)
-        found = read_counters(table)
-        return found.replaced(
-            missing={**left_out, **found.missing},
+        counters = read_counters(table)
+        return counters.replaced(
+            missing={**left_out, **counters.missing},
             source=str(ncu),
             files=(table.relative_to(folder).as_posix(),),
             per_kernel=tuple(
                 kernel.model_copy(update={"name": kernel_name(kernel.name)})
-                for kernel in found.per_kernel
+                for kernel in counters.per_kernel
             ),
         )
 
