@@ -31,7 +31,6 @@ from bench.profilers.ncu.tables import ProfileTotals
 from bench.profilers.traces.trace import (
     MOST_BYTES,
     UNNAMED,
-    CounterRange,
     DeviceKind,
     DeviceSpan,
     HostKind,
@@ -100,25 +99,17 @@ class _Event(msgspec.Struct, gc=False):
 
 
 class _Args(msgspec.Struct, gc=False):
+    """Arguments of an op, a mark, a call, a kernel or a copy; lists stay text until asked for."""
+
     external: Scalar = msgspec.field(default=None, name="External id")
     old_external: Scalar = msgspec.field(default=None, name="external id")
     correlation: Scalar = None
-
-
-class _HostArgs(_Args, gc=False):
-    """Arguments of an op, a mark or a call; lists stay text until they are asked for."""
-
     sequence: Scalar = msgspec.field(default=None, name="Sequence number")
     dims: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input Dims")
     old_dims: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input dims")
     types: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input type")
     concrete: msgspec.Raw = msgspec.field(default=_NOTHING, name="Concrete Inputs")
     strides: msgspec.Raw = msgspec.field(default=_NOTHING, name="Input Strides")
-
-
-class _DeviceArgs(_Args, gc=False):
-    """Arguments of a kernel, a copy or a fill."""
-
     device: Scalar = None
     stream: Scalar = None
     queue: Scalar = msgspec.field(default=None, name="sycl queue")
@@ -133,8 +124,7 @@ class _TraceFile(msgspec.Struct):
 
 _FILE = msgspec.json.Decoder(_TraceFile)
 _EVENTS = msgspec.json.Decoder(list[_Event])
-_HOST_ARGS = msgspec.json.Decoder(_HostArgs | None)
-_DEVICE_ARGS = msgspec.json.Decoder(_DeviceArgs | None)
+_ARGS = msgspec.json.Decoder(_Args | None)
 
 
 def _parsed(contents: bytearray) -> _TraceFile:
@@ -216,14 +206,23 @@ def kineto_trace(path: str, contents: bytearray) -> ProfilerTrace:
     job = distributed if isinstance(distributed, dict) else {}
     ranks = (_whole(job.get(name)) for name in ("rank", "world_size"))
     rank, size = (None if rank is None or rank < 0 else rank for rank in ranks)
-    spans = _Spans()
-    return ProfilerTrace(path, *spans.of(file.events), devices, rank, size, left_out=spans.left_out)
+    spans = _Spans(path)
+    host, device = spans.of(file.events)
+    counters = spans.counters if spans.counters.launches else None
+    for number in spans.counted_on:
+        if number in devices and (capability := devices[number].capability):
+            chip = chip_of_capability(capability)
+            spans.counters.chips.add(chip or "sm_{}{}".format(*capability))
+    return ProfilerTrace(path, host, device, counters, devices, rank, size, left_out=spans.left_out)
 
 
 class _Spans:
     """Turns events into spans. What many have in common is kept once: names, threads, lists."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        #: Those of CUPTI's range profiler, and the devices on which they were read.
+        self.counters = ProfileTotals("CUPTI's range profiler in a trace", (Path(path).name,))
+        self.counted_on: set[Any] = set()
         self._name = cache(printable)
         self._thread = cache(lambda process, thread: (_plain(process), _plain(thread)))
         self._list = cache(_list_in)
@@ -237,13 +236,10 @@ class _Spans:
         named = (f"{what} ({number})" for what, number in self._others.most_common(6))
         return f"events that are left out: {', '.join(named)}" if self._others else None
 
-    def of(
-        self, events: list[_Event]
-    ) -> tuple[list[HostSpan], list[DeviceSpan], list[CounterRange]]:
+    def of(self, events: list[_Event]) -> tuple[list[HostSpan], list[DeviceSpan]]:
         """Return the spans of `events`; that list is emptied: a long trace has millions."""
         host: list[HostSpan] = []
         device: list[DeviceSpan] = []
-        counters: list[CounterRange] = []
         events.reverse()
         for number in range(len(events)):
             event = events.pop()
@@ -256,14 +252,14 @@ class _Spans:
                 elif category in _DEVICE:
                     device.append(self._device_span(event, _DEVICE[category]))
                 elif category == _RANGES:
-                    counters.append(_counter_range(event))
+                    self._count(event)
             except (msgspec.DecodeError, ValueError) as error:
                 raise ValueError(f"event {number}: {error}") from None
         in_order(host, device)
         _check_times(host, device)
         if len({span.thread[0] for span in host}) > 1:
             without_ambiguous_ids(host, device)
-        return host, device, counters
+        return host, device
 
     def _leaves_out(self, event: _Event, category: str) -> bool:
         """Whether `event` is no interval of Kineto's with both its ends; note which are others."""
@@ -283,7 +279,7 @@ class _Spans:
         return True
 
     def _host_span(self, event: _Event, category: str) -> HostSpan:
-        args = _HOST_ARGS.decode(event.args) or _HostArgs()
+        args = _ARGS.decode(event.args) or _Args()
         begin_us, end_us = _interval(event)
         name = self._name(event.name or "")
         kind = _HOST[category]
@@ -305,7 +301,7 @@ class _Spans:
         )
 
     def _device_span(self, event: _Event, kind: DeviceKind) -> DeviceSpan:
-        args = _DEVICE_ARGS.decode(event.args) or _DeviceArgs()
+        args = _ARGS.decode(event.args) or _Args()
         begin_us, end_us = _interval(event)
         row = _plain(event.pid)
         return DeviceSpan(
@@ -322,6 +318,23 @@ class _Spans:
             _whole(args.external, args.old_external),
             _whole(args.size_bytes),
         )
+
+    def _count(self, event: _Event) -> None:
+        """Add up a range around one kernel."""
+        is_lost = event.name in (None, "", "__missing__")
+        kernel = NAMELESS if is_lost else printable(kernel_name(str(event.name)))
+        self.counters.launches[kernel] += 1
+        self.counted_on.add(_plain(event.pid))
+        args = _value_in(event.args)
+        for name, value in args.items() if isinstance(args, dict) else ():
+            if "__" not in name or not name.isprintable():
+                continue  # correlation, graph id and the like
+            self.counters.names.add(name)
+            number = value if type(value) is int else _number(value)
+            if name in WANTED and number is not None and 0 <= number < 2**64:
+                # CUPTI counts time in nanoseconds.
+                power = -9 if name == DURATION else 0
+                self.counters.add(kernel, name, 1, Decimal(str(number)).scaleb(power))
 
 
 def _interval(event: _Event) -> tuple[float, float]:
@@ -404,59 +417,24 @@ NAMELESS = "(no name in the trace)"
 _WHOLE_RANGE = "__profile__"
 
 
-def _counter_range(event: _Event) -> CounterRange:
-    args = _value_in(event.args)
-    values: dict[str, float] = {}
-    missing: dict[str, str] = {}
-    for name, value in args.items() if isinstance(args, dict) else ():
-        if "__" not in name or not name.isprintable():
-            continue  # correlation, graph id and the like
-        number = value if type(value) is int else _number(value)
-        if number is None or not 0 <= number < 2**64:
-            missing[name] = f"no count: {str(value)[:40]!r}"
-        else:
-            values[name] = number
-    lost = event.name in (None, "", "__missing__")
-    return CounterRange(None if lost else event.name, values, missing, _plain(event.pid))
-
-
 def read_counters(trace: ProfilerTrace) -> GpuCounters:
     """Add up the counters in `trace`; what they do not give is None with its reason.
 
     Raises `UserError` for a trace without counters, or with sums over many kernels.
     """
-    record = counters_of(counter_totals(trace))
+    if trace.counters is None:
+        raise UserError(
+            f"{trace.path}: holds no counters; count with ncu and read its file, or with a torch "
+            "built with CUPTI's range profiler"
+        )
+    if _WHOLE_RANGE in trace.counters.launches:
+        raise UserError(
+            f"{trace.path}: its counters are of one range over many kernels: record it with "
+            "profiler_measure_per_kernel=True"
+        )
+    record = counters_of(trace.counters)
     if record.duration_s is not None:
         return record
     why = "the trace splits one span evenly among the kernels, so theirs are not in it"
     missing = {**record.missing, "duration_s": f"{record.missing['duration_s']}; {why}"}
     return record.model_copy(update={"missing": missing})
-
-
-def counter_totals(trace: ProfilerTrace) -> ProfileTotals:
-    """Add up each metric of each kernel. Raises `UserError` as `read_counters` does."""
-    if not trace.counters:
-        raise UserError(
-            f"{trace.path}: holds no counters; count with ncu and read its file, or with a torch "
-            "built with CUPTI's range profiler"
-        )
-    if any(one.name == _WHOLE_RANGE for one in trace.counters):
-        raise UserError(
-            f"{trace.path}: its counters are of one range over many kernels: record it with "
-            "profiler_measure_per_kernel=True"
-        )
-    totals = ProfileTotals("CUPTI's range profiler in a trace", (Path(trace.path).name,))
-    for number in {one.device for one in trace.counters}:
-        device = trace.devices.get(number) if isinstance(number, int) else None
-        if device and device.capability:
-            chip = chip_of_capability(device.capability)
-            totals.chips.add(chip or "sm_{}{}".format(*device.capability))
-    for one in trace.counters:
-        kernel = NAMELESS if one.name is None else printable(kernel_name(one.name))
-        totals.launches[kernel] += 1
-        totals.names.update(one.values, one.missing)
-        for metric in one.values.keys() & WANTED:
-            # CUPTI counts time in nanoseconds.
-            power = -9 if metric == DURATION else 0
-            totals.add(kernel, metric, 1, Decimal(str(one.values[metric])).scaleb(power))
-    return totals

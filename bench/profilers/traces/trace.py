@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from bench.errors import printable
+from bench.profilers.ncu.tables import ProfileTotals
 from bench.records.kernel_names import kernel_name
 
 #: op: an operator of torch or of a library, or autograd's node around one. mark: an annotation by a
@@ -118,16 +119,6 @@ class DeviceSpan(msgspec.Struct, gc=False):
         return kernel_name(self.name)
 
 
-@dataclass(frozen=True)
-class CounterRange:
-    """Counters that CUPTI's range profiler read around one kernel, by their names."""
-
-    name: str | None  # None where the profiler lost it
-    values: Mapping[str, float]
-    missing: Mapping[str, str]  # counters without a value, with what stood there
-    device: int | str | None = None
-
-
 class TracedDevice(NamedTuple):
     """What a trace says of one device; None where it does not."""
 
@@ -155,7 +146,7 @@ class ProfilerTrace:
     path: str
     host: Sequence[HostSpan]
     device: Sequence[DeviceSpan]
-    counters: Sequence[CounterRange] = ()
+    counters: ProfileTotals | None = None  # of CUPTI's range profiler
     devices: Mapping[int, TracedDevice] = field(default_factory=dict)
     rank: int | None = None  # which rank of a job recorded it
     world_size: int | None = None
