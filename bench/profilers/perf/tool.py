@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from io import RawIOBase
 from pathlib import Path
 from typing import ClassVar
 
@@ -84,46 +85,28 @@ def counting(gate: Gate, answer_s: float = ANSWER_S) -> Iterator[None]:
     Raises `UserError` where it does not answer within `answer_s`. A body that raises leaves it
     counting: its counts are of no use.
     """
+    # Both ways at once: neither open nor write then waits for perf.
     with (
-        _opened(gate["control"], os.O_WRONLY) as commands,
-        _opened(gate["acknowledge"], os.O_RDONLY) as answers,
+        Path(gate["control"]).open("r+b", buffering=0) as commands,
+        Path(gate["acknowledge"]).open("r+b", buffering=0) as answers,
     ):
-        _send("enable", commands, answers, answer_s)
+        _send(b"enable\n", commands, answers, answer_s)
         yield
-        _send("disable", commands, answers, answer_s)
+        _send(b"disable\n", commands, answers, answer_s)
 
 
-@contextmanager
-def _opened(fifo: str, flags: int) -> Iterator[int]:
-    try:
-        end = os.open(fifo, flags | os.O_NONBLOCK)
-    except OSError as error:  # ENXIO: no process reads from it
-        raise _silent(f"does not listen at {fifo} ({error.strerror})") from None
-    try:
-        yield end
-    finally:
-        os.close(end)
-
-
-def _silent(how: str) -> UserError:
-    return UserError(f"perf {how}; console.log has its words; profile again, or without perf")
-
-
-def _send(command: str, commands: int, answers: int, answer_s: float) -> None:
+def _send(command: bytes, commands: RawIOBase, answers: RawIOBase, answer_s: float) -> None:
+    commands.write(command)
     poll = select.poll()
     poll.register(answers, select.POLLIN)
     answer = b""
-    try:
-        os.write(commands, f"{command}\n".encode())
-        while b"ack\n" not in answer:  # perf sends a NUL after it, which may come with the next
-            if not poll.poll(1000 * answer_s):
-                raise _silent(f"did not answer {command!r} in {answer_s:g} s")
-            piece = os.read(answers, 64)
-            if not piece:
-                raise _silent(f"has ended without an answer to {command!r}")
-            answer += piece
-    except OSError as error:
-        raise _silent(f"has ended before {command!r} ({error.strerror})") from None
+    while b"ack\n" not in answer:  # perf sends a NUL after it, which may come with the next
+        if not poll.poll(1000 * answer_s):
+            raise UserError(
+                f"perf did not answer {command.decode().strip()!r} in {answer_s:g} s; console.log "
+                "has its words; profile again, or without perf"
+            )
+        answer += answers.read(64) or b""
 
 
 _WORKER = "perf"

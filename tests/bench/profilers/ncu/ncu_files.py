@@ -76,7 +76,12 @@ def launches(count, values=None, kernels=("gemm", "relu"), **others):
     """`count` launches that take turns at `kernels`, every metric with a value of its own."""
     values = values or {name: 10**6 + 1000 * index for index, name in enumerate(ALL)}
     return [
-        Launch(index, kernels[index % len(kernels)], {n: v + index for n, v in values.items()})
+        Launch(
+            index,
+            kernels[index % len(kernels)],
+            {name: value + index for name, value in values.items()},
+            **others,
+        )
         for index in range(count)
     ]
 

@@ -50,9 +50,6 @@ class Driver:
 def test_the_first_devices_capability_and_name():
     assert compute_capability(Driver) == (12, 1)
     assert device_uuid(Driver) == "00010203-0405-0607-0809-0a0b0c0d0e0f"
-
-
-def test_a_driver_without_a_device_says_which_call_failed():
     with pytest.raises(UnknownFactError, match="cuInit answers 100"):
         compute_capability(lambda: Driver(started=100))
 
@@ -76,18 +73,13 @@ def test_the_range_holds_the_step_and_nothing_queued_before(marks):
     assert calls == [("start", 1.0), ("stop", 3.0)]
 
 
-def test_a_step_that_fails_ends_the_range(marks):
+def test_a_step_that_fails_ends_the_range_and_another_backend_is_refused(marks):
     device, calls = marks
     with pytest.raises(ZeroDivisionError), profiled_range(device):
         _ = 1 / 0
     assert [name for name, _ in calls] == ["start", "stop"]
-
-
-def test_another_backend_is_refused():
-    with (
-        pytest.raises(UnsupportedError, match="not on mps"),
-        profiled_range(QueueingDevice(ScriptedClock())),
-    ):
+    other = QueueingDevice(ScriptedClock())
+    with pytest.raises(UnsupportedError, match="not on mps"), profiled_range(other):
         pass
 
 

@@ -1,10 +1,12 @@
 """Every form of Nsight Compute's files, what surrounds a table, damage, and what is missing."""
 
 import codecs
+import re
 
 import pytest
 from ncu_files import (
     ALL,
+    BYTES,
     DRAM,
     DURATION,
     FORMS,
@@ -22,6 +24,14 @@ from ncu_files import (
 )
 
 from bench.errors import UserError
+from bench.profilers.ncu.metrics import (
+    CHIPS,
+    MEMBERS,
+    WANTED,
+    chip_of_capability,
+    metrics_for_chip,
+    metrics_listed_in,
+)
 from bench.profilers.ncu.read import OTHER_TENSOR, read_counters
 
 TABLE = launches(6)
@@ -67,15 +77,11 @@ def test_files_of_other_locales_are_refused(read, form, locale):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    ("encoding", "line_end"),
-    [("utf-8-sig", "\r\n"), ("utf-16", "\r\n"), ("utf-16-be", "\n"), ("utf-8", "\r\n")],
-)
-def test_windows_files_are_read(read, form, encoding, line_end):
-    content = written(TABLE, form, Style(line_end=line_end)).encode(encoding)
-    if encoding == "utf-16-be":
-        content = codecs.BOM_UTF16_BE + content
-    assert found(read(content)) == truth(TABLE)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
+def test_windows_files_are_read(read, form, encoding):
+    content = written(TABLE, form, Style(line_end="\r\n")).encode(encoding)
+    mark = codecs.BOM_UTF16_BE if encoding == "utf-16-be" else b""
+    assert found(read(mark + content)) == truth(TABLE)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -99,10 +105,12 @@ def test_output_without_a_line_end_before_header_and_rows_is_passed_over(read, f
     assert found(read("\n".join(lines))) == truth(TABLE)
 
 
-@pytest.mark.parametrize("form", ["new", "raw"])
-def test_launches_of_several_processes_are_told_apart(read, form):
-    table = [*TABLE, *(Launch(one.id, "conv", one.values, 42) for one in TABLE[:2])]
-    assert found(read(written(table, form))) == truth(table)
+def test_tables_of_several_processes_and_forms_are_added_up(read):
+    more = [Launch(one.id, "conv", one.values, 42) for one in TABLE[:2]]
+    for form in ("new", "raw"):
+        assert found(read(written([*TABLE, *more], form))) == truth([*TABLE, *more])
+    text = written(TABLE, "new") + "second run\n" + written(more, "raw")
+    assert found(read(text)) == truth([*TABLE, *more])
 
 
 def test_rows_over_several_lines_and_behind_other_output_stay_with_their_launch(read):
@@ -110,12 +118,6 @@ def test_rows_over_several_lines_and_behind_other_output_stay_with_their_launch(
     last = max(number for number, line in enumerate(lines) if line.startswith('"0","4711"'))
     lines[last] = "step " + lines[last]  # a row of the first launch behind other output
     assert found(read("\n".join(lines))) == truth(TABLE)
-
-
-def test_concatenated_outputs_are_added_up_whatever_their_forms(read):
-    more = [Launch(one.id, "conv", one.values, 42) for one in launches(2)]
-    text = written(TABLE, "new") + "second run\n" + written(more, "raw")
-    assert found(read(text)) == truth([*TABLE, *more])
 
 
 def test_the_locale_of_one_table_is_not_that_of_the_next(read):
@@ -139,33 +141,18 @@ def test_a_launch_that_comes_twice_or_under_another_name_is_refused(read):
         read("\n".join([*lines, row, row]))
 
 
-@pytest.mark.parametrize(
-    ("text", "is_whole"),
-    [
-        *((text, True) for text in ("1,234", "1234")),
-        *(
-            (text, False)
-            for text in (
-                "1.234",
-                "1.000",
-                "1\u202f234",
-                "1,2",
-                "12, x",
-                "0x10",
-                "1e3",
-                "12x",
-                "9" * 20,
-            )
-        ),
-    ],
-)
-def test_an_id_is_a_whole_number_however_it_is_spelled(read, text, is_whole):
-    written_so = written(TABLE[:1]).replace('"0","4711"', f'"{text}","4711"')
-    if is_whole:
-        assert read(written_so).kernels == 1
-    else:
-        with pytest.raises(UserError, match=r"ncu\.csv:2: "):
-            read(written_so)
+@pytest.mark.parametrize("text", ["1,234", "1234"])
+def test_an_id_may_be_grouped(read, text):
+    assert read(written(TABLE[:1]).replace('"0","4711"', f'"{text}","4711"')).kernels == 1
+
+
+ODD_IDS = ["1.234", "1.000", "1\u202f234", "1,2", "12, x", "0x10", "1e3", "12x", "9" * 20]
+
+
+@pytest.mark.parametrize("text", ODD_IDS)
+def test_an_id_is_a_whole_number(read, text):
+    with pytest.raises(UserError, match=r"ncu\.csv:2: "):
+        read(written(TABLE[:1]).replace('"0","4711"', f'"{text}","4711"'))
 
 
 @pytest.mark.parametrize(
@@ -225,18 +212,13 @@ def test_the_duration_of_the_speed_of_light_section_counts(read):
     assert read(summary).duration_s == pytest.approx(4e-6)
 
 
-@pytest.mark.parametrize("form", ["new", "raw", "summary"])
+@pytest.mark.parametrize("form", BASIC_FORMS)
 def test_a_damaged_row_is_refused_with_its_line(read, form):
     lines = written(TABLE, form).split("\n")
-    damages = (
-        lambda row: row[3:],
-        lambda row: row.replace('","', '"",', 1),
-        lambda row: f"{row}56",
-    )
-    for damage in damages:
-        broken = [*lines[:5], damage(lines[5]), *lines[6:]]
+    *whole, row, _ = lines[:7]
+    for damaged in (row[3:], row.replace('","', '"",', 1), f"{row}56"):
         with pytest.raises(UserError, match=r"ncu\.csv:6: ") as refused:
-            read("\n".join(broken))
+            read("\n".join([*whole, damaged, *lines[6:]]))
         assert "LC_ALL" not in str(refused.value)
     *whole, last, _ = lines
     cut_off = r"ncu\.csv:8: " if form == "raw" else "the file is cut off"
@@ -374,3 +356,102 @@ def test_packed_operations_of_blackwell_count_twice(read):
     assert record.flops == 3 * 4 + len(TENSOR) + 2 + 2 + 4
     del values["smsp__sass_thread_inst_executed_op_ffma2_pred_on.sum"]
     assert "op_ffma2_pred_on.sum" in read(written(table)).missing["flops"]
+
+
+# Passes over the same launches
+
+
+def part_of(table, metrics, process=4711):
+    return [
+        Launch(one.id, one.kernel, {name: one.values[name] for name in metrics}, process)
+        for one in table
+    ]
+
+
+@pytest.fixture
+def read_passes(tmp_path):
+    """Write a file per text and read them together."""
+
+    def write_and_read(*texts):
+        paths = [tmp_path / f"{number}.csv" for number in range(len(texts))]
+        for path, text in zip(paths, texts, strict=True):
+            path.write_text(text, encoding="utf-8")
+        return read_counters(*paths)
+
+    return write_and_read
+
+
+@pytest.mark.parametrize("forms", [("raw", "raw"), ("new", "raw"), ("raw", "summary")])
+def test_two_passes_give_what_one_would(read_passes, forms):
+    hardware = part_of(TABLE, [DURATION, *BYTES, *TENSOR])
+    sass = part_of(TABLE, SASS, process=42)
+    texts = written(hardware, forms[0]), written(sass, forms[1])
+    record = read_passes(*texts)
+    assert found(record) == truth(TABLE)
+    assert [path.rpartition("/")[2] for path in record.files] == ["0.csv", "1.csv"]
+    assert found(read_passes(*texts[::-1])) == truth(TABLE)
+
+
+def test_a_metric_of_both_passes_counts_once_from_the_first_that_has_it_whole(read_passes):
+    lacking = part_of(TABLE, [DURATION, DRAM])
+    lacking[3].values[DRAM] = None
+    again = part_of(TABLE, [DURATION, DRAM], process=42)
+    for one in again:
+        one.values[DURATION] += 7
+    record = read_passes(written(lacking), written(again))
+    expected = truth(TABLE)
+    assert (record.kernels, record.duration_s) == (6, expected["duration_s"])
+    assert record.dram_bytes == expected["dram_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (launches(5), r"not the same work: .*launched \d times and \d"),
+        (launches(6, kernels=("gemm", "tanh")), r"not the same work: .*launched \d times and \d"),
+        (launches(6, capability="9.0"), "different chips: ga100, gh100"),
+    ],
+)
+def test_passes_over_other_work_or_on_other_chips_are_refused(read_passes, other, words):
+    with pytest.raises(UserError, match=words):
+        read_passes(written(TABLE), written(other))
+
+
+def test_a_chip_that_is_not_known_is_none_with_its_capability(read):
+    record = read(written(launches(6, capability="7.0")))
+    assert record.chip is None
+    assert "7.0" in record.missing["chip"]
+    assert found(record) == truth(TABLE)
+
+
+# Files that are none, and lists of metrics
+
+
+@pytest.mark.parametrize("name", ["step.ncu-rep", "renamed.csv"])
+def test_a_report_is_refused_with_the_command_that_makes_its_csv(tmp_path, name):
+    (tmp_path / name).write_bytes(b"NVR\0rest")
+    with pytest.raises(UserError, match=rf"ncu --import {re.escape(name)} --csv --page raw"):
+        read_counters(tmp_path / name)
+
+
+def test_a_line_without_end_is_refused(read, monkeypatch):
+    monkeypatch.setattr("bench.profilers.ncu.tables._LONGEST_LINE", 1000)
+    with pytest.raises(UserError, match="no table of Nsight Compute"):
+        read("x" * 5000)
+
+
+def test_every_chip_has_its_metrics_and_nothing_else_of_the_others():
+    assert {*CHIPS} == {*MEMBERS}  # each has a member that ncu can be asked for
+    assert (chip_of_capability((9, 0)), chip_of_capability((7, 0))) == ("gh100", None)
+    fp16 = "sm__ops_path_tensor_src_fp16"
+    for chip in CHIPS:
+        metrics = metrics_for_chip(chip)
+        assert {*metrics} <= WANTED
+        assert sum("sass" in name for name in metrics) == (12 if chip in ("gb100", "gb110") else 9)
+        assert (f"{fp16}_dst_fp32.sum" in metrics) == (chip not in ("gh100", "tu10x"))
+        assert (f"{fp16}.sum" in metrics) == (chip == "gh100")
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "hello world\n", '"ID","Process ID"\n', "a,b"])
+def test_other_text_is_no_list_of_metrics(text):
+    assert metrics_listed_in(text) == ()

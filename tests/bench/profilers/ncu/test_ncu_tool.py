@@ -119,16 +119,9 @@ def test_without_a_readable_report_there_is_no_record(tool, tmp_path):
 REAL = shutil.which("ncu")
 
 
-def refusal(root):
-    with pytest.raises(RefusalError) as caught:
-        find_ncu(root)
-    return caught.value.problem
-
-
 def test_no_ncu_anywhere(folder_of_ncu, tree):
-    refused = refusal(tree({}))
-    assert refused.what == "ncu is not found: no kernel counters"
-    assert "install Nsight Compute" in refused.remedy
+    with pytest.raises(RefusalError, match=r"ncu is not found: .*; install Nsight Compute"):
+        find_ncu(tree({}))
 
 
 def test_of_several_off_path_the_newest_is_taken(ncu, tree, monkeypatch):
@@ -138,44 +131,34 @@ def test_of_several_off_path_the_newest_is_taken(ncu, tree, monkeypatch):
         folder.mkdir(parents=True)
         ScriptedNcu(folder)
     monkeypatch.setenv("PATH", str(root))
-    newest = str(root / "usr/local/cuda-13.0/bin/ncu")
-    assert find_ncu(root).path == newest
-    assert find_ncu(root).command(root / "out", ["dram__bytes.sum"])[0] == newest
+    assert find_ncu(root).path == str(root / "usr/local/cuda-13.0/bin/ncu")
 
 
 @pytest.mark.parametrize(
-    ("script", "complaint", "remedy"),
+    ("script", "words"),
     [
-        ("echo 'error while loading it' >&2; exit 127", "error while loading", "reinstall Nsight"),
-        ("echo hello", "tells no version", "reinstall Nsight Compute"),
-        ("echo Version 2023.1.1.0", "ncu 2023.1.1 at ", "2023.2"),  # without tensor metrics
-        ("echo Version 2023.2.0.0", None, None),
+        ("echo 'error while loading it' >&2; exit 127", "error while loading it; reinstall Nsight"),
+        ("echo hello", "tells no version; reinstall Nsight"),
+        ("echo Version 2023.1.1.0", r"ncu 2023.1.1 at .*; install Nsight Compute 2023.2"),
     ],
 )
-def test_a_broken_or_old_ncu(ncu, tree, script, complaint, remedy):
+def test_a_broken_or_old_ncu(ncu, tree, script, words):
     ncu.program.write_text(f"#!/bin/sh\n{script}\n")
-    if complaint is None:
-        assert find_ncu(tree({})).version == (2023, 2, 0)
-    else:
-        refused = refusal(tree({}))
-        assert complaint in refused.what
-        assert remedy in refused.remedy
+    with pytest.raises(RefusalError, match=words):
+        find_ncu(tree({}))
+    ncu.program.write_text("#!/bin/sh\necho Version 2023.2.0.0\n")
+    assert find_ncu(tree({})).version == (2023, 2, 0)
 
 
 def test_chips_and_metrics_as_ncu_lists_them(ncu, tree):
-    found = find_ncu(tree({}))
-    assert found.chips() == {"tu102", "tu116", "ad102", "gh100"}
-    of_hopper = found.metrics("--chips", "gh100")
+    program = find_ncu(tree({}))
+    assert program.chips() == {"tu102", "tu116", "ad102", "gh100"}
+    of_hopper = program.metrics("--chips", "gh100")
     assert {"dram__bytes", "sm__ops_path_tensor_src_fp16"} < of_hopper
     assert not any(" " in name or name == "Metric" for name in of_hopper)
-    assert "sm__ops_path_tensor_src_fp16" not in found.metrics("--chips", "ad102")
     with pytest.raises(UnknownFactError, match="Invalid chip zz9"):
-        found.metrics("--chips", "zz9")
-
-
-def test_the_command_line_that_counts(ncu, tree):
-    found = find_ncu(tree({}))
-    command = found.command(Path("/records/a%p/ncu/hardware"), ["dram__bytes.sum", "b.sum"])
+        program.metrics("--chips", "zz9")
+    command = program.command(Path("/records/a%p/ncu/hardware"), ["dram__bytes.sum", "b.sum"])
     assert " ".join(command) == (
         f"{ncu.program} --config-file off --profile-from-start off --replay-mode kernel "
         "--clock-control none --metrics dram__bytes.sum,b.sum --force-overwrite "
@@ -219,9 +202,7 @@ def test_the_device_at_hand_may_lack_what_its_family_has(ncu, tree):
 
 
 @pytest.mark.parametrize("visible", ["1,0", "GPU-8f6a"])
-def test_ncus_first_device_may_be_another_than_the_one_that_cuda_sees(
-    ncu, tree, monkeypatch, visible
-):
+def test_ncus_first_device_may_be_another_than_cudas(ncu, tree, monkeypatch, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     ncu.script(device="tu116")
     assert choose((9, 0), tree({})) == (metrics_for_chip("gh100"), {})

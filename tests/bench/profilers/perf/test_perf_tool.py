@@ -189,12 +189,11 @@ def test_the_real_perf_counts_all_threads_in_the_window_and_nothing_else(tmp_pat
 class Listener:
     """perf's side: both FIFOs open for reading and writing; gives `answers`."""
 
-    def __init__(self, folder, answers=((b"ack\n\0",), (b"ack\n\0",))):
+    def __init__(self, folder, answers):
         self.gate = make_gate(folder)
         self._ends = [os.open(path, os.O_RDWR) for path in self.gate.values()]
         self.heard = []
-        self._thread = threading.Thread(target=self._listen, args=(answers,), daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._listen, args=(answers,), daemon=True).start()
 
     def _listen(self, answers):
         for pieces in answers:
@@ -202,65 +201,34 @@ class Listener:
             for piece in pieces:
                 os.write(self._ends[1], piece)
 
-    def end(self):
-        self._thread.join()
-        for end in self._ends:
-            os.close(end)
+
+WHOLE, IN_PIECES = ((b"ack\n\0",), (b"ack\n\0",)), ((b"a", b"ck\n"), (b"\0", b"ack\n\0"))
 
 
-def open_descriptors():
-    return sum(1 for _ in Path("/dev/fd").iterdir())
-
-
-@pytest.mark.parametrize(
-    "answers",
-    [
-        ((b"ack\n\0",), (b"ack\n\0",)),
-        ((b"a", b"ck\n"), (b"\0", b"ack\n\0")),  # in pieces, with the rest of the one before
-    ],
-)
+@pytest.mark.parametrize("answers", [WHOLE, IN_PIECES])
 def test_commands_are_sent_around_the_body(tmp_path, answers):
-    listener = Listener(tmp_path, answers=answers)
-    descriptors = open_descriptors()
+    listener = Listener(tmp_path, answers)
+    descriptors = len([*Path("/dev/fd").iterdir()])
     with counting(listener.gate):
         assert listener.heard == [b"enable\n"]
     assert listener.heard == [b"enable\n", b"disable\n"]
-    assert open_descriptors() == descriptors
+    assert len([*Path("/dev/fd").iterdir()]) == descriptors
 
 
-@pytest.mark.parametrize(
-    ("gate_of", "words"),
-    [
-        (lambda folder: {"control": f"{folder}/a"}, r"listen at .*/a \(No such file"),
-        (make_gate, r"listen at .*perf\.control \(No such device"),
-        *(
-            (
-                lambda folder, answers=answers: Listener(folder, answers=answers).gate,
-                r"did not answer 'enable' in 0\.05 s; .*console\.log",
-            )
-            for answers in [(), ((b"ack",),), ((b"\0",),), ((b"nack",),)]
-        ),
-    ],
-)
-def test_without_an_answer_the_body_does_not_run(tmp_path, gate_of, words):
-    gate = gate_of(tmp_path)
-    descriptors = open_descriptors()
+@pytest.mark.parametrize("answers", [(), ((b"ack",),), ((b"\0",),), ((b"nack",),)])
+def test_without_an_answer_the_body_does_not_run(tmp_path, answers):
+    gate = Listener(tmp_path, answers).gate
+    words = r"did not answer 'enable' in 0\.05 s; console\.log"
     with pytest.raises(UserError, match=words), counting(gate, answer_s=0.05):
         pytest.fail("there was no answer")
-    assert open_descriptors() == descriptors
 
 
-def test_a_perf_that_dies_in_the_window_is_an_error(tmp_path):
-    listener = Listener(tmp_path, answers=((b"ack\n\0",),))
-    with (
-        pytest.raises(UserError, match="perf has ended before 'disable'"),
-        counting(listener.gate),
-    ):
-        listener.end()
-
-
-def test_an_error_in_the_body_comes_out_as_it_is(tmp_path):
-    listener = Listener(tmp_path)
+def test_a_perf_that_ends_in_the_window_is_an_error_and_the_bodys_error_comes_out(tmp_path):
+    listener = Listener(tmp_path, WHOLE[:1])
+    with pytest.raises(UserError, match="'disable'"), counting(listener.gate, answer_s=0.05):
+        pass
+    (tmp_path / "another").mkdir()
+    listener = Listener(tmp_path / "another", WHOLE)
     with pytest.raises(ValueError, match="of the step"), counting(listener.gate):
         raise ValueError("of the step")
     assert listener.heard == [b"enable\n"]
