@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from bench.errors import UserError
-from bench.profilers.ncu.metrics import CHIPS, metrics_for_chip
+from bench.profilers.ncu.metrics import CHIPS, metrics_for_chip, metrics_listed_in, translate
 from commands.console.options import File, Tracked, argument, note, option
 from commands.console.output import Result, Shown, table_of
 
 if TYPE_CHECKING:
     from analysis.table import Table
-    from bench.records import GpuCounters
 
 _MAX_LIST_BYTES = 1 << 16
 _FIGURES = ("duration_s", "flops", "tensor_flops", "dram_bytes", "l2_bytes", "l1_bytes")
 _MAX_KERNELS = 20
-#: What is not a figure of the table of a file.
-_NO_FIGURES = ("file", "source", "chip", "flops_at_least")
+#: The columns that people read, of a file or of a kernel.
+_SHOWN = ("name", "launches", "kernels", *_FIGURES, "pcie_bytes", "intensity_dram")
 
 
 class Counters(Tracked, Shown):
@@ -55,37 +54,32 @@ class Counters(Tracked, Shown):
             click.echo(_metric_names(self.print_metrics))
         if self.attach is not None:
             return self.show(self._attached(self.attach))
-        if not self.files:
-            return 0
-        from bench.profilers.ncu.read import read_counters
-
         rows: list[dict[str, Any]] = []
         refusals: list[UserError] = []
-        for file in () if self.merge else self.files:
+        for files in [self.files] if self.merge else [(file,) for file in self.files]:
             try:
-                rows.append(_row(file))
+                rows.append(_row(files))
             except UserError as error:
                 refusals.append(error)
-        if self.merge:
-            rows.append(_counted(read_counters(*self.files)))
-        self.show(self._of(rows))
+        if self.files:
+            self.show(self._result(rows))
         for refusal in refusals[:-1]:
             note(str(refusal))
         if refusals:
             raise refusals[-1]
         return 0
 
-    def _of(self, rows: Sequence[dict[str, Any]]) -> Result:
+    def _result(self, rows: Sequence[dict[str, Any]]) -> Result:
         kernels = [
             {"file": row["file"], **kernel} for row in rows for kernel in row.get("per_kernel", ())
         ]
-        if not self.per_kernel:
-            rows = [{k: v for k, v in row.items() if k != "per_kernel"} for row in rows]
         apart = ("missing", "notes", "per_kernel", "metrics", "warnings")
         names = {name: name for row in rows for name in row if name not in apart}
         data = [table_of("counters", rows, names)]
         if self.per_kernel and kernels:
             data.append(table_of("kernels", kernels))
+        if not self.per_kernel:
+            rows = [{k: v for k, v in row.items() if k != "per_kernel"} for row in rows]
         return Result([part for row in rows for part in _parts(row)], rows, data)
 
     def _attached(self, run: str) -> Result:
@@ -98,37 +92,41 @@ class Counters(Tracked, Shown):
         return finish(self, folder, record, profile_facts(record))
 
 
-def _row(file: Path) -> dict[str, Any]:
-    from bench.profilers.ncu.metrics import metrics_listed_in, translate
+def _row(files: Sequence[Path]) -> dict[str, Any]:
+    """What the files of one profile count, or the names in a list of metrics.
+
+    The fields are in the order of the documentation; `missing` explains each figure that is null.
+    """
     from bench.profilers.ncu.read import read_counters
 
-    try:
-        with file.open("rb") as opened:
-            head = opened.read(_MAX_LIST_BYTES + 1).decode("utf-8-sig", "replace")
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror or error})") from None
-    if len(head) <= _MAX_LIST_BYTES and (names := metrics_listed_in(head)):
+    if len(files) == 1 and (names := _listed_in(files[0])):
         translated = translate(names)
         for warning in translated.warnings:
-            click.echo(f"warning: {file}: {warning}", err=True)
-        return {"file": str(file), **translated._asdict()}
-    return _counted(read_counters(file))
-
-
-def _counted(item: GpuCounters) -> dict[str, Any]:
-    """The fields in the order of the documentation; `missing` explains each figure that is null."""
-    names = ("source", "chip", "kernels", *_FIGURES, "pcie_bytes", "flops_at_least")
-    row: dict[str, Any] = {
-        "file": " + ".join(item.files),
-        **{name: getattr(item, name) for name in names},
-        "intensity_dram": item.intensity_dram,
+            click.echo(f"warning: {files[0]}: {warning}", err=True)
+        return {"file": str(files[0]), **translated._asdict()}
+    counters = read_counters(*files)
+    figures = ("source", "chip", "kernels", *_FIGURES, "pcie_bytes", "flops_at_least")
+    row: dict[str, Any] = {"file": " + ".join(counters.files)}
+    row |= {name: getattr(counters, name) for name in (*figures, "intensity_dram")}
+    reasons = {name: why for name, why in counters.missing.items() if name != "chip"}
+    if counters.intensity_dram is None:
+        reasons["intensity_dram"] = str(counters.intensity_dram_missing)
+    return row | {
+        "missing": {name: why for name, why in reasons.items() if name in row},
+        "notes": [why for name, why in reasons.items() if name not in row],
+        "per_kernel": [kernel.model_dump() for kernel in counters.per_kernel],
     }
-    known = [(name, why) for name, why in item.missing.items() if name != "chip"]
-    row["missing"] = {name: why for name, why in known if name in row}
-    row["notes"] = [why for name, why in known if name not in row]
-    if item.intensity_dram is None:
-        row["missing"]["intensity_dram"] = item.intensity_dram_missing
-    return row | {"per_kernel": [kernel.model_dump() for kernel in item.per_kernel]}
+
+
+def _listed_in(file: Path) -> tuple[str, ...]:
+    """The names in `file` if it is a list of metrics to collect."""
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(_MAX_LIST_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror or error})") from None
+    is_short = len(head) <= _MAX_LIST_BYTES
+    return metrics_listed_in(head.decode("utf-8-sig", "replace")) if is_short else ()
 
 
 def _parts(row: Mapping[str, Any]) -> Iterator[Table | str]:
@@ -136,27 +134,22 @@ def _parts(row: Mapping[str, Any]) -> Iterator[Table | str]:
     if "metrics" in row:
         yield from row["metrics"]
         return
-    about = (row["source"], row.get("chip"))
-    yield _figures(f"{row['file']} ({', '.join(filter(None, about))})", [row])
+    about = ", ".join(filter(None, (row["source"], row["chip"])))
+    yield _figures(f"{row['file']} ({about})", [row])
     if kernels := row.get("per_kernel"):
         yield replace(_figures("", kernels), shown=_MAX_KERNELS)
-    yield from (
-        f"{name}: {why}" for name, why in row["missing"].items() if name != "intensity_dram"
-    )
-    yield from (f"not counted: {note}" for note in row.get("notes", ()))
+    reasons = {name: why for name, why in row["missing"].items() if name != "intensity_dram"}
+    yield from (f"{name}: {why}" for name, why in reasons.items())
+    yield from (f"not counted: {note}" for note in row["notes"])
 
 
 def _figures(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """The figures of rows; FLOP of which some were not counted begin at what is known."""
     shown = [dict(row) for row in rows]
     for row in shown:
-        if row.get("flops") is None and row.get("flops_at_least"):
+        if row["flops"] is None and row["flops_at_least"]:
             row["flops"] = f"\u2265 {_figure(row['flops_at_least'])}"
-    columns: dict[str, tuple[str, Callable[..., str]]] = {
-        name: (name.replace("_", " "), _figure)
-        for name, value in shown[0].items()
-        if name not in _NO_FIGURES and not isinstance(value, dict | list | tuple)
-    }
+    columns = {name: (name.replace("_", " "), _figure) for name in _SHOWN if name in shown[0]}
     return table_of("counters", shown, columns, title)
 
 
