@@ -62,11 +62,6 @@ def test_a_table_may_be_missing_or_any_column_but_times(tmp_path, table):
         assert (len(trace.host), len(trace.device)) == (6, 4), column
 
 
-def test_a_column_of_times_that_is_missing(tmp_path):
-    path = database(tmp_path, GENERAL, step(), drop=[("CUPTI_ACTIVITY_KIND_KERNEL", "end")])
-    assert "CUPTI_ACTIVITY_KIND_KERNEL: a row has no usable end" in refusal(path)
-
-
 # Damaged and hostile files
 
 
@@ -82,11 +77,13 @@ def test_a_cut_or_changed_database_is_read_or_refused(tmp_path):
             read_trace(path)
 
 
-def test_a_database_of_something_else(tmp_path):
+def test_a_database_of_something_else_or_of_more_than_the_limit(tmp_path, monkeypatch):
     path = tmp_path / "notes.db"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE notes (text TEXT)")
     assert "no export of Nsight Systems: its tables are notes" in refusal(path)
+    monkeypatch.setattr(nsys, "MOST_BYTES", 500)
+    assert "GB: record fewer steps" in refusal(path)
 
 
 @pytest.mark.parametrize("table", [name for name in TABLES if "CUPTI" in name or "NVTX" in name])
@@ -103,12 +100,17 @@ def test_a_table_with_a_version_is_read(tmp_path, table):
     ("start", "end"), [("now", 5), (None, 5), (1.5, 5), (b"1", 5), (1, "later"), (1, b"2")]
 )
 def test_a_time_that_is_no_integer(tmp_path, start, end):
-    path = database(tmp_path, GENERAL, step(), without=["CUPTI_ACTIVITY_KIND_RUNTIME"])
+    table = "CUPTI_ACTIVITY_KIND_RUNTIME"
+    path = database(tmp_path, GENERAL, step(), without=[table])
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end)")
-        row = (start, end)
-        connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?)", row)
-    assert "CUPTI_ACTIVITY_KIND_RUNTIME: a row has no usable" in refusal(path)
+        connection.execute(f"CREATE TABLE {table} (start, end)")
+        connection.execute(f"INSERT INTO {table} VALUES (?, ?)", (start, end))
+    assert f"{table}: a row has no usable" in refusal(path)
+
+
+def test_a_column_of_times_that_is_missing(tmp_path):
+    path = database(tmp_path, GENERAL, step(), drop=[("CUPTI_ACTIVITY_KIND_KERNEL", "end")])
+    assert "CUPTI_ACTIVITY_KIND_KERNEL: a row has no usable end" in refusal(path)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +137,3 @@ def test_a_database_that_another_program_has_open_is_read_and_left_as_it_is(tmp_
         assert len(read_trace(path).device) == 4
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
-
-
-def test_a_database_of_more_than_the_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(nsys, "MOST_BYTES", 500)
-    assert "GB: record fewer steps" in refusal(database(tmp_path, GENERAL, step()))
