@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -102,11 +102,7 @@ class Report(WantedRecords, WithPeaks, WithPrices, Answering):
             note(f"report not logged ({problem}); it lies in {self.out}")
             code = NOT_TRACKED
         lines = [
-            *_run_lines(runs, profiles),
-            *(
-                f"not read, {number} of {len(found.unreadable)}: {line}"
-                for number, line in enumerate(found.unreadable, 1)
-            ),
+            *_run_lines(runs, profiles, found.unreadable),
             f"report: {path}",
             *([f"logged as run {run_id}"] if run_id else []),
             *([f"on the server: {filled}"] if filled else []),
@@ -169,30 +165,21 @@ class Pull(WantedRuns, WithPeaks):
         return 0
 
 
-def _run_lines(runs: Sequence[Run], profiles: Sequence[PlacedProfile]) -> list[str]:
-    """A line for each run, with its problems below it."""
+def _run_lines(
+    runs: Sequence[Run], profiles: Sequence[PlacedProfile], unreadable: Sequence[str]
+) -> Iterator[str]:
+    """A line for each run and each profile, then one for each problem, as the report has it."""
     from analysis import recorded
-    from analysis.report.write import doubtful_roofs
-    from analysis.words import counted
+    from analysis.report.write import number_runs, problems
 
-    known = [
-        *((run.name, f"{run.label}: {_line(run)}", run.problems) for run in recorded(runs)),
-        *((one.name, f"profile of {one.label}: {one.verdict}", one.problems) for one in profiles),
-        *(
-            (f"roof of {under[0].env}", f"over {counted(len(under), 'run')}", (why,))
-            for under, why in doubtful_roofs(runs)
-        ),
-    ]
-    lines = ["\n    ".join([f"{name}  {line}", *problems]) for name, line, problems in known]
+    for run in recorded(runs):
+        yield f"{run.name}  run {run.number}, {run.label}: {_line(run)}"
+    yield from (f"{one.name}  profile of {one.label}: {one.verdict}" for one in profiles)
     if elsewhere := [run for run in runs if run.imported]:
         placed = sum(run.point is not None for run in elsewhere)
-        lines.append(f"{len(elsewhere)} imported runs, {placed} of them placed by modelled work")
-    return lines + [
-        f"    {run.label}: {finding.level}: {finding.message}"
-        for run in elsewhere
-        for finding in run.findings
-        if finding.level != "note"
-    ]
+        yield f"{len(elsewhere)} imported runs, {placed} of them placed by modelled work"
+    for subject, reasons in problems(runs, profiles, unreadable, number_runs(runs)):
+        yield f"{subject}: {'; '.join(reasons)}"
 
 
 def _line(run: Run) -> str:
@@ -217,7 +204,6 @@ def fill_in(runs: Sequence[Run], prices: Prices) -> str:
     """
     from analysis.runs.groups import Group
     from analysis.server.pull import addition_of, with_cost
-    from analysis.words import counted
     from tracking.connection import TrackingError
     from tracking.upload.delivery import add_to_runs
 
@@ -238,10 +224,7 @@ def fill_in(runs: Sequence[Run], prices: Prices) -> str:
         return f"{what} are not on all runs of the server ({error})"
     if added.refused:
         return f"{what} not put on {added.refused} runs ({added.why})"
-    if not (added.new or added.changed or added.left):
-        return ""
-    counts = {"new on": added.new, "changed on": added.changed, "as before on": added.same}
-    words = [f"{where} {counted(count, 'run')}" for where, count in counts.items() if count]
-    if added.left:
-        words.append(f"{counted(added.left, 'run')} left for the next report")
-    return f"{what}: {', '.join(words)}"
+    counts = {"new": added.new, "changed": added.changed, "as before": added.same}
+    counts["left for the next report"] = added.left
+    words = ", ".join(f"{count} {how}" for how, count in counts.items() if count)
+    return f"{what} of runs: {words}" if added.new or added.changed or added.left else ""

@@ -18,7 +18,7 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from analysis.figures.chart import OTHER_MODELS, SHAPES, Chart, Marks, hover, key
 from analysis.figures.roofline import legend_of, roof_lines, roofline_chart, under_roof
@@ -51,17 +51,6 @@ _OF_KERNEL = (
 )
 
 
-class _Placed(NamedTuple):
-    """An op or a kernel: its rate, its share of the time, its markers and the line of them."""
-
-    flops_per_s: float
-    share: float
-    name: str
-    hover: str
-    marks: Sequence[Marks]
-    line: Marks
-
-
 def size_pt(share: float) -> float:
     """Return the diameter of a marker whose area is a share of time, large enough to see."""
     return float(max(9.0, 500.0 * share) ** 0.5)
@@ -80,7 +69,7 @@ def op_chart(
         "Attained",
         "op",
         roofs,
-        [_op(op, colour) for op in places.placed],
+        [_op(index, op, colour) for index, op in enumerate(places.placed)],
         [key("eager to fused bytes", colour, line_pt=0.9)],
         title=(
             f"Placed: {percent(time_share(places.placed))} of the ops' time. "
@@ -110,7 +99,7 @@ def kernel_chart(
         "Executed",
         "kernel",
         list(_device_roofs(used, tuple(LEVEL_COLOURS), LEVEL_COLOURS)),
-        [_kernel(kernel, shape) for kernel in placed],
+        [_kernel(index, kernel, shape) for index, kernel in enumerate(placed)],
         title=words,
     )
 
@@ -119,19 +108,13 @@ def _chart(
     rate: str,
     noun: str,
     roofs: Sequence[Marks],
-    rows: Sequence[_Placed],
+    rows: Sequence[tuple[float, list[Marks]]],
     legend: Sequence[Marks] = (),
     **look: Any,
 ) -> Chart:
-    """The axes hold those that took long enough, or all if none did."""
-    held, drawn = [], []
-    for index, one in enumerate(rows):
-        named = index < _MAX_NAMED and one.share >= _MIN_NAMED_SHARE
-        name = f"{one.name} {percent(one.share)}" if named else ""
-        marks = [replace(mark, size_pt=size_pt(one.share)) for mark in one.marks]
-        parts = list(under_roof(one.flops_per_s / 1e9, marks, one.line, one.hover, name))
-        drawn += parts
-        held += parts if one.share >= _MIN_SHARE_FOR_AXES else []
+    """The axes hold the marks of those whose share was large enough, or all if none was."""
+    drawn = [mark for _, marks in rows for mark in marks]
+    held = [mark for share, marks in rows for mark in marks if share >= _MIN_SHARE_FOR_AXES]
     areas = (  # examples
         key(f"{percent(share)} of the {noun}s' time", "#CCCCCC", "circle", size_pt=size_pt(share))
         for share in (0.01, 0.1)
@@ -147,14 +130,30 @@ def _chart(
     )
 
 
-def _op(op: OpPlace, colour: str) -> _Placed:
+def _placed(
+    index: int,
+    of: OpPlace | KernelPlace,
+    name: str,
+    hover: str,
+    marks: Sequence[Marks],
+    line: Marks,
+) -> tuple[float, list[Marks]]:
+    """The share of the time of an op or a kernel, and its markers; the longest have names."""
+    share = of.share or 0.0
+    shown = index < _MAX_NAMED and share >= _MIN_NAMED_SHARE
+    sized = [replace(mark, size_pt=size_pt(share)) for mark in marks]
+    words = f"{name} {percent(share)}" if shown else ""
+    return share, list(under_roof((of.flops_per_s or 0.0) / 1e9, sized, line, hover, words))
+
+
+def _op(index: int, op: OpPlace, colour: str) -> tuple[float, list[Marks]]:
     """An op from its eager to its fused bytes, to the edge if a fused one moves none."""
     start, (shape, phase) = op.intensity_min or 0.0, _PHASES[op.part]
     look = {"filled": op.kind == "algorithmic", "opacity": 0.85, "edge_pt": 0.9}
     group, ends = f"{op.part}, {op.kind} FLOP", (start, op.intensity_max or math.inf)
-    return _Placed(
-        op.flops_per_s or 0.0,
-        op.share,
+    return _placed(
+        index,
+        op,
         op.time.label.replace("convolution", "conv") + phase,
         hover(f"{op.rank}. {op.time.label} ({op.time.op}), {op.part}", op.row, _OF_OP),
         [key(group, colour, shape, xs=(start,), **look)],
@@ -162,7 +161,7 @@ def _op(op: OpPlace, colour: str) -> _Placed:
     )
 
 
-def _kernel(kernel: KernelPlace, shape: str) -> _Placed:
+def _kernel(index: int, kernel: KernelPlace, shape: str) -> tuple[float, list[Marks]]:
     """A kernel with a marker per level, from the innermost bytes to the outermost."""
     at_least = ": its rate and its FLOP/byte are at least" if kernel.at_least else ""
     shape = "arrow-up" if kernel.at_least else shape
@@ -173,14 +172,13 @@ def _kernel(kernel: KernelPlace, shape: str) -> _Placed:
             edge_pt=0.5, opacity=0.9)
         for level, x in sorted(kernel.intensities.items(), key=lambda item: item[1])
     ]  # fmt: skip
-    ends = marks[0].xs + marks[-1].xs
-    return _Placed(
-        kernel.flops_per_s or 0.0,
-        kernel.share or 0.0,
+    return _placed(
+        index,
+        kernel,
         f"{kernel.rank} {kernel.name}",
         hover(f"{kernel.rank}. {kernel.name}{at_least}", row, _OF_KERNEL),
         marks,
-        key(marks[0].group, "#999999", line_pt=0.6, xs=ends),
+        key(marks[0].group, "#999999", line_pt=0.6, xs=marks[0].xs + marks[-1].xs),
     )
 
 

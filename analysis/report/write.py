@@ -196,19 +196,15 @@ def begin_report(folder: Path) -> Path:
     )
     why = ""
     if foreign:
-        why = f"holds other files ({foreign[0]}); give a new folder, or that of an earlier report"
+        why = f"holds other files ({foreign[0]})"
     elif _SUMS not in present and present - _NO_REPORT:
-        why = (
-            f"holds a report without {_SUMS}, so an edit of it would be lost; write to another "
-            "folder with --out, or move the report elsewhere"
-        )
+        why = f"holds a report without {_SUMS}, so an edit of it would be lost"
     elif edited:
-        why = (
-            f"{edited[0]} was edited since it was written; give your own text with --notes, write "
-            "to another folder with --out, or move the file elsewhere"
-        )
+        why = f"{edited[0]} was edited since it was written (--notes puts in your own text)"
     if why:
-        raise UserError(f"out={str(folder)!r}: {why}")
+        raise UserError(
+            f"out={str(folder)!r}: {why}; write to another folder with --out, or move it elsewhere"
+        )
     new = folder / _UNFINISHED
     if new.exists():
         shutil.rmtree(new)
@@ -319,25 +315,25 @@ def problems(
         words += [those[0].label] if len(those) == 1 else []
         words += ["imported"] if all(run.imported for run in those) else []
         found.append((", ".join(words), reasons))
-    found += [
-        (f"Roof of {under[0].env}, over {numbers.named([run.name for run in under])}", [why])
-        for under, why in doubtful_roofs(runs)
-    ]
+    found += _doubtful_roofs(runs, numbers)
     found += [(f"Profile {one.number}, {one.label}", one.problems) for one in profiles]
     return [(subject, reasons) for subject, reasons in found if reasons]
 
 
-def doubtful_roofs(runs: Iterable[Run]) -> Iterator[tuple[list[Run], str]]:
-    """Yield the runs under each roof whose measurement was disturbed, with what that means."""
+def _doubtful_roofs(
+    runs: Iterable[Run], numbers: RunNumbers
+) -> Iterator[tuple[str, Sequence[str]]]:
+    """Each roof whose measurement was disturbed, with the runs under it and what that means."""
     doubted = (run for run in runs if any(one.code == DOUBTFUL_ROOF for one in run.findings))
     for under in grouped(doubted, lambda run: run.point and run.point.ceiling_record_id).values():
         messages = (f.message for f in under[0].findings if f.code == DOUBTFUL_ROOF)
-        doubts = [message.removeprefix("its roof: ") for message in messages]
-        yield (
-            under,
-            f"suspect: {'; '.join(doubts)}: it may be too low, and so the shares of it too high; "
-            "measure it again while the machine rests: mlproject ceilings",
+        doubts = "; ".join(message.removeprefix("its roof: ") for message in messages)
+        over = numbers.named([run.name for run in under])
+        why = (
+            f"suspect: {doubts}: it may be too low, and so the shares of it too high; measure it "
+            "again while the machine rests: mlproject ceilings"
         )
+        yield f"Roof of {under[0].env}, over {over}", [why]
 
 
 # What a person adds

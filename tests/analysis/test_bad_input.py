@@ -62,9 +62,9 @@ def test_a_run_whose_artifacts_were_deleted_is_one_line_and_the_others_are_repor
     away.rename(there)
     code, lines = report()
     assert code == 0
-    [line] = [line for line in lines if line.startswith("not read, 1 of 1: ")]
+    [line] = [line for line in lines if line.startswith("record not read: ")]
     assert gone in line
-    assert any(line.startswith(f"{kept}  lab resnet18") for line in lines)
+    assert any(line.startswith(f"{kept}  run 1, lab resnet18") for line in lines)
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_a_metric_that_is_nan_is_missing_from_the_table_and_a_run_without_a_reco
     assert table.loc[run_id, "imported"]
     code, lines = report()
     assert code == 0
-    [line] = [line for line in lines if line.startswith("not read, 1 of 1: ")]
+    [line] = [line for line in lines if line.startswith("record not read: ")]
     assert run_id in line
     assert "nan" not in Path("reports/latest/report.md").read_text("utf-8").casefold().split()
 
@@ -120,7 +120,7 @@ def test_records_that_cannot_be_read_are_a_line_each_and_the_others_are_used(tmp
     code, lines = report(*both, "--out", tmp_path / "out")
     assert code == 0
     assert sum("resnet18" in line for line in lines) == 2
-    assert sum(line.startswith("not read, ") for line in lines) == len(FAULTS)
+    assert sum(line.startswith("record not read: ") for line in lines) == len(FAULTS)
     assert sum("mlproject sync --records" in line for line in lines) == 1
     assert main(["compare", "--aa", f"records={tmp_path / 'a'}"]) == 0
     assert capfd.readouterr().err.count("record not read: ") == len(FAULTS)
@@ -149,7 +149,7 @@ def test_a_cache_that_cannot_be_written_costs_time_and_no_report(store, tmp_path
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "below"))
     code, lines = report()
     assert code == 0
-    assert not any(line.startswith("not read") for line in lines)
+    assert not any(line.startswith("record not read") for line in lines)
 
 
 @pytest.mark.slow

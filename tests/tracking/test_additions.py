@@ -99,7 +99,7 @@ def test_a_sweep_places_what_it_delivers(here, tmp_path, store):
 
 def test_a_report_fills_in_places_and_writes_nothing_twice(campaign, store):
     assert by_command(campaign, "--no-log") is None
-    assert by_command(campaign) == "bound and share of the roof: new on 2 runs"
+    assert by_command(campaign) == "bound and share of the roof of runs: 2 new"
     before = [store.metrics(run_id) for run_id in campaign.run_ids]
     assert make_report(campaign) == ""
     assert before == [store.metrics(run_id) for run_id in campaign.run_ids]
@@ -113,7 +113,7 @@ def test_another_roof_takes_the_place_of_the_first_and_is_named(campaign, store)
         created=samples.NOW.replace(year=2027),
     )
     log_record(filed(campaign.records, higher)[1], campaign.records)
-    assert make_report(campaign) == "bound and share of the roof: changed on 2 runs"
+    assert make_report(campaign) == "bound and share of the roof of runs: 2 changed"
     run = Server().client.get_run(campaign.run_ids[0])
     assert run.data.metrics["fraction_of_peak"] == pytest.approx(8e9 / 0.0505 / 8e11)
     assert run.data.tags[schema.ROOF_RECORD_ID] != first
@@ -123,7 +123,7 @@ def test_another_roof_takes_the_place_of_the_first_and_is_named(campaign, store)
 
 def test_a_price_gives_a_cost_and_another_price_another(campaign, store):
     make_report(campaign)
-    cost = "bound, share of the roof and cost: {} on 2 runs"
+    cost = "bound, share of the roof and cost of runs: 2 {}"
     assert make_report(campaign, "", "sample-cpu=0.72/h") == cost.format("new")
     assert make_report(campaign, "", "sample-cpu=0.72/h") == ""
     assert make_report(campaign) == ""

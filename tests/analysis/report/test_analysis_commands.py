@@ -30,7 +30,7 @@ def test_report_from_a_folder_needs_no_server_and_says_what_is_wrong(tmp_path):
     records_on_disk(folder, make.run_record("fast", step_s=0.4), make.failed_record())
     done = invoke(commands.report, *arguments)
     assert done.return_value == 1  # impossible numbers fail the report
-    assert "    invalid: 125 % of the compute ceiling" in done.output
+    assert "Run 1, lab resnet18 fp32 batch 10: invalid: 125 % of the compute ceiling" in done.output
 
 
 def test_report_places_runs_under_peaks_of_ones_own_and_names_their_source(tmp_path):
@@ -70,7 +70,7 @@ def test_report_of_tracked_runs_is_logged_back_and_kept_where_it_cannot_be(tmp_p
     server = Server(monkeypatch, records=records)
     done = invoke(commands.report, "--campaign", "night", "--out", tmp_path / "out")
     assert done.return_value == 0
-    assert done.output.startswith("id-of-run-1  lab resnet18")
+    assert done.output.startswith("id-of-run-1  run 1, lab resnet18")
     assert "id-of-profile-1  profile of lab resnet18 fp32 batch 10: clean" in done.output
     assert "logged as run report-run" in done.output
     ((folder, name, tags),) = server.logged

@@ -172,7 +172,7 @@ def test_a_report_cut_short_leaves_a_whole_one_that_does_not_look_edited(
 @pytest.mark.parametrize(
     ("edited", "lost", "message"),
     [
-        ("report.md", None, "report.md was edited since it was written; give your own text"),
+        ("report.md", None, "report.md was edited since it was written"),
         ("tables/summary.tex", None, "summary.tex was edited since it was written"),
         ("report.md", "report.sha256", "without report.sha256, so an edit of it would be lost"),
     ],

@@ -4,7 +4,7 @@ import factories as make
 import pytest
 import samples
 
-from analysis.report.write import doubtful_roofs
+from analysis.report.write import number_runs, problems
 from analysis.roofs.ceilings import UsedCeiling, choose_ceiling, datasheet_ceiling
 from analysis.runs.place import place_runs
 from bench.errors import Unknown
@@ -47,11 +47,12 @@ def test_a_doubtful_roof_is_one_problem_of_all_runs_under_it():
     runs = place_runs([make.run_record("r1"), make.run_record("r2")], roofs)
     assert [run.verdict for run in runs] == ["clean", "clean"]
     assert [run.problems for run in runs] == [(), ()]
-    [(under, why)] = doubtful_roofs(runs)
-    assert [run.name for run in under] == ["r1", "r2"]
+    [(subject, [why])] = problems(runs, (), (), number_runs(runs))
+    assert subject == "Roof of lab, over runs 1, 2"
     assert "others used 40%" in why
     assert "mlproject ceilings" in why
-    assert not list(doubtful_roofs(place_runs([make.run_record()], [make.ceilings_record()])))
+    sound = place_runs([make.run_record()], [make.ceilings_record()])
+    assert problems(sound, (), (), number_runs(sound)) == []
 
 
 @pytest.mark.parametrize(
