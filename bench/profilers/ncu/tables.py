@@ -76,7 +76,6 @@ class ProfileTotals:
 
 # Numbers and units
 
-_LONGEST_NUMBER = 60
 _MISSING = ("", "n/a", "nan", "-nan", "-nan(ind)", "inf", "-inf")
 _PLAIN = re.compile(r"[0-9]+|[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]{1,2}")
 _DOUBTFUL = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
@@ -113,7 +112,7 @@ def read_number(text: str) -> NcuNumber | None:
     Raises `ValueError` for anything else, also for the spelling of another locale.
     """
     plain = text.strip().removeprefix("(!)").strip()
-    if len(text) <= _LONGEST_NUMBER and "\n" not in text:  # a cell over two lines is damaged
+    if len(text) <= 60 and "\n" not in text:  # a cell over two lines is damaged
         if plain.lower() in _MISSING:
             return None
         if _PLAIN.fullmatch(plain):
@@ -155,13 +154,11 @@ _OPTIONAL = ("Process ID", "CC", "Section Name")
 _SECTION = "Speed Of Light"
 #: What wanted metrics are sums of: of dram__bytes.avg the report says that it is no sum.
 _FAMILIES = frozenset(name.partition(".")[0] for name in WANTED)
-_LONGEST_NAME = 200
 #: The least columns besides the values that distinguish a row from other text.
 _FEWEST = 4
 #: In any locale: a row whose ID is spelled otherwise is refused, and not passed over.
 _NUMBER = "[0-9][0-9., \u00a0\u202f]*"
-_WHOLE = re.compile("[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+")
-_MOST_DIGITS = 12
+_WHOLE = re.compile("[0-9]{1,12}|[1-9][0-9]{0,2}(?:,[0-9]{3}){1,3}")
 _HEADER = re.compile(r'"(?:Process )?ID",".*|^(?:Process )?ID,.*')
 _LIKE_A_ROW = re.compile('"[0-9].*"')
 _QUOTED_ROW = re.compile(f'"{_NUMBER}","')
@@ -184,9 +181,9 @@ def metric_in(text: str) -> str | None:
 @lru_cache(maxsize=4096)
 def _explaining(text: str) -> str | None:
     """What `text` names of that which helps to explain why a figure is missing."""
-    name = metric_in(text) or text[: _LONGEST_NAME + 1]
+    name = metric_in(text) or text[:200]
     explains = name.partition(".")[0] in _FAMILIES or name.startswith("flop_count")
-    return name if explains and len(name) <= _LONGEST_NAME else None
+    return name if explains else None
 
 
 class NcuTable:
@@ -404,10 +401,9 @@ class NcuTable:
 
 def _whole(text: str, name: str) -> int:
     """An ID or a count, in which a dot would group thousands."""
-    digits = text.strip().replace(",", "")
-    if not _WHOLE.fullmatch(text.strip()) or len(digits) > _MOST_DIGITS:
+    if not _WHOLE.fullmatch(text.strip()):
         raise RefusedError(f"{name}: {text[:40]!r} is not a whole number", remedy=_IN_C)
-    return int(digits)
+    return int(text.replace(",", ""))
 
 
 # Files
