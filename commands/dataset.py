@@ -14,10 +14,10 @@ from commands.console.progress import Bar
 
 
 class Generate(Answering):
-    """Make photograph-like JPEGs without a network.
+    """Make JPEGs that decode like photographs, without a network.
 
-    About 500x375 pixels and 105 KB each, which decode like photographs. Running it again
-    completes what was interrupted, and otherwise does nothing.
+    Each has 500x375 pixels and about 105 KB. Running it again completes what was interrupted, and
+    otherwise does nothing.
     """
 
     out: str = option("folder to make", "data/generated")
