@@ -1,7 +1,4 @@
-"""Fetches and unpacks Imagenette, ten easy classes of ImageNet, from its publisher or a mirror.
-
-A download continues where an earlier attempt stopped.
-"""
+"""Fetches and unpacks Imagenette, ten easy classes of ImageNet, from its publisher or a mirror."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import hashlib
 import re
 import shutil
 import tarfile
-import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -35,14 +31,8 @@ PUBLISHED: dict[Size, tuple[str, str]] = {
 #: Called with the bytes on disk and the bytes in all, where the server says so.
 OnBytes = Callable[[int, "int | None"], None]
 
-CONNECT_TIMEOUT_S, SILENCE_TIMEOUT_S = 10, 60
-ATTEMPTS = 5  # in a row, of which at most the first brought something
+_CONNECT_TIMEOUT_S, _SILENCE_TIMEOUT_S = 10, 60
 CHUNK_BYTES = 1 << 16
-_OTHER = "or make images without a network: mlproject dataset generate"
-
-
-class _BrokenOffError(Exception):
-    """The transfer failed in a way that may pass."""
 
 
 def fetch_imagenette(
@@ -83,13 +73,37 @@ def fetch_imagenette(
                 f"url={url!r}: the file does not have the checksum {checksum} and was deleted: "
                 "fetch again, or give the --checksum of this --url"
             )
-        try:
-            _unpack(archive, root / stem)
-        except UserError:
-            archive.unlink()
-            raise
+        _unpack(archive, root / stem)
         archive.unlink()
     return root / stem
+
+
+def _download(url: str, part: Path, on_bytes: OnBytes) -> None:
+    """Download `url` into `part`, after what it holds; the checksum will tell whether that fits."""
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"Accept-Encoding": "identity"}  # bytes as stored, so that ranges count alike
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    timeouts_s = (_CONNECT_TIMEOUT_S, _SILENCE_TIMEOUT_S)
+    try:
+        with requests.get(url, headers=headers, stream=True, timeout=timeouts_s) as response:
+            if have and response.status_code == requests.codes.requested_range_not_satisfiable:
+                return  # the whole file is here already
+            response.raise_for_status()
+            if response.status_code != requests.codes.partial_content:
+                have = 0
+            length = response.headers.get("Content-Length", "")
+            total = have + int(length) if length.isdecimal() else None
+            with part.open("ab" if have else "wb") as stream:
+                for chunk in response.iter_content(CHUNK_BYTES):
+                    stream.write(chunk)
+                    have += len(chunk)
+                    on_bytes(have, total)
+    except requests.RequestException as error:
+        raise UserError(
+            f"url={url!r}: {one_line(error)}: run the same command again, which continues, give "
+            "another --url, or make images without a network: mlproject dataset generate"
+        ) from None
 
 
 def _md5(file: Path) -> str:
@@ -130,79 +144,3 @@ def _unpack(archive: Path, folder: Path) -> None:
         ) from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _download(url: str, part: Path, on_bytes: OnBytes) -> None:
-    """Download `url` into `part`, keeping what `part` already holds.
-
-    A transfer that breaks off is resumed after a second, then after twice as long, and so on.
-    Raises `UserError` without network, for an HTTP error, and when attempts bring nothing more;
-    `part` stays for the next call. Raises `OSError` if `part` cannot be written.
-    """
-    failures = 0
-    while True:
-        before = _size(part)
-        try:
-            _transfer(url, part, on_bytes)
-            return
-        except (requests.ConnectionError, requests.Timeout, _BrokenOffError) as error:
-            problem = one_line(error)[:200]
-            unreached = isinstance(error, requests.ConnectionError) and _size(part) == before
-            if unreached and not failures and not isinstance(error, requests.Timeout):
-                cause = getattr(error.args[0], "reason", error) if error.args else error
-                why = one_line(cause)[:200].split(": ", 1)[-1]  # without urllib3's layers
-                raise UserError(f"url={url!r}: {why}: check the network, {_OTHER}") from None
-        except requests.RequestException as error:
-            raise UserError(f"url={url!r}: {one_line(error)[:200]}: give another --url") from None
-        failures = 1 if _size(part) > before else failures + 1
-        if failures >= ATTEMPTS:
-            raise UserError(
-                f"url={url!r}: broken off at {_size(part)} bytes, {failures} times "
-                f"({problem}): run the same command again to continue from there"
-            )
-        time.sleep(2.0 ** (failures - 1))
-
-
-def _transfer(url: str, part: Path, on_bytes: OnBytes) -> None:
-    have = _size(part)
-    headers = {"Accept-Encoding": "identity"}  # bytes as stored, so that ranges count alike
-    if have:
-        headers["Range"] = f"bytes={have}-"
-    with requests.get(
-        url, headers=headers, stream=True, timeout=(CONNECT_TIMEOUT_S, SILENCE_TIMEOUT_S)
-    ) as response:
-        status, codes = response.status_code, requests.codes
-        # start, end and total of `bytes 5-9/10`; total alone of `bytes */10`
-        numbers = re.findall(r"\d+", response.headers.get("Content-Range", ""))
-        if status == codes.requested_range_not_satisfiable and numbers[-1:] == [str(have)]:
-            return  # the whole file is here already
-        is_part = status == codes.partial_content
-        if status == codes.requested_range_not_satisfiable or (
-            is_part and numbers[:1] != [str(have)]
-        ):
-            part.unlink()
-            raise _BrokenOffError("what was downloaded before does not belong to this file")
-        if status >= 500:
-            raise _BrokenOffError(f"the server answered {status}")
-        if status >= 400:
-            raise UserError(
-                f"url={url!r}: the server answered {status} {response.reason}: "
-                f"give another --url, {_OTHER}"
-            )
-        have = have if is_part else 0
-        length = response.headers.get("Content-Length", "")
-        total = have + int(length) if length.isdecimal() else None
-        with part.open("ab" if have else "wb") as stream:
-            try:
-                for chunk in response.iter_content(CHUNK_BYTES):
-                    stream.write(chunk)
-                    have += len(chunk)
-                    on_bytes(have, total)
-            except requests.RequestException as error:
-                raise _BrokenOffError(one_line(error)) from None
-        if total is not None and have < total:
-            raise _BrokenOffError(f"{total - have} bytes are missing")
-
-
-def _size(part: Path) -> int:
-    return part.stat().st_size if part.exists() else 0

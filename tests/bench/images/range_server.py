@@ -48,31 +48,13 @@ def behave(handler, server, behaviour):
         handler.end_headers()
         return
     asked = re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range", ""))
-    start = int(asked[1]) if asked and behaviour not in ("no ranges", "no ranges, drop") else 0
-    size = len(server.body)
-    if asked and start >= size:
-        handler.send_response(416)
-        handler.send_header("Content-Range", f"bytes */{size}")
-        handler.send_header("Content-Length", "0")
-        handler.end_headers()
-        return
-    if behaviour == "another range":
-        start -= 1
-    handler.send_response(206 if start or behaviour == "another range" else 200)
-    if start:
-        handler.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
+    start = int(asked[1]) if asked and behaviour != "no ranges" else 0
     rest = server.body[start:]
+    handler.send_response(200 if not start else 206 if rest else 416)
+    handler.close_connection = behaviour in ("no length", "drop")
     if behaviour == "no length":
         handler.send_header("Connection", "close")
     else:
         handler.send_header("Content-Length", str(len(rest)))
     handler.end_headers()
-    if behaviour in ("drop", "no ranges, drop"):
-        rest = rest[: len(rest) // 2]
-        handler.close_connection = True
-    elif behaviour == "drop at once":
-        rest = b""
-        handler.close_connection = True
-    handler.wfile.write(rest)
-    if behaviour == "no length":
-        handler.close_connection = True
+    handler.wfile.write(rest[: len(rest) // 2] if behaviour == "drop" else rest)
