@@ -101,9 +101,9 @@ kit: setup ## one file for a machine without a network (PYTHON_VERSION=3.12 MACH
 	@$(BIN)/python -m bootstrap.kit --python-version $(PYTHON_VERSION) --machine $(MACHINE)
 
 lock: setup ## write requirements*.txt from pyproject.toml (UPGRADE=--upgrade for newer versions)
-	@$(COMPILE) --output-file requirements.txt pyproject.toml
-	@$(COMPILE) --extra dev --constraint requirements.txt --output-file requirements-dev.txt \
-		pyproject.toml
+	@$(COMPILE) --group setup --output-file requirements.txt pyproject.toml
+	@$(COMPILE) --extra dev --group setup --constraint requirements.txt \
+		--output-file requirements-dev.txt pyproject.toml
 	@$(COMPILE) --output-file deploy/server/requirements.txt \
 		deploy/server/requirements.in
 

@@ -1,4 +1,7 @@
-"""The command line: finds the subcommand, and turns its errors into one line and an exit code."""
+"""The command line, and what a script imports: `from mlproject import RunConfig, measure, place`.
+
+It finds the subcommand, and turns its errors into one line and an exit code.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,95 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from importlib import import_module, metadata
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import FrameType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bench.errors import Unknown, UserError
-from commands import EXIT_CODES, INTERRUPTED, WRONG
+_HERE = Path(__file__).resolve().parent
+_PACKAGES = ("analysis", "bench", "campaigns", "commands", "tracking")
+
+
+class _OwnPackages:
+    """Finds this project's packages beside this file, whatever has their names elsewhere."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [str(_HERE)]) if name in _PACKAGES else None
+
+
+def _keep_names() -> None:
+    """Take this project's packages where others of their names come first, and say so.
+
+    Raises `ImportError` where another one is imported already.
+    """
+    for name in _PACKAGES:
+        loaded = sys.modules.get(name)
+        spec = loaded.__spec__ if loaded else PathFinder.find_spec(name)
+        if spec is None or spec.origin is None or _HERE in Path(spec.origin).resolve().parents:
+            continue
+        file = Path(spec.origin)
+        other = file.parent if file.stem == "__init__" else file
+        line = (
+            f"mlproject: {other} has the name of mlproject's package {name}: rename it, take "
+            f"{other.parent} from PYTHONPATH, or uninstall what it belongs to"
+        )
+        if loaded:
+            raise ImportError(line)
+        print(f"{line}; until then `import {name}` is mlproject's", file=sys.stderr)
+        sys.meta_path.insert(0, _OwnPackages)
+
+
+_keep_names()
+
+from bench.errors import Unknown, UserError  # noqa: E402
+from commands import EXIT_CODES, INTERRUPTED, WRONG  # noqa: E402
+
+if TYPE_CHECKING:
+    from analysis import (
+        compare,
+        find_all,
+        place,
+        plot_roofline,
+        predict,
+        pull_points,
+        pull_runs,
+        step_account,
+    )
+    from bench import RunConfig, count_step, measure, measure_roofs, read_records
+    from tracking import log_record
+
+#: What a script imports from here; each is imported from its package when it is first used.
+__all__ = [
+    "RunConfig",
+    "UserError",
+    "compare",
+    "count_step",
+    "find_all",
+    "log_record",
+    "main",
+    "measure",
+    "measure_roofs",
+    "place",
+    "plot_roofline",
+    "predict",
+    "pull_points",
+    "pull_runs",
+    "read_records",
+    "step_account",
+    "watch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    for package in ("bench", "analysis", "tracking") if name in __all__ else ():
+        module = import_module(package)
+        if name in module.__all__:
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 #: Subcommands by purpose, and the first line of their help. Each is a class of that name in
 #: commands/, in a module of that name, imported when it is used.
@@ -94,8 +178,12 @@ def watch(
         yield seen
         return
     folder, name = RecordFolder.create(Path(records)), Path(sys.argv[0]).name or "python"
-    script, how = (name, sys.argv[1:]), {"keep_going": True, "samples_per_step": samples_per_step}
-    job = begin_script(RunConfig(), folder, script, seconds, command=["python", *sys.argv], **how)
+    job = begin_script(
+        *(RunConfig(), folder, (name, sys.argv[1:]), seconds),
+        keep_going=True,
+        samples_per_step=samples_per_step,
+        command=["python", *sys.argv],
+    )
     meter, error = ScriptMeter(folder), None
     hooks = (
         optimizer.register_optimizer_step_pre_hook(meter.before),

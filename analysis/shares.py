@@ -8,8 +8,8 @@ both together t = (compute^4 + memory^4)^(1/4). A 3x3 convolution in fp32 may al
 (F(4x4, 3x3): 36 products instead of 144): whichever is faster. All other ops move bytes, at the
 share of their class. Nothing is faster than its roof, Winograd's by the FLOP that it executes.
 
-The few numbers behind it are in `data/shares.json`, with their source; `benchmarks/fit_shares.py`
-fits them. No number belongs to one device.
+The few numbers behind it are in `roofs/data/shares.json`, with their source;
+`benchmarks/fit_shares.py` fits them. No number belongs to one device.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Chip:
 @cache
 def shares() -> Mapping[str, Any]:
     """Return the fitted numbers of this package: `shares`, `errors`, `quantiles`, `source`."""
-    text = (files("analysis") / "data" / "shares.json").read_text(encoding="utf-8")
+    text = (files("analysis.roofs") / "data" / "shares.json").read_text(encoding="utf-8")
     found: dict[str, Any] = json.loads(text)
     return found
 

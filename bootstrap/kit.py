@@ -42,7 +42,6 @@ LEFT_OUT = (
     "requests",
     "scipy",
     "sqlalchemy",
-    "uv",
 )
 
 #: Asked in the clone: what `kit.json` keeps of it, and the packages that are carried.

@@ -132,7 +132,7 @@ def test_what_a_datasheet_promises_and_large_ops_reach():
 
 def test_the_fitted_numbers_are_whole_and_have_a_source():
     found = shares()
-    assert json.loads((files("analysis") / "data" / "shares.json").read_text()) == found
+    assert json.loads((files("analysis.roofs") / "data" / "shares.json").read_text()) == found
     assert found["source"]
     numbers = [*found["shares"].values(), *found["errors"].values(), *found["quantiles"].values()]
     assert min(numbers) > 0

@@ -1,0 +1,147 @@
+"""What is installed: the wheel, its names beside others of those names, what a script imports."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+
+import mlproject
+
+PROJECT = Path(__file__).resolve().parent.parent
+PACKAGES = {"analysis", "bench", "campaigns", "commands", "tracking"}
+
+
+def python(*arguments, cwd, path="", executable=sys.executable):
+    return subprocess.run(
+        [executable, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of the tracked files: what an earlier build left is in none."""
+    clone, out = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("dist")
+    listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=PROJECT)
+    subprocess.run(
+        ["tar", "--create", "--null", "--files-from=-", f"--file={clone / 'files.tar'}"],
+        cwd=PROJECT,
+        input=listed,
+        check=True,
+    )
+    subprocess.run(["tar", "xf", "files.tar"], cwd=clone, check=True)
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir")
+    built = python("-m", "pip", "wheel", *options, out, clone, cwd=out)
+    assert built.returncode == 0, built.stderr
+    [file] = out.glob("*.whl")
+    return file
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The `python` of a fresh environment with the wheel, beside the packages that it needs."""
+    place = tmp_path_factory.mktemp("environment")
+    python("-m", "venv", "--without-pip", place, cwd=place)
+    fresh = place / "bin" / "python"
+    site = python("-c", "import sysconfig as s; print(s.get_path('purelib'))", cwd=place,
+                  executable=fresh).stdout.strip()  # fmt: skip
+    Path(site, "needed.pth").write_text(sysconfig.get_path("purelib"))
+    options = ("install", "--quiet", "--no-deps", "--no-index", "--ignore-installed")
+    done = python("-m", "pip", "--python", fresh, *options, wheel, cwd=place)
+    assert done.returncode == 0, done.stderr
+    return fresh
+
+
+@pytest.mark.slow
+def test_a_wheel_has_our_packages_alone_and_a_readme_without_links_to_files(wheel):
+    with zipfile.ZipFile(wheel) as parts:
+        names = parts.namelist()
+        [metadata] = [name for name in names if name.endswith("METADATA")]
+        about = message_from_bytes(parts.read(metadata))
+    assert {name.split("/")[0] for name in names} == {
+        "mlproject.py", metadata.split("/")[0], *PACKAGES
+    }  # fmt: skip
+    assert {f"{package}/py.typed" for package in PACKAGES} < set(names)
+    assert "uv" not in " ".join(about.get_all("Requires-Dist")).split()
+    assert "Roofline of two machines" not in about.get_payload()
+    links = re.findall(r"\]\(([^)]*)\)", about.get_payload())
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
+@pytest.mark.long
+def test_an_installed_wheel_measures_and_reports_in_an_empty_folder(installed, tmp_path):
+    tiny = "--backend cpu --batch-size 2 --image-size 32 --iters 3 --warmup-iters 1"
+    for line in (
+        "--help",
+        f"run --arch squeezenet1_1 {tiny}",
+        "report",
+    ):
+        command = installed.with_name("mlproject"), *line.split()
+        done = python(*command, cwd=tmp_path, executable=installed)
+        assert done.returncode == 0, (line, done.stdout, done.stderr)
+        assert "has the name of" not in done.stderr
+    assert (tmp_path / "reports" / "latest" / "report.html").exists()
+
+
+@pytest.fixture
+def others(tmp_path):
+    """A folder with packages and modules of our names, and without what we need of them."""
+    for name in ("bench", "tracking"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+    (tmp_path / "commands.py").write_text("")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        (["-m", "mlproject", "counters", "--help"], "here"),
+        (["-c", "import sys, mlproject; sys.exit(mlproject.main(['counters', '--help']))"], "path"),
+        (["-c", "from mlproject import RunConfig; print('Usage:', RunConfig())"], "here"),
+    ],
+)
+def test_others_of_our_names_in_front_are_named_and_ours_are_used(
+    others, tmp_path_factory, arguments, place
+):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    path = str(PROJECT) if place == "here" else os.pathsep.join([str(others), str(PROJECT)])
+    done = python(*arguments, cwd=others if place == "here" else elsewhere, path=path)
+    assert (done.returncode, "Usage:" in done.stdout) == (0, True), done.stderr
+    assert [line.partition(" has ")[0] for line in done.stderr.splitlines()] == [
+        f"mlproject: {others / name}" for name in ("bench", "commands.py", "tracking")
+    ]
+
+
+def test_another_of_our_names_that_is_imported_already_ends_the_import(others):
+    done = python("-c", "import bench, mlproject", cwd=others, path=str(PROJECT))
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith(f"ImportError: mlproject: {others / 'bench'} has the name of")
+    assert "rename it" in said
+
+
+@pytest.mark.slow
+def test_every_name_of_a_script_is_there():
+    for name in mlproject.__all__:
+        assert getattr(mlproject, name)
+
+
+@pytest.mark.long
+def test_the_lines_of_the_readme_run(tmp_path, monkeypatch, embedded):
+    text = (PROJECT / "README.md").read_text("utf-8")
+    [lines] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    small = {"batch_size": 2, "image_size": 64, "warmup_iters": 1, "iters": 4}
+    config = mlproject.RunConfig(arch="resnet18", backend="cpu", **small)
+    monkeypatch.chdir(tmp_path)
+    lines = lines.replace('RunConfig(arch="resnet18", precision="amp")', "config")
+    exec(lines, {"config": config})
+    assert (tmp_path / "roofline.png").exists()
