@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import ClassVar
 
-from bench.errors import Problem, UserError
+from bench.errors import Problem, UserError, one_line
 from bench.machine.gpu_drivers import compute_capability
 from bench.machine.limits import profiling_capabilities
 from bench.machine.probes import ROOT, UnknownFactError, output_of, text_of, value_or_none
@@ -132,7 +132,6 @@ _PLACES = (
 )
 #: The first that counts tensor-core work (sm__ops_path_*), with CUDA 12.2.
 _FIRST_VERSION = (2023, 2)
-_REINSTALL = "reinstall Nsight Compute"
 #: A base name such as dram__bytes begins its line; a description that goes on does not.
 _METRIC_LINE = re.compile(r"^([\w.]*\w__\w+)\s", re.MULTILINE)
 _ANSWERS_WITHIN_S = 60.0
@@ -230,10 +229,11 @@ def find_ncu(root: Path = ROOT) -> Ncu:
     try:
         answer = output_of(program, "--version", timeout_s=_ANSWERS_WITHIN_S)
     except UnknownFactError as error:
-        raise RefusalError(str(error), _REINSTALL) from None
+        answer = str(error)
     version = re.search(r"Version (\d+\.\d+(?:\.\d+)?)", answer)
     if version is None:
-        raise RefusalError(f"{program} tells no version", _REINSTALL)
+        what = f"{program} tells no version ({one_line(answer)[:200]})"
+        raise RefusalError(what, "reinstall Nsight Compute")
     ncu = Ncu(program, _numbers(version[1]))
     if ncu.version < _FIRST_VERSION:
         raise RefusalError(
@@ -349,18 +349,14 @@ class NcuTool(Tool):
     def read(self, folder: Path, step: Account) -> GpuCounters:
         """Make a CSV of the report and add it up.
 
-        Raises `UserError` where ncu complained although the step went on, and where the report is
-        missing.
+        Raises `UserError` where the report is missing or cannot be read.
         """
         from bench.profilers.ncu.read import read_counters
 
         ncu, metrics, left_out = self._setup
-        console = folder / _WORKER / "console.log"
-        if complaint := self.explain(console.read_text(encoding="utf-8", errors="replace")):
-            raise UserError(complaint)
         report = folder / _REPORT
         if not report.exists():
-            raise UserError(f"ncu left no {report}: see {console}")
+            raise UserError(f"ncu left no {report}: see {folder / _WORKER / 'console.log'}")
         table = report.with_suffix(".csv")
         ncu.to_csv(report, table, metrics)
         counters = read_counters(table)

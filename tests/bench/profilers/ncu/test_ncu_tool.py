@@ -98,8 +98,6 @@ def test_a_refusal_is_an_error_though_the_step_may_go_on(tool, ncu, tmp_path, en
     console = run(tool, tmp_path)
     assert ("a step" in console) is not ends_step
     assert "NVreg_RestrictProfilingToAdminUsers=0" in tool.explain(console)
-    with pytest.raises(UserError, match="NVreg_RestrictProfilingToAdminUsers=0"):
-        tool.read(tmp_path, DONE)
 
 
 def test_without_a_readable_report_there_is_no_record(tool, tmp_path):
@@ -137,8 +135,11 @@ def test_of_several_off_path_the_newest_is_taken(ncu, tree, monkeypatch):
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("echo 'error while loading it' >&2; exit 127", "error while loading it; reinstall Nsight"),
-        ("echo hello", "tells no version; reinstall Nsight"),
+        (
+            "echo 'error while loading it' >&2; exit 127",
+            r"error while loading it\); reinstall Nsight",
+        ),
+        ("echo hello", r"tells no version \(hello\); reinstall Nsight"),
         ("echo Version 2023.1.1.0", r"ncu 2023.1.1 at .*; install Nsight Compute 2023.2"),
     ],
 )
