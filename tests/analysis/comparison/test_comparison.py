@@ -220,25 +220,6 @@ def test_what_has_no_scatter_decides_nothing_and_says_why(count, because):
     assert found.word == "slower"
 
 
-@pytest.mark.slow
-def test_among_many_configurations_chance_finds_nothing():
-    """Of 40 families of 25 configurations without an effect at most 5 % may hold a finding."""
-    rng = np.random.default_rng(22)
-    families = 0
-    for _ in range(200):
-        pairs = []
-        for batch in range(25):
-            rates = 100 * np.exp(0.02 * rng.standard_normal((2, 3)))
-            pairs += pair_runs(
-                repeated("a", rates[0], batch_size=batch),
-                repeated("b", rates[1], batch_size=batch),
-                THROUGHPUT.name,
-            ).pairs
-        found = compare_pairs(pairs, THROUGHPUT, threshold=1e-9)
-        families += any(one.judgement in ("better", "worse") for one in found)
-    assert families / 200 <= 0.05
-
-
 def test_a_verdict_that_many_configurations_take_away_says_so():
     wobble = np.exp([-0.012, 0.0, 0.012])
     a = [r for n in range(20) for r in repeated(f"a{n}", 100 * wobble, batch_size=n)]

@@ -30,7 +30,6 @@ from analysis.figures.rows import (
     tuning_chart,
 )
 from analysis.profiles import place_kernels, place_ops
-from analysis.report.figures import ReportFigure, save_figures
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.roofs.roof import Roof
 from analysis.runs.groups import group_runs
@@ -269,11 +268,3 @@ def test_a_model_keeps_its_colour_and_the_eighth_shares_grey():
 
 
 # The figures of a report
-
-
-def test_no_figure_takes_the_file_of_another(tmp_path):
-    """A second page of one figure, and a machine whose label ends in its number."""
-    shown = ("gain-lab", "gain-lab", "gain-lab-2")
-    figures = [ReportFigure(name, "", "", of.models_chart([], {})) for name in shown]
-    files = save_figures({"runs": figures}, tmp_path)["runs"]
-    assert len({one.name for one in files}) == len(list(tmp_path.glob("*.png"))) == 3

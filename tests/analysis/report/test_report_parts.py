@@ -1,7 +1,6 @@
 """What a person adds to a report and edits in it, and how it is printed."""
 
 import hashlib
-import shutil
 import sys
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from programs import program
 from analysis import place_runs
 from analysis.report.figures import file_names
 from analysis.report.write import (
-    PRINTERS,
     begin_report,
     end_report,
     front_matter,
@@ -216,12 +214,3 @@ def test_the_first_printer_prints_the_page_beside_it_or_fails_in_one_line(
     else:
         with pytest.raises(UserError, match=message):
             print_pdf(page)
-
-
-@pytest.mark.slow
-def test_a_real_browser_makes_a_real_pdf(tmp_path):
-    if not any(map(shutil.which, PRINTERS)):
-        pytest.skip("no browser here: apt install chromium")
-    html = tmp_path / "report.html"
-    html.write_text("<h1>Report</h1>", encoding="utf-8")
-    assert print_pdf(html).read_bytes()[:5] == b"%PDF-"
