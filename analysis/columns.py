@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis.table import Column, Larger, Show, Table, first_value
 from analysis.words import (
@@ -26,6 +26,11 @@ from analysis.words import (
 )
 from bench.config import Sample, a_sample, column_noun
 from bench.records.metrics import PHASES
+
+if TYPE_CHECKING:
+    from analysis.account import StepAccount
+
+Row = dict[str, Any]
 
 
 def columns(names: str, sample: Sample = "sample") -> tuple[Column, ...]:
@@ -352,3 +357,13 @@ _DECLARED = (
 )  # fmt: skip
 #: By name.
 COLUMNS = dict(_DECLARED)
+
+
+def account_rows(account: StepAccount) -> list[Row]:
+    """Return a row per part of an account, by the keys of columns."""
+    return [
+        {"name": row["name"], "time_ms": 1e3 * row["seconds"], "share_of_step": row["share"],
+         "of_its_roof": row["of_its_roof"], "low_ms": row["low_s"] and 1e3 * row["low_s"],
+         "high_ms": row["high_s"] and 1e3 * row["high_s"]}
+        for row in account.rows()
+    ]  # fmt: skip

@@ -42,7 +42,6 @@ from commands.console.options import (
     tracked_here,
 )
 from commands.console.output import Formatted, Result
-from commands.console.recorded import upload_at_the_end, write_record
 
 #: A larger one stays where it is; its record is tracked.
 _MOST_BYTES = 256_000_000
@@ -175,6 +174,8 @@ class Trace(WithRecords, WithPeaks, Formatted):
 
     def _keep(self, traces: Sequence[PlacedTrace]) -> int:
         """Write a record of each trace with the trace beside it, and upload them."""
+        from commands.console.recorded import upload_at_the_end, write_record
+
         folders = [RecordFolder(self.records / trace.record.record_id) for trace in traces]
         for folder, trace, path in zip(folders, traces, self.files, strict=True):
             if folder.readable_record() is None:  # read alike before: the record may be tracked

@@ -10,7 +10,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-from analysis.columns import both_sides, columns, tables
+from analysis.columns import account_rows, both_sides, columns, tables
 from analysis.comparison.machines import AcrossMachines, MachinePair, mean_row, used_prices
 from analysis.comparison.noise import on_one_device
 from analysis.findings.batches import gains_per_doubling, knee_of
@@ -18,7 +18,6 @@ from analysis.findings.differences import uplifts
 from analysis.prediction import FEWEST_SIZES, PredictedCurve, fit_curve
 from analysis.runs.frame import (
     Row,
-    account_rows,
     configuration_row,
     configurations,
     group_row,

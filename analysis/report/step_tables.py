@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from analysis.columns import both_sides, columns, table, tables
+from analysis.columns import Row, account_rows, both_sides, columns, table, tables
 from analysis.profiles import check_ops, time_share
 from analysis.roofs.ceilings import UsedCeiling
-from analysis.runs.frame import Row, account_rows
-from analysis.runs.place import PlacedProfile
 from analysis.table import Table
 from analysis.traces.placed import PlacedTrace, TraceComparison, compare_two
 from analysis.words import bytes_rate, counted, flops_rate, percent, three_digits
 from bench.errors import Unknown
 from bench.records import GpuCounters
 from bench.records.base import ratio
+
+if TYPE_CHECKING:
+    from analysis.runs.place import PlacedProfile
 
 #: Rows of ops and kernels for people; the CSV holds them all.
 _SHOWN = 25
@@ -230,7 +232,7 @@ def _ended(sentences: Iterable[str]) -> list[str]:
 
 def step_sentences(step: PlacedProfile | PlacedTrace) -> list[str]:
     """Return what a profile or a trace saw, the roof above it, what it did not see, and why."""
-    return _ended(_of_profile(step) if isinstance(step, PlacedProfile) else _of_trace(step))
+    return _ended(_of_trace(step) if isinstance(step, PlacedTrace) else _of_profile(step))
 
 
 def opening(profiles: Sequence[PlacedProfile], traces: Sequence[PlacedTrace]) -> list[str]:

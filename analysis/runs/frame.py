@@ -7,9 +7,9 @@ is None or absent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from analysis.account import StepAccount
+from analysis.columns import Row as Row
 from analysis.profiles import NO_COUNTERS, NOT_PROFILED
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.points import RooflinePoint
@@ -25,8 +25,6 @@ from bench.records.steady_state import window_class
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Row = dict[str, Any]
 
 #: What stands beside the place of an imported run: FLOP and bytes are of the step its file names.
 MODELLED = "imported, modelled"
@@ -257,16 +255,6 @@ def _verdict(group: Group) -> str:
         return worst
     words = MODELLED if group.points else "imported"
     return words if worst == "not judged" else f"{worst}; {words}"
-
-
-def account_rows(account: StepAccount) -> list[Row]:
-    """Return a row per part of an account, by the keys of columns."""
-    return [
-        {"name": row["name"], "time_ms": 1e3 * row["seconds"], "share_of_step": row["share"],
-         "of_its_roof": row["of_its_roof"], "low_ms": row["low_s"] and 1e3 * row["low_s"],
-         "high_ms": row["high_s"] and 1e3 * row["high_s"]}
-        for row in account.rows()
-    ]  # fmt: skip
 
 
 def step_account(run: Run) -> pd.DataFrame:

@@ -17,7 +17,6 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from bench.config import RunConfig, package_of
-from bench.machine.repository import code_id
 from bench.records import Complexity, StepSpec
 from bench.records.complexity import ListedStep
 from bench.records.folders import cache_folder, write_atomically
@@ -63,6 +62,8 @@ def _cached(kind: type[Kept], folder: str, spec: StepSpec, counting: str) -> Kep
     package = package_of(spec.arch)
     if package is None:
         return counted()
+    from bench.machine.repository import code_id
+
     facts = (
         [code_id(_BENCH / part) for part in _CODE],
         [metadata.version(name) for name in ("torch", "torchvision", package)],

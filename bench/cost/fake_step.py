@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -25,7 +24,7 @@ from typing_extensions import Self
 
 from bench.config import split_arch
 from bench.cost.cuda_rules import cuda_rules
-from bench.cost.op_calls import OpMode
+from bench.cost.op_calls import OpMode, first_line, quiet_torch
 from bench.cost.step_tracer import ASK_VALUE, RecordedCalls, StepTracer, in_recomputation
 from bench.errors import UserError, one_line
 from bench.records import MathMode, MemoryFootprint, Phase, StepSpec
@@ -35,7 +34,6 @@ from bench.training.workloads import Workload, find_workload
 from bench.training.workloads.images import OwnStep
 
 _ALLOCATE = frozenset({torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default})
-_TORCH_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 #: The fake device: its ops are on every machine, and their shapes are those of any device.
 _DEVICE = "cpu"
@@ -291,22 +289,6 @@ def _model_errors(spec: StepSpec) -> Iterator[None]:
             f"arch={spec.arch!r} {' '.join(asked)}: its training step cannot run ({reason}); "
             "try another size, or check the model"
         ) from error
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error of torch's, or its kind."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-@contextmanager
-def quiet_torch() -> Iterator[None]:
-    """Keep fake tensors from printing the traceback of an error that becomes one line."""
-    level = _TORCH_LOG.level
-    _TORCH_LOG.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        _TORCH_LOG.setLevel(level)
 
 
 def sizes_bytes(tensors: Iterable[torch.Tensor]) -> int:

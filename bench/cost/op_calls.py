@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -15,6 +17,7 @@ from bench.cost.op_table import Op, known_op
 from bench.records import Phase
 from bench.records.complexity import plain_label
 
+_TORCH_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
@@ -169,3 +172,19 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors_in(item)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error of torch's, or its kind."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+@contextmanager
+def quiet_torch() -> Iterator[None]:
+    """Keep fake tensors from printing the traceback of an error that becomes one line."""
+    level = _TORCH_LOG.level
+    _TORCH_LOG.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        _TORCH_LOG.setLevel(level)

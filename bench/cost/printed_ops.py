@@ -14,8 +14,7 @@ from warnings import catch_warnings, simplefilter
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from bench.cost.fake_step import first_line, quiet_torch
-from bench.cost.op_calls import OpCall, bind
+from bench.cost.op_calls import OpCall, bind, first_line, quiet_torch
 from bench.cost.op_table import op_names
 from bench.cost.step_tracer import StepTracer
 from bench.cost.traffic import UNFUSABLE, eager_bytes, schedule

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import samples
+from worker_processes import output_of
 
 from bench.records.folders import RecordFolder
 from tracking import schema
@@ -193,3 +194,12 @@ def test_what_is_kept_to_be_uploaded_names_no_host(mlproject_command, tmp_path):
     found = json.loads(gzip.decompress(kept.read_bytes()))
     assert found == {**named, "host_name": "", "traceName": ""}
     assert json.loads(path.read_text()) == named  # the user's own file stays as it is
+
+
+def test_the_command_imports_few_modules():
+    counted = """
+import sys, commands.trace
+ours = {"analysis", "bench", "campaigns", "commands", "tracking"}
+print(sum(name.partition(".")[0] in ours for name in sys.modules))
+"""
+    assert int(output_of(counted)) <= 60
