@@ -43,6 +43,17 @@ _OF_KIND: Mapping[str, type[torch.nn.Module]] = {
     _PRODUCTS: torch.nn.Linear,
     "cudnn.rnn.fp32_precision": torch.nn.RNNBase,
 }
+#: Modules that take a batch of sequences, or one sequence without a batch.
+_OF_SEQUENCES = (
+    torch.nn.RNNBase,
+    torch.nn.MultiheadAttention,
+    torch.nn.TransformerEncoderLayer,
+    torch.nn.TransformerDecoderLayer,
+)
+_WHOLE = (torch.int32, torch.int64)
+#: What objects have that join the samples of another input: graphs and sparse matrices.
+_GRAPHS = ("edge_index", "num_nodes", "nnz")
+_PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device, torch.Tensor)
 
 
 @dataclass(frozen=True)
@@ -77,26 +88,28 @@ _NAMED = ("input_ids", "pixel_values", "inputs_embeds", "input_values", "input_f
 def _given(args: Any, kwargs: Any) -> Given | None:
     """Return the batch of a call, None where it is given no tensor with dimensions."""
     first = args[0] if args else None
-    if isinstance(first, torch.Tensor) and first.dim() > 1:
-        return _of_tensor(first)
-    named = first if isinstance(first, Mapping) else kwargs
-    batch = next((named[name] for name in _NAMED if name in named), None)
-    if isinstance(batch, torch.Tensor):
+    batch = first if isinstance(first, torch.Tensor) and first.dim() > 1 else None
+    if batch is not None and len(args) == 1 and not kwargs:
         return _of_tensor(batch)
-    for one in (*args, *kwargs.values()):
-        if isinstance(one, torch.nn.utils.rnn.PackedSequence):
-            return Given(one.data, int(one.batch_sizes[0]), tuple(one.data.shape[1:]))
-        if (graphs := getattr(one, "num_graphs", None)) is not None:
-            return Given(one, int(graphs), ())
-        if isinstance(one, list | tuple) and one and (found := _of_list(one)):
-            return found
-    leaves = (one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor))
-    tensors = sorted((one for one in leaves if one.dim()), key=lambda one: one.dim() < 2)
+    if batch is None:
+        named = first if isinstance(first, Mapping) else kwargs
+        tokens = next((named[name] for name in _NAMED if name in named), None)
+        if isinstance(tokens, torch.Tensor):
+            return _of_tensor(tokens)
+        for one in (*args, *kwargs.values()):
+            if isinstance(one, torch.nn.utils.rnn.PackedSequence):
+                return Given(one.data, int(one.batch_sizes[0]), tuple(one.data.shape[1:]))
+            if (graphs := getattr(one, "num_graphs", None)) is not None:
+                return Given(one, int(graphs), ())
+            if isinstance(one, list | tuple) and one and (found := _of_list(one)):
+                return found
+    tensors = [one for one in _tensors(args, kwargs) if one.dim()]
+    tensors.sort(key=lambda one: one.dim() < 2)
     if not tensors:
         return None
-    found = _of_tensor(tensors[0])
-    differ = {one.shape[0] for one in tensors if one.dim() > 1} - {found.samples}
-    return Given(found.batch, None, found.shape) if differ and named else found
+    given = _of_tensor(tensors[0] if batch is None else batch)
+    is_image = len(given.shape) == 3 and given.shape[0] in (1, 3)
+    return given if is_image or _agree(given, tensors) else replace(given, samples=None)
 
 
 def _of_tensor(batch: torch.Tensor) -> Given:
@@ -105,25 +118,73 @@ def _of_tensor(batch: torch.Tensor) -> Given:
     return Given(batch, batch.shape[0], tuple(batch.shape[1:]))
 
 
+def _agree(given: Given, tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether the other tensors of a call may belong to a batch of `given.samples`.
+
+    They have as many rows, or are shared by all: one row, a square mask, the state of layers. What
+    joins the samples to each other is none of these: a square of them, or what is sparse.
+    """
+    n = given.samples
+    for one in tensors:
+        if one is given.batch or one.is_nested:
+            continue
+        square = one.dim() == 2 and one.shape[0] == one.shape[1]
+        state = one.dim() == 3 and one.shape[1] == n != given.shape[0]
+        joins = one.layout != torch.strided or (square and one.shape[0] == n)
+        if joins or not (one.shape[0] in (n, 1) or square or state):
+            return False
+    return True
+
+
 def _of_list(batch: Sequence[Any]) -> Given | None:
-    """Of a list the length is the batch, unless its tensors are alike: then they may be inputs."""
-    shapes = {tuple(getattr(one, "shape", ())) for one in batch}
+    """Of a list the length is the batch, unless its tensors may be inputs beside each other."""
     if all(isinstance(one, Mapping) for one in batch):
         return Given(batch[0], len(batch), ())
     if not all(isinstance(one, torch.Tensor) for one in batch):
         return None
-    images = all(len(shape) == 3 and shape[0] in (1, 3, 4) for shape in shapes)
-    sure = images or len({shape[:1] for shape in shapes}) > 1
-    if not sure and isinstance(batch, tuple):
+    shapes = {tuple(one.shape) for one in batch}
+    images = all(len(shape) == 3 and shape[0] in (1, 3) for shape in shapes)
+    lengths_differ = len(shapes) > 1 == len({(None, *shape[1:]) for shape in shapes})
+    is_list, is_flat = isinstance(batch, list), batch[0].dim() == 1
+    sure = images or (lengths_differ and (len(batch) > 2 or (is_list and is_flat)))
+    if not sure and not is_list:
         return None  # inputs beside each other
     return Given(batch[0], len(batch) if sure else None, tuple(sorted(shapes)))
 
 
-def _has_edges(given: Given, tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether one of them may be the edges of a graph, pairs of numbers of nodes."""
-    shapes = [one.shape for one in tensors if one.dtype == torch.int64]
-    pairs = any(len(shape) == 2 and shape[0] == 2 != given.samples for shape in shapes)
-    return given.is_tensor and given.batch.is_floating_point() and pairs
+def _tensors(args: Any, kwargs: Any) -> list[torch.Tensor]:
+    return [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+
+
+def _has_no_batch(module: torch.nn.Module, args: Any) -> bool:
+    """Whether a layer is given one sample, as torch allows it."""
+    if not args or not isinstance(args[0], torch.Tensor):
+        return False
+    if isinstance(module, torch.nn.modules.conv._ConvNd):
+        return args[0].dim() < module.weight.dim()
+    return isinstance(module, _OF_SEQUENCES) and args[0].dim() < 3
+
+
+def _is_of_graph(given: Given, tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether one of them may be edges, pairs of numbers of nodes, or the nodes' groups."""
+    if not given.is_tensor or given.batch.dim() > 2:
+        return False
+    if given.batch.dim() == 2 and not given.batch.is_floating_point():
+        return False
+    others = (one for one in tensors if one is not given.batch and type(one) is torch.Tensor)
+    numbers = [one for one in others if one.dtype in _WHOLE]
+    pairs = any(one.dim() == 2 and one.shape[0] == 2 != given.samples for one in numbers)
+    return pairs or any(map(_numbers_groups, numbers))
+
+
+def _numbers_groups(numbers: torch.Tensor) -> bool:
+    """Whether rows have the numbers of their groups, in order: 0, 0, 0, 1, 1, 2."""
+    if numbers.dim() != 1 or len(numbers) < 3:
+        return False
+    if numbers.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False  # no value is read while a graph is recorded
+    steps = numbers.detach().diff()
+    return bool((numbers[0] == 0) & (steps.min() == 0) & (steps.max() == 1))
 
 
 def _reference(batch: Any) -> Callable[[], Any]:
@@ -150,40 +211,69 @@ class Batches:
     autocast: torch.dtype | None = None
     first: torch.nn.Module | None = None
     weights: Counter[MathMode] = field(default_factory=Counter)
-    seen: Any = None  # the tensor of the last batch
     unsure: bool = False
     hook: Any = None
     switches: dict[str, str] = field(default_factory=dict)  # within the step
     sizes: list[StepSize] = field(default_factory=list)  # of each step that ended
     _passes: list[Given] = field(default_factory=list)
+    _seen: list[Callable[[], Any]] = field(default_factory=list)  # the step's batches
+    _objects: list[dict[str, Any]] = field(default_factory=list)  # with no tensor to be seen
 
     def look(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        """Look at one call; a hook before the forward pass."""
+        """Look at one call; a hook before the forward pass, which goes on whatever it is given."""
+        try:
+            self._look_at_settings(module, args, kwargs)
+            if torch.is_grad_enabled():
+                self._look_at_batch(module, args, kwargs)
+        except Exception:  # a script may give what cannot be asked
+            self.unsure = True
+
+    def _look_at_settings(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         for name, kind in _OF_KIND.items():
             if isinstance(module, kind) or name not in self.switches:
                 self.switches[name] = str(value_or_none(partial(attrgetter(name), torch.backends)))
         if torch.is_autocast_enabled(self.device):
             self.autocast = torch.get_autocast_dtype(self.device)
-        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-        self.weights += weight_modes([module], *tensors)
+        self.weights += weight_modes([module], *_tensors(args, kwargs))
+
+    def _look_at_batch(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         given = _given(args, kwargs)
-        if getattr(module, "batch_first", True) is False:
-            self.unsure |= self.first in (None, module) or not self._is_second(given)
-        if given is None or self.first not in (None, module) or not torch.is_grad_enabled():
+        if given is None:
+            others = (one for one in tree_leaves((args, kwargs)) if not isinstance(one, _PLAIN))
+            self._objects += [getattr(one, "__dict__", {}) for one in others]
             return
-        # Within vmap, or nodes of a graph beside its edges.
-        self.unsure |= any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
-        self.unsure |= given.samples is None or "edge_index" in kwargs or _has_edges(given, tensors)
-        if self.seen is given.batch:
+        self.unsure |= self._joins_samples(module, given, args, kwargs)
+        if self.first not in (None, module):
+            return
+        graphs = (hasattr(one, name) for one in (*args, *kwargs.values()) for name in _GRAPHS)
+        is_graph = "edge_index" in kwargs or (given.is_tensor and any(graphs))
+        self.unsure |= is_graph or given.samples is None
+        if self._objects and self.first is None:  # what an object holds, or made of that within
+            held = (value for one in self._objects for value in one.values())
+            self.unsure |= not any(value is given.batch for value in held)
+        if any(seen() is given.batch for seen in self._seen):
             return  # the batch again, as a closure that is evaluated several times has it
-        self.seen, self.first, shape = given.batch, module, given.shape
+        self.first, shape = module, given.shape
+        self._seen.append(_reference(given.batch))
         self.passes += 1
         self.samples += given.samples or 0
         self._passes.append(given)
-        if given.is_tensor and len(shape) == 1 and not given.batch.is_floating_point():
+        if given.is_tensor and len(shape) == 1 and given.batch.dtype in _WHOLE:
             self.sample, self.size = "sequence", shape[0]
         elif len(shape) == 3 and 3 in (shape[0], shape[2]):
             self.sample, self.size = "image", shape[1]
+
+    def _joins_samples(self, module: torch.nn.Module, given: Given, args: Any, kwargs: Any) -> bool:
+        """Whether the rows of a call may be parts of one sample: as in a graph, or within vmap."""
+        tensors = _tensors(args, kwargs)
+        if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
+            return self.first in (None, module)
+        time_first = getattr(module, "batch_first", True) is False
+        if time_first and (self.first in (None, module) or not self._is_second(given)):
+            return True
+        if given.samples != (self._passes[-1].samples if self._passes else given.samples):
+            return False
+        return _has_no_batch(module, args) or _is_of_graph(given, tensors)
 
     def _is_second(self, given: Given | None) -> bool:
         """Whether a layer inside has the batch of the model in its second dimension, and there."""
@@ -193,10 +283,10 @@ class Batches:
 
     def compare(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Note the size of a later batch; a hook, so it reads shapes and nothing else."""
-        given = _given(args, kwargs) if torch.is_grad_enabled() else None
-        if given is not None and (self.seen is None or self.seen() is not given.batch):
+        given = value_or_none(partial(_given, args, kwargs)) if torch.is_grad_enabled() else None
+        if given is not None and not any(seen() is given.batch for seen in self._seen):
             self._passes.append(replace(given, batch=None))  # the script may let go of it
-            self.seen = _reference(given.batch)
+            self._seen.append(_reference(given.batch))
 
     def ended(self) -> None:
         """Note that a step has ended: what the next one is given is another batch."""
@@ -206,7 +296,7 @@ class Batches:
         if self.sample == "sequence":
             tokens = sum((given.samples or 0) * given.shape[0] for given in self._passes)
         self.sizes.append(StepSize(samples, tuple(dict.fromkeys(shapes)), tokens))
-        self._passes, self.seen = [], None
+        self._passes, self._seen = [], []
 
     def __str__(self) -> str:
         if self.sample == "step":

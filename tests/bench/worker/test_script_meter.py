@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_sequence
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import mlproject
@@ -356,6 +357,11 @@ def test_a_block_without_a_step_is_refused(tmp_path):
         ((((torch.ones(3, 6, 8), torch.ones(3, 8, 6)),), {}), ("sample", 2, None)),
         ((((torch.ones(5, 7), torch.ones(5, 7)),), {}), ("sample", 5, None)),  # two inputs
         ((([torch.ones(6), torch.ones(8)],), {}), ("sample", 2, None)),
+        ((([torch.ones(n, 3) for n in (4, 5, 6)],), {}), ("sample", 3, None)),  # point clouds
+        (((torch.ones(5, 7, 4), torch.ones(7, 7), torch.ones(5)), {}), ("sample", 5, None)),
+        (((torch.ones(5, 7, 4), (torch.ones(2, 5, 3),)), {}), ("sample", 5, None)),  # a state
+        (((torch.ones(2, 3, 8, 8), torch.ones(9, 6)), {}), ("image", 2, 8)),  # boxes of both
+        (((torch.ones(5, 7, dtype=torch.bool),), {}), ("sample", 5, None)),
         ((([{"image": torch.ones(3, 6, 8)}] * 4,), {}), ("sample", 4, None)),
         ((((pack_sequence([torch.ones(4, 2), torch.ones(3, 2)])),), {}), ("sample", 2, None)),
         (((SimpleNamespace(num_graphs=8, x=torch.ones(99, 4)),), {}), ("sample", 8, None)),
@@ -374,8 +380,12 @@ def test_the_first_input_says_what_a_sample_is(inputs, found):
     assert seen.samples == found[1] or found[1] == 0
 
 
-def graph(model):
-    model(torch.ones(9, 4), torch.zeros(2, 7, dtype=torch.long))
+def given(*inputs):
+    return lambda model: model(*inputs)
+
+
+def whole(*shape):
+    return torch.zeros(*shape, dtype=torch.long)
 
 
 def mapped(model):
@@ -387,12 +397,52 @@ class Takes(nn.Linear):
         return super().forward(nodes)
 
 
+class Unpacks(nn.Linear):
+    def forward(self, inputs):
+        return super().forward(inputs[0])
+
+
+class Holds(nn.Module):
+    def __init__(self, *size):
+        super().__init__()
+        self.inner = nn.Linear(*size)
+
+    def forward(self, batch):
+        return self.inner(batch.rows.flatten(0, 1))
+
+
+class Graph:
+    num_nodes = 9
+
+
+def twice_checkpointed(model):
+    first, second = (checkpoint(model, torch.ones(3, 4), use_reentrant=False) for _ in range(2))
+    (first + second).sum().backward()
+
+
 @pytest.mark.parametrize(
     ("model", "step"),
     [
-        (Takes(4, 4), graph),
         (Takes(4, 4), mapped),
-        (nn.LSTM(4, 4), lambda model: model(torch.ones(9, 2, 4))),
+        (nn.LSTM(4, 4), given(torch.ones(9, 2, 4))),
+        # nodes, and what joins them: edges, a square, a sparse square, an object, their groups
+        (Takes(4, 4), given(torch.ones(9, 4), whole(2, 7))),
+        (Takes(4, 4), given(torch.ones(9, 4), whole(7, 2))),
+        (Takes(4, 4), given(torch.ones(9, 4), torch.eye(9))),
+        (Takes(4, 4), given(torch.ones(9, 4), torch.eye(9).to_sparse())),
+        (Takes(4, 4), given(torch.ones(9, 4), Graph())),
+        (Takes(4, 4), given(torch.ones(9, 4), torch.tensor([0, 0, 0, 1, 1, 1, 1, 2, 2]))),
+        # inputs of several lengths
+        (Takes(4, 4), given(torch.ones(9, 4), torch.ones(5))),
+        (nn.EmbeddingBag(9, 4), given(whole(9), whole(2))),
+        (Unpacks(4, 4), given([torch.ones(9, 4), torch.ones(5, 4)])),
+        (Unpacks(4, 4), given((torch.ones(9, 4), torch.ones(5, 4)))),
+        # one sample without a batch
+        (nn.Conv2d(3, 4, 1), given(torch.ones(3, 8, 8))),
+        (nn.LSTM(4, 4, batch_first=True), given(torch.ones(9, 4))),
+        (nn.TransformerEncoderLayer(4, 2, 4, batch_first=True), given(torch.ones(9, 4))),
+        # rows that the model makes of what an object holds
+        (Holds(4, 4), given(SimpleNamespace(rows=torch.ones(2, 9, 4)))),
     ],
 )
 def test_where_no_dimension_is_surely_the_batch_steps_are_counted(model, step):
@@ -403,6 +453,26 @@ def test_where_no_dimension_is_surely_the_batch_steps_are_counted(model, step):
     with training.watched(7) as seen:
         step(model)
     assert seen.samples == 7
+
+
+def test_what_a_checkpoint_runs_again_is_no_second_pass():
+    model = nn.Sequential(nn.Linear(4, 4))
+    training = Training([torch.optim.SGD(model.parameters(), 0.1)])
+    with training.watched(0) as seen:
+        twice_checkpointed(model)
+    assert (seen.samples, seen.passes) == (6, 2)
+
+
+def test_a_look_at_what_cannot_be_asked_leaves_the_script_alone():
+    class Odd:
+        @property
+        def num_graphs(self):
+            raise RuntimeError("not now")
+
+    seen = Batches("cpu")
+    seen.look(nn.Identity(), (Odd(),), {})
+    seen.compare(nn.Identity(), (Odd(),), {})
+    assert seen.unsure
 
 
 def test_equal_models_have_equal_digests_whatever_wraps_them():
