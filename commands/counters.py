@@ -100,10 +100,10 @@ def _row(files: Sequence[Path]) -> dict[str, Any]:
     from bench.profilers.ncu.read import read_counters
 
     if len(files) == 1 and (names := _listed_in(files[0])):
-        translated = translate(names)
-        for warning in translated.warnings:
+        metrics, warnings = translate(names)
+        for warning in warnings:
             click.echo(f"warning: {files[0]}: {warning}", err=True)
-        return {"file": str(files[0]), **translated._asdict()}
+        return {"file": str(files[0]), "metrics": metrics, "warnings": warnings}
     counters = read_counters(*files)
     figures = ("source", "chip", "kernels", *_FIGURES, "pcie_bytes", "flops_at_least")
     row: dict[str, Any] = {"file": " + ".join(counters.files)}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 #: The ways to a sum: each a set of metrics to add up, in the order of preference.
 Ways = tuple[tuple[str, ...], ...]
@@ -159,15 +158,11 @@ REPLACEMENTS: Mapping[str, tuple[str, ...]] = _flop_counts() | {
 }
 
 
-class Translation(NamedTuple):
-    """A list of metrics without nvprof's names, and a warning for each that was there."""
+def translate(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Replace nvprof's names by Nsight Compute's; return the metrics and a warning for each.
 
-    metrics: tuple[str, ...]
-    warnings: tuple[str, ...]
-
-
-def translate(names: Iterable[str]) -> Translation:
-    """Replace nvprof's names by Nsight Compute's; the order is kept, repetitions are not."""
+    The order is kept, repetitions are not.
+    """
     metrics: dict[str, None] = {}
     warnings = []
     for name in names:
@@ -181,7 +176,7 @@ def translate(names: Iterable[str]) -> Translation:
         else:
             replacement = (name,)
         metrics |= dict.fromkeys(replacement)
-    return Translation(tuple(metrics), tuple(warnings))
+    return list(metrics), warnings
 
 
 def metrics_listed_in(text: str) -> tuple[str, ...]:

@@ -29,8 +29,8 @@ from bench.profilers.ncu.tables import (
     EXACT,
     Form,
     MetricTotal,
+    NcuTableError,
     ProfileTotals,
-    RefusedError,
     add_tables,
 )
 from bench.records import GpuCounters, KernelTotals
@@ -76,7 +76,7 @@ def _read_totals(path: Path) -> ProfileTotals:
         forms, errors = add_tables(path, totals)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except RefusedError as error:
+    except NcuTableError as error:
         raise UserError(f"{path}:{error.line}: {error}; {error.remedy}") from None
     if not totals.launches.total():
         raise UserError(f"{path}: {_nothing(forms, errors)}")

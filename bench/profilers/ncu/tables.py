@@ -30,7 +30,7 @@ EXACT = Context(prec=1000, traps=[Inexact])
 _IN_C = "write the file again: LC_ALL=C ncu --import FILE.ncu-rep --csv"
 
 
-class RefusedError(ValueError):
+class NcuTableError(ValueError):
     """A file that is refused at `line`, and what to do about it."""
 
     def __init__(
@@ -209,7 +209,7 @@ class NcuTable:
         self.line = 0  # where the latest row begins
         self._row = ""  # one that goes on in the next line
         self._shows_mark = False
-        self._doubt: RefusedError | None = None  # at the first number of two readings
+        self._doubt: NcuTableError | None = None  # at the first number of two readings
         wanted = (*_KNOWN_BY[form], *_OPTIONAL)
         self._at = {name: columns.index(name) for name in wanted if name in columns}
         self._first = self._at[_KNOWN_BY[form][0]]
@@ -227,7 +227,7 @@ class NcuTable:
     def takes(self, line: str, number: int) -> bool:
         """Add a line that is a row, or goes on with one; False if it is output of the program.
 
-        Raises `RefusedError` where it cannot be what ncu wrote.
+        Raises `NcuTableError` where it cannot be what ncu wrote.
         """
         if self._row:
             self._row += f"\n{line}"
@@ -254,31 +254,31 @@ class NcuTable:
             return ""
         if within := _ROW_WITHIN.search(line):
             return line[within.start() :]
-        raise RefusedError(f"a damaged row: {line[:60]!r}")
+        raise NcuTableError(f"a damaged row: {line[:60]!r}")
 
     def _is_open(self) -> bool:
         """Whether a quoted cell of the row goes on in the next line."""
         if not self.quoted or self._row.count('"') % 2 == 0:
             return False
         if self._awaits_units or len(self._row) > _LONGEST_ROW:
-            raise RefusedError(f"a damaged row: {self._row[:60]!r}")
+            raise NcuTableError(f"a damaged row: {self._row[:60]!r}")
         return True
 
     def _cells_of(self, row: str) -> list[str]:
         """Return a row's cells, one per column; those that it stops before are empty.
 
-        Raises `RefusedError` if a quote is out of place, or if the row is too short for its figure
+        Raises `NcuTableError` if a quote is out of place, or if the row is too short for its figure
         or longer than the header.
         """
         try:
             [cells] = csv.reader([row], strict=True)
         except (csv.Error, ValueError) as error:
-            raise RefusedError(f"a damaged row ({error})") from None
+            raise NcuTableError(f"a damaged row ({error})") from None
         # A comma at the end begins no cell: even an empty one has quotes.
         cells = cells[:-1] if self.quoted and row.endswith(",") else cells
         lacking = len(self.columns) - len(cells)
         if not 0 <= lacking <= len(self.columns) - self._least:
-            raise RefusedError(f"the row has {len(cells)} cells, the header {len(self.columns)}")
+            raise NcuTableError(f"the row has {len(cells)} cells, the header {len(self.columns)}")
         return cells + [""] * lacking
 
     # What rows add up to
@@ -329,10 +329,10 @@ class NcuTable:
             again = f"launch {number} of process {process} appears twice; two runs are two files"
         if launch == self._launch:
             if self.form == "raw" or kernel != self._kernel:
-                raise RefusedError(f"a second row for launch {number}")
+                raise NcuTableError(f"a second row for launch {number}")
             return
         if launch in self._seen:
-            raise RefusedError(again)
+            raise NcuTableError(again)
         self._seen.add(launch)
         self._launch, self._kernel, self._figures = launch, kernel, {}
         self._totals.launches[kernel] += number if self.form == "summary" else 1
@@ -348,7 +348,7 @@ class NcuTable:
             return
         if metric is not None and (before := self._figures.get(metric)):
             if before != (text, unit):
-                raise RefusedError(
+                raise NcuTableError(
                     f"{metric} is {before[0]!r} and then {text!r} for the same launch"
                 )
             return
@@ -357,7 +357,7 @@ class NcuTable:
         except ValueError as error:
             if metric is None and not _OTHER_LOCALE.fullmatch(text.strip()):
                 return
-            raise RefusedError(f"{metric or unit}: {text[:40]!r} is {error}", 0, _IN_C) from None
+            raise NcuTableError(f"{metric or unit}: {text[:40]!r} is {error}", 0, _IN_C) from None
         self._shows_mark |= number is not None and number.shows_mark
         if metric is None:
             return
@@ -366,7 +366,7 @@ class NcuTable:
             return
         power = unit_power(metric, unit)
         if power is None and number.value:
-            raise RefusedError(f"{metric}: unknown unit {unit[:20]!r}")
+            raise NcuTableError(f"{metric}: unknown unit {unit[:20]!r}")
         if number.doubtful:
             self._note_doubt(metric, unit, text)
         # A zero is one in any unit.
@@ -386,15 +386,15 @@ class NcuTable:
             return
         whole, fraction = (re.sub("[.,]", to, text.strip()) for to in ("", "."))
         message = f"{metric}: {text!r} {unit} may mean {whole} or {fraction}"
-        doubt = RefusedError(f"{message}, and nothing in the file decides", self.line, _IN_C)
+        doubt = NcuTableError(f"{message}, and nothing in the file decides", self.line, _IN_C)
         if is_whole:
             raise doubt
         self._doubt = self._doubt or doubt
 
     def end(self) -> None:
-        """Raise `RefusedError` for a row that goes on, and a number that nothing has decided."""
+        """Raise `NcuTableError` for a row that goes on, and a number that nothing has decided."""
         if self._row:
-            raise RefusedError("the file is cut off", self.line)
+            raise NcuTableError("the file is cut off", self.line)
         if self._doubt and not self._shows_mark:
             raise self._doubt
 
@@ -402,7 +402,7 @@ class NcuTable:
 def _whole(text: str, name: str) -> int:
     """An ID or a count, in which a dot would group thousands."""
     if not _WHOLE.fullmatch(text.strip()):
-        raise RefusedError(f"{name}: {text[:40]!r} is not a whole number", remedy=_IN_C)
+        raise NcuTableError(f"{name}: {text[:40]!r} is not a whole number", remedy=_IN_C)
     return int(text.replace(",", ""))
 
 
@@ -412,7 +412,7 @@ def _whole(text: str, name: str) -> int:
 def add_tables(path: Path, totals: ProfileTotals) -> tuple[list[Form], list[str]]:
     """Add up the tables of a file; return their forms and ncu's `==ERROR==` lines.
 
-    Raises `RefusedError` with the line that cannot be read, and `OSError`.
+    Raises `NcuTableError` with the line that cannot be read, and `OSError`.
     """
     tables: list[NcuTable] = []
     errors: list[str] = []
@@ -428,8 +428,8 @@ def add_tables(path: Path, totals: ProfileTotals) -> tuple[list[Form], list[str]
                 if text.startswith("==ERROR=="):
                     errors.append(text.strip())
                 if not is_ended and text.startswith('"'):
-                    raise RefusedError("the file is cut off")
-        except RefusedError as error:
+                    raise NcuTableError("the file is cut off")
+        except NcuTableError as error:
             error.line = error.line or (table.line if table else number)
             raise
     if tables:
@@ -447,7 +447,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str, bool]]:
         while text := file.readline(_LONGEST_LINE):
             number += 1
             if len(text) == _LONGEST_LINE:
-                raise RefusedError("a line of 64 MiB: no table of Nsight Compute", number)
+                raise NcuTableError("a line of 64 MiB: no table of Nsight Compute", number)
             yield number, text.removesuffix("\n").removesuffix("\r"), text.endswith("\n")
 
 

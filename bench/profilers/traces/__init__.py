@@ -50,11 +50,8 @@ def read_trace(path: Path) -> ProfilerTrace:
     except (msgspec.DecodeError, sqlite3.Error, ValueError, RecursionError) as error:
         reason = one_line(error)[:200]
         raise UserError(f"{path}: not readable as a trace ({reason}); {_WANTED}") from None
-    if not trace.host and not trace.device and not trace.counters and trace.left_out:
-        raise UserError(
-            f"{path}: not a whole trace of PyTorch's profiler: {trace.left_out}; {_WANTED}"
-        )
-    if not trace.host and not trace.device and not trace.counters:
-        raise UserError(f"{path}: holds no op, kernel or runtime call: record it while a step runs")
+    if not trace.host and not trace.device and trace.counters is None:
+        why = trace.left_out or "record it while a step runs"
+        raise UserError(f"{path}: holds no op, kernel or runtime call: {why}; {_WANTED}")
     trace.cut_overruns()
     return trace

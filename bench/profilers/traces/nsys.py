@@ -171,8 +171,8 @@ class _Database:
 
     def _number(self, process: int | None, correlation: Any) -> int | None:
         """A correlation, which each process counts from 1, made one of the whole trace."""
-        if not isinstance(correlation, int) or not self._several:
-            return correlation if isinstance(correlation, int) else None
+        if not isinstance(correlation, int):
+            return None
         return self._numbers.setdefault((process, correlation), len(self._numbers) + 1)
 
     def _own(self, process: int | None, number: Any) -> int | str | None:
