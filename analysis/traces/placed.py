@@ -213,9 +213,8 @@ class TraceComparison:
         )
         if min(self.steps) > 1:
             return summary
-        each = "each" if max(self.steps) == 1 else f"of {'AB'[self.steps.index(1)]}"
         return (
-            f"{summary}. One step {each}: how much of it is noise is not known; "
+            f"{summary}. A trace of one step does not say how much is noise; "
             "mlproject compare holds timed runs against each other"
         )
 

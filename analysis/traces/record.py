@@ -33,12 +33,12 @@ from analysis.roofs.roof import Peaks
 from analysis.runs.bounds import INPUT_SHARE, ROOF_SHARE
 from analysis.traces.placed import PlacedTrace, place_traces
 from analysis.traces.timeline import (
+    REMEDIES,
     StepSpans,
     left_out,
     loader_share,
     step_time_s,
     timeline,
-    words_of_devices,
 )
 from analysis.words import flops_rate, interval, percent, three_digits
 from bench.config import THROUGHPUT, Sample, rate_unit
@@ -65,12 +65,10 @@ _TOOLS = {
     "torch": {
         "types": "no convolution or product with the types of its inputs: record_shapes=True",
         "stack": "with_stack=True in the profiler",
-        "host": "torch.profiler.profile(activities=[CPU, CUDA])",
     },
     "nsys": {
         "types": "Nsight Systems records no types of inputs, PyTorch's profiler does",
         "stack": "nsys profile --python-sampling=true",
-        "host": "nsys profile --trace=cuda,nvtx",
     },
 }
 #: Libraries name kernels that round fp32 to TF32.
@@ -182,7 +180,9 @@ def explained_trace(
     compiled = any(name.startswith("triton_") for op in record.ops for name in op.kernels)
     loader, tool = loader_share(steps), trace.tool
     found = explain(record.steps, kernels, in_loader=loader, compiled=compiled, tool=tool)
-    others = (words_of_devices(trace, steps), trace.left_out, of_kernels, _of_model(placed))
+    several = len(trace.computing) > 1
+    mean = f"Every figure is the mean over {len(trace.computing)} devices" if several else None
+    others = (mean, trace.left_out, of_kernels, _of_model(placed))
     findings = (*found.findings, *filter(None, others))
     findings += tuple(left_out(trace, steps))
     record = record.replaced(
@@ -294,13 +294,13 @@ _CAUSES = {
     ),
     "copies": (
         "copies, and waiting for them",
-        "The host waits for copies to the device: pinned memory (pin_memory=True in the loader) "
-        "and non_blocking=True{names}.",
+        "Hide copies: pinned memory (pin_memory=True in the loader) and non_blocking=True for "
+        "those from the host{names}, fewer conversions of layout and type.",
     ),
     "input": (
         "waiting for the data loader",
-        "Have batches ready earlier: more loader processes (num_workers) and a larger "
-        "prefetch_factor, smaller images on disk, a faster disk.",
+        "Have batches ready earlier: more loader processes (num_workers; with 0 the step's own "
+        "process loads), a larger prefetch_factor, smaller images on disk, a faster disk.",
     ),
     "allocator": (
         "the memory allocator",
@@ -339,18 +339,10 @@ _CAUSES = {
     ),
     "not seen": (
         "idle time whose cause is not in the trace",
-        "Record the host too, {host}, and read each rank's "
-        "own file: in one file of several ranks it is not known which call launched what.",
+        "Read each rank's own file, and have the host in it: {record}. In one file of several "
+        "ranks it is not known which call launched what.",
     ),
 }
-_OF_OWN_LOADER = (
-    "Have batches ready earlier: loader processes (num_workers above 0: the step's own process "
-    "loads now), smaller images on disk, a faster disk."
-)
-_OF_DEVICES_COPIES = (
-    "Copies that nothing hides: fewer conversions of layout and type, and pinned memory "
-    "with non_blocking=True for those from the host."
-)
 
 _KnownStep = tuple[TracedStep, Mapping[str, float]]  # with its seconds by cause
 _Call = tuple[float, str | None, str | None]  # seconds of a mean step in it, call, op
@@ -442,15 +434,12 @@ def _calls(known: Sequence[_KnownStep], cause: str) -> list[_Call]:
 
 
 def _remedy(cause: str, calls: Sequence[_Call], compiled: bool, tool: str) -> str:
-    if cause == "input" and calls and "SingleProcess" in (calls[0][1] or ""):
-        return _OF_OWN_LOADER
-    if cause == "copies" and not calls:  # the device is at work
-        return _OF_DEVICES_COPIES
     ops = dict.fromkeys(op or call or "" for _, call, op in calls[:3])
     return _CAUSES[cause][1].format(
         names=f" ({', '.join(ops)})" if ops else "",
         compiling="" if compiled else ", torch.compile",
-        **_TOOLS[tool],
+        record=REMEDIES[tool],
+        stack=_TOOLS[tool]["stack"],
     )
 
 

@@ -41,7 +41,7 @@ from analysis.traces.idle import (
     span_times,
     thread_waits,
 )
-from analysis.words import counted, three_digits
+from analysis.words import counted
 from bench.errors import UserError
 from bench.profilers.ops.op_nest import host_of_steps, is_backward
 from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace
@@ -49,10 +49,9 @@ from bench.profilers.traces.trace import UNNAMED
 from bench.records import IdleTime, TracedStep
 
 WHOLE = "whole trace"
-#: Devices that are busy for times that differ by no more of the mean do the same.
-_ALIKE = 0.05
 NO_DEVICE = "the trace holds no kernel, copy or fill of a device"
-_REMEDIES = {
+#: How each tool records a device.
+REMEDIES = {
     "torch": "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
     "nsys": "record with nsys profile --trace=cuda,nvtx",
 }
@@ -206,10 +205,10 @@ def timeline(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> list[TracedSte
             for cause, time_us in more_us.items():
                 causes_us[cause] += time_us
     per_s = 1e6 * len(devices)
-    found = []
+    times: list[TracedStep] = []
     for step, parts_us, causes_us in zip(steps, busy_us, idle_us, strict=True):
         if step.lost:
-            found.append(_not_known(step))
+            times.append(_not_known(step))
             continue
         idle = tuple(
             IdleTime(cause=cause, time_s=time_us / per_s, call=call, op=op)
@@ -217,8 +216,8 @@ def timeline(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> list[TracedSte
         )
         times_s = {name: time_us / per_s for name, time_us in parts_us.items()}
         times_s |= {"wall_s": step.wall_s, "idle_s": sum(one.time_s for one in idle)}
-        found.append(TracedStep.of("not in the trace", name=step.name, **times_s, idle=idle))
-    return found
+        times.append(TracedStep.of("not in the trace", name=step.name, **times_s, idle=idle))
+    return times
 
 
 def _not_known(step: StepSpans) -> TracedStep:
@@ -240,25 +239,7 @@ def why_hidden(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> str | None:
     if trace.device or not trace.devices:
         return None
     names = " and ".join(sorted({one.name or "a device" for one in trace.devices.values()}))
-    return f"{NO_DEVICE}, though the machine has {names}: {_REMEDIES[trace.tool]}"
-
-
-def words_of_devices(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> str | None:
-    """Say that figures are means over several devices, and which is busy more or less than most."""
-    if len(trace.computing) < 2:
-        return None
-    busy_us: dict[int | str | None, float] = {}
-    for device in trace.computing:
-        of_steps = ([run for run in step.device if run.device == device] for step in steps)
-        busy_us[device] = statistics.fmean(by_kind(runs)[0].length for runs in of_steps)
-    mean_us = statistics.fmean(busy_us.values())
-    other = max(busy_us, key=lambda device: abs(busy_us[device] - mean_us))
-    said = f"Every figure is the mean over {len(busy_us)} devices"
-    if abs(busy_us[other] - mean_us) <= _ALIKE * mean_us:
-        return said
-    others_us = (mean_us * len(busy_us) - busy_us[other]) / (len(busy_us) - 1)
-    busy_ms, others_ms = (three_digits(time_us / 1e3) for time_us in (busy_us[other], others_us))
-    return f"{said}; device {other} is busy {busy_ms} ms of a step, the others {others_ms} ms"
+    return f"{NO_DEVICE}, though the machine has {names}: {REMEDIES[trace.tool]}"
 
 
 def device_windows(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> list[tuple[float, float]]:

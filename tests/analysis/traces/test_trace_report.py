@@ -152,9 +152,8 @@ def test_ranks_of_one_job_have_one_world_size_and_one_kind_of_device(other, comp
 
 def test_a_summary_says_what_it_cannot_know():
     a, b = repeated(3, 0.01), repeated(3, 0.02)
-    assert "One step each: how much of it is noise is not known" in compare_two([a, b]).summary
     several = [each.replaced(steps=each.steps * 2) for each in (a, b)]
-    assert "One step of A" in compare_two([a, several[1]]).summary
+    assert "how much is noise" in compare_two([a, several[1]]).summary
     assert "noise" not in compare_two(several).summary
     # a difference of the other sign is not explained
     b = b.replaced(steps=[step.replaced(computation_s=0.01) for step in b.steps])
