@@ -72,93 +72,66 @@ class Bar:
         self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-class TimeLeft:
-    """Estimates from the journal how long warm-up and window will still take.
-
-    From the first iteration on: at the pace of the fastest so far, as far as the limits let them
-    run. The window's pace is the warm-up's, since a worker that reports during its window measures
-    its reporting.
-    """
-
-    def __init__(self, limits: TimeLimits, began_s: float) -> None:
-        self.began_s = began_s  # when the warm-up began
-        self.done = 0  # iterations of the warm-up
-        self._limits = limits
-        self._pace_s: float | None = None
-        self._window_began_s: float | None = None
-
-    @property
-    def warmup(self) -> str:
-        """How much of the warm-up is done."""
-        is_open = self._limits.settle_s or self._limits.until_steady
-        most = "" if is_open else f" of {self._limits.warmup_iters} at most"
-        return f"{self.done}{most}"
-
-    def warmed(self, seconds: float) -> None:
-        """Take the time of an iteration of the warm-up."""
-        self.done += 1
-        self._pace_s = min(seconds, self._pace_s or seconds)
-
-    def measuring(self, limits: TimeLimits, began_s: float) -> None:
-        """The window has begun, with these limits."""
-        self._limits, self._window_began_s = limits, began_s
-
-    def seconds(self, now_s: float) -> float | None:
-        """Return the seconds left at `now_s`, or None before an iteration has ended."""
-        if self._pace_s is None:
-            return None
-        window_s = self._limits.expected_window_s(self._pace_s)
-        if self._window_began_s is not None:
-            return max(0.0, window_s - (now_s - self._window_began_s))
-        warmup_s = self._limits.expected_warmup_s(self._pace_s)
-        return max(0.0, warmup_s - (now_s - self.began_s)) + window_s
-
-
 class WorkerProgress(Bar):
     """A line with what the worker does and the time left, its notices above it.
 
+    The time left is estimated from the first iteration on, at the pace of the fastest so far. The
+    window's pace is the warm-up's: a worker that reports during its window measures its reporting.
     Where it is not `drawn` only what it says is shown.
     """
 
     def __init__(self, title: str, *, drawn: bool = True) -> None:
-        self._title = title
-        self._left: TimeLeft | None = None
-        self._doing = "starting"
+        self._title, self._doing = title, "starting"
+        self._limits: TimeLimits | None = None  # of what goes on
+        self._warmup_began_s = self._window_began_s = 0.0
+        self._pace_s: float | None = None
+        self._warmed = 0  # iterations
         super().__init__(TextColumn("{task.fields[left]}"), drawn=drawn, transient=True)
 
     def on_event(self, event: Event) -> None:
         """Take one event of the worker's journal, or the launcher's tick."""
-        facts, left = event.facts, self._left
+        facts, limits = event.facts, self._limits
         match event.name:
             case "notice":
                 self.say(f"{self._title}: {facts['text']}")
             case "warmup_started":
-                self._left = TimeLeft(_limits(facts), event.clock_s)
+                self._limits, self._warmup_began_s = _limits(facts), event.clock_s
+                self._warmed, self._pace_s, self._window_began_s = 0, None, 0.0
                 self._doing = "warming up"
-            case "warmup" if left is not None:
-                left.warmed(facts["seconds"])
-                left_s = left.seconds(event.clock_s)
-                if left.done == 1 and left_s is not None and self._progress.disable:
-                    # no terminal shows the bar
-                    self.say(f"{self._title}: about {duration_text(left_s)} left")
-                self._doing = f"warming up, {left.warmup}"
-            case "window_started" if left is not None:
-                left.measuring(_limits(facts), event.clock_s)
+            case "warmup" if limits is not None:
+                self._warmed += 1
+                self._pace_s = min(facts["seconds"], self._pace_s or facts["seconds"])
+                if self._warmed == 1 and self._progress.disable:  # no terminal shows the bar
+                    left = duration_text(self._left_s(event.clock_s) or 0.0)
+                    self.say(f"{self._title}: about {left} left")
+                is_open = limits.settle_s or limits.until_steady
+                most = "" if is_open else f" of {limits.warmup_iters} at most"
+                self._doing = f"warming up, {self._warmed}{most}"
+            case "window_started" if limits is not None:
+                self._limits, self._window_began_s = _limits(facts), event.clock_s
                 self._doing = "measuring"
             case "window_ended":
-                self._left = None
-                self._doing = "writing the record"
+                self._limits, self._doing = None, "writing the record"
             case "tool":
                 self._doing = f"{facts['tool']}, starting"
             case "probe":
                 self._doing = facts["probe"]
         known: dict[str, Any] = {"left": ""}
-        left_s = self._left.seconds(event.clock_s) if self._left else None
-        if self._left is not None and left_s is not None:
-            done_s = event.clock_s - self._left.began_s
+        if (left_s := self._left_s(event.clock_s)) is not None:
+            done_s = event.clock_s - self._warmup_began_s
             about = f"about {duration_text(left_s)} left"
             known = {"total": done_s + left_s, "completed": done_s, "left": about}
         self.show(f"{self._title}: {self._doing}", **known)
+
+    def _left_s(self, now_s: float) -> float | None:
+        """The seconds that warm-up and window still take; None before an iteration has ended."""
+        if self._limits is None or self._pace_s is None:
+            return None
+        window_s = self._limits.expected_window_s(self._pace_s)
+        if self._window_began_s:
+            return max(0.0, window_s - (now_s - self._window_began_s))
+        warmup_s = self._limits.expected_warmup_s(self._pace_s)
+        return max(0.0, warmup_s - (now_s - self._warmup_began_s)) + window_s
 
 
 def _limits(facts: dict[str, Any]) -> TimeLimits:
