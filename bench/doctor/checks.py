@@ -34,10 +34,10 @@ from bench.machine.probes import (
 from bench.machine.repository import TREE, kit_facts
 from bench.profilers.ncu.tool import (
     RefusalError,
+    choose_metrics,
     counter_permission,
     find_ncu,
     permission_remedy,
-    require_chip,
 )
 from bench.profilers.perf.tool import find_obstacle
 
@@ -155,7 +155,7 @@ def _ncu(root: Path, capability: Callable[[], tuple[int, int]]) -> str | Problem
     try:
         ncu = find_ncu(root)
         if (device := value_or_none(capability)) is not None:
-            require_chip(ncu, device)
+            choose_metrics(ncu, device)
     except RefusalError as refusal:
         return refusal.problem
     return f"{ncu} at {ncu.path}"

@@ -1,7 +1,7 @@
 """A program that behaves as Nsight Compute's command line does, for machines without a GPU.
 
 `ScriptedNcu(folder)` writes `ncu` into `folder`, to be put on PATH. It answers `--version`,
-`--list-chips`, `--query-metrics` and `--import` in the forms of ncu 2024.1.1, and really runs the
+`--query-metrics` and `--import` in the forms of ncu 2024.1.1, and really runs the
 program that it is given, then leaves a report of the scripted kernels and their counters:
 `kernels` is a list of (mangled name, {metric: value}), one per launch.
 
@@ -89,9 +89,6 @@ def main(folder, arguments):
     if "--version" in options:
         print(VERSION.format(version=script["version"]))
         return 0
-    if "--list-chips" in options:
-        print(", ".join(sorted(script["chips"])))
-        return 0
     if "--query-metrics" in options:
         return _query(script, options)
     if "--import" in options:
@@ -99,7 +96,7 @@ def main(folder, arguments):
     return _profile(script, options, program)
 
 
-_FLAGS = {"--version", "--list-chips", "--query-metrics", "--csv", "--force-overwrite"}
+_FLAGS = {"--version", "--query-metrics", "--csv", "--force-overwrite"}
 
 
 def _parsed(arguments):

@@ -159,19 +159,13 @@ class Ncu:
     def __str__(self) -> str:
         return f"ncu {'.'.join(map(str, self.version))}"
 
-    def chips(self) -> frozenset[str]:
-        """Return the chips that it has metrics of, such as `gh100`. Needs no GPU.
-
-        Raises `UnknownFactError` where it fails.
-        """
-        return frozenset(re.findall(r"\w+", self._ask("--list-chips")))
-
     def metrics(self, *of: str) -> frozenset[str]:
         """Return base names (`dram__bytes`) of metrics; `of` is `--chips X` or `--devices N`.
 
         Raises `UnknownFactError` where it fails, as for a chip that it does not know.
         """
-        return frozenset(_METRIC_LINE.findall(self._ask("--query-metrics", *of)))
+        answer = output_of(self.path, "--query-metrics", *of, timeout_s=_ANSWERS_WITHIN_S)
+        return frozenset(_METRIC_LINE.findall(answer))
 
     def command(self, report: Path, metrics: Iterable[str]) -> tuple[str, ...]:
         """Return what goes before a program's command line to count it into `report`.ncu-rep.
@@ -209,9 +203,6 @@ class Ncu:
             raise RefusalError(f"{self} cannot read {report}", str(error)) from None
         write_atomically(csv, f"{table}\n")
 
-    def _ask(self, *question: str) -> str:
-        return output_of(self.path, *question, timeout_s=_ANSWERS_WITHIN_S)
-
 
 def find_ncu(root: Path = ROOT) -> Ncu:
     """Return the ncu on PATH, else the newest in the usual places.
@@ -247,18 +238,6 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)))
 
 
-def require_chip(ncu: Ncu, capability: tuple[int, int]) -> None:
-    """Raise `RefusalError` if `ncu` is older than the chip of that compute capability."""
-    chip = chip_of_capability(capability)
-    chips = value_or_none(ncu.chips)
-    if chip is not None and chips and MEMBERS[chip] not in chips:
-        of = "compute capability {}.{}".format(*capability)
-        raise RefusalError(
-            f"{ncu} is older than this GPU ({of}, {chip})",
-            "install a newer Nsight Compute; Blackwell needs that of CUDA 12.8 or newer",
-        )
-
-
 def choose_metrics(ncu: Ncu, capability: tuple[int, int]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the chip's metrics that `ncu` has, and the reasons of those that it has not.
 
@@ -266,17 +245,14 @@ def choose_metrics(ncu: Ncu, capability: tuple[int, int]) -> tuple[tuple[str, ..
     kernel: of two runs of the step, cuDNN might choose other kernels in each. Raises `RefusalError`
     where this ncu does not know the device.
     """
-    require_chip(ncu, capability)
     chip = chip_of_capability(capability)
     bases = _metrics_here(ncu, chip)
-    if not bases and chip is None:
+    if not bases:
         raise RefusalError(
-            "{} does not tell the metrics of compute capability {}.{}".format(ncu, *capability),
-            f"see that `{ncu.path} --query-metrics` lists them",
+            "{} tells no metrics of compute capability {}.{}".format(ncu, *capability),
+            "install a newer Nsight Compute; Blackwell needs that of CUDA 12.8 or newer",
         )
     wanted = [name for of in ([chip] if chip else CHIPS) for name in metrics_for_chip(of)]
-    if not bases:
-        return tuple(wanted), {}
 
     def has(metric: str) -> bool:
         return metric.rpartition(".")[0] in bases
