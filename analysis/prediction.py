@@ -30,10 +30,10 @@ from analysis.findings.batches import least_failed_batch
 from analysis.runs.groups import BatchCurve, Group, batch_curves, names_of
 from analysis.runs.run import Run
 from analysis.runs.settings import is_implied_by
-from analysis.statistics.repeats import Interval, LogError
 from analysis.words import three_digits
 from bench.config import a_sample, column_noun, rate_column
 from bench.errors import Unknown, UserError
+from bench.statistics.repeats import Interval, LogError
 
 if TYPE_CHECKING:
     import pandas as pd

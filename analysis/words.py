@@ -7,8 +7,13 @@ that of a ratio from 1, and the deviation of a mean.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bench.statistics.ratios import RatioEstimate
 
 _MOST_DIGITS = 6
+_NO_INTERVAL = "single runs, no interval"
 
 
 def three_digits(value: float) -> str:
@@ -90,6 +95,12 @@ def whole_number(text: str | None) -> int | None:
 def times(ratio: float) -> str:
     """Format a ratio with a sign of multiplication."""
     return f"{ratio_digits(ratio)}x"
+
+
+def estimated(estimate: RatioEstimate) -> str:
+    """Format a ratio with its interval, or say that there is none."""
+    ends = estimate.interval
+    return f"{times(estimate.ratio)} ({f'95 %: {interval(*ends)}' if ends else _NO_INTERVAL})"
 
 
 def as_fast_as(least: float, largest: float) -> str:

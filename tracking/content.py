@@ -22,8 +22,8 @@ from bench.records import (
 from bench.records.environment import environment_id
 from bench.records.folders import AnyRecord, MeasuredRecord
 from bench.records.metrics import imported_summary, profile_summary, summary, trace_summary
-from bench.records.steady_state import window_class
 from bench.records.step_settings import stated, step_id
+from bench.statistics.steady_state import window_class
 from tracking import schema
 
 _OfConfig: TypeAlias = RunRecord | ProfileRecord

@@ -15,11 +15,11 @@ from statistics import geometric_mean
 from analysis.comparison.judgement import ComparedMetric
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.run import Run, distinguished
-from analysis.statistics.series import FEWEST_POINTS, LevelChange, find_changes
 from analysis.words import counted
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records.step_settings import CODE
+from bench.statistics.series import FEWEST_POINTS, LevelChange, find_changes
 
 _LEVEL = 0.05
 #: What stands in place of a campaign that was not given: to `run`, and to `import`.

@@ -18,12 +18,11 @@ from analysis.comparison.pairs import Pairing
 from analysis.runs.frame import Row, ratio_row
 from analysis.runs.groups import Group, group_runs, sample_of
 from analysis.runs.run import Run
-from analysis.statistics import RatioEstimate, estimate_ratio
-from analysis.statistics.ratios import deciding_repeats
-from analysis.statistics.repeats import LEVEL, Repeats, holm
 from analysis.words import counted, interval, percent
 from bench.config import THROUGHPUT, rate_metric
 from bench.errors import Unknown, UserError
+from bench.statistics.ratios import RatioEstimate, deciding_repeats, estimate_ratio
+from bench.statistics.repeats import LEVEL, Repeats, holm
 
 
 class ComparedMetric(NamedTuple):

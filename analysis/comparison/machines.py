@@ -21,7 +21,6 @@ from analysis.runs.frame import Row, group_row, ratio_row
 from analysis.runs.groups import Configurations, Group
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION
-from analysis.statistics import mean_ratio
 from analysis.table import RunList, grouped
 from analysis.words import as_fast_as, counted, interval, three_digits
 from bench.config import (
@@ -35,6 +34,7 @@ from bench.config import (
     rate_column,
 )
 from bench.errors import Unknown, UserError
+from bench.statistics.ratios import mean_ratio
 
 #: The settings that two machines need not share.
 MACHINE = ("env", "device", "backend")

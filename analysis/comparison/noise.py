@@ -30,15 +30,15 @@ from analysis.runs.frame import Row
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.run import Run
 from analysis.runs.settings import same_configuration
-from analysis.statistics.ratios import POWER, smallest_change
-from analysis.statistics.repeats import pooled_scatter
-from analysis.statistics.series import FEWEST_MACHINES, chances_of_outlying
 from analysis.table import Column, Table, grouped
 from analysis.words import counted, percent
 from bench.config import THROUGHPUT
 from bench.errors import UserError
 from bench.records import Environment
 from bench.records.environment import same_device, same_power_limit
+from bench.statistics.ratios import POWER, smallest_change
+from bench.statistics.repeats import pooled_scatter
+from bench.statistics.series import FEWEST_MACHINES, chances_of_outlying
 
 # The noise floor
 

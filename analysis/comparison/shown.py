@@ -25,10 +25,10 @@ from analysis.runs.frame import Row
 from analysis.runs.groups import Group, difference_between
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION
-from analysis.statistics import Scope
 from analysis.table import Column, RunList, Table, markdown_text
 from analysis.words import counted, percent, three_digits
 from bench.errors import Unknown
+from bench.statistics.ratios import Scope
 
 if TYPE_CHECKING:
     import pandas as pd

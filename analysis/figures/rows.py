@@ -30,9 +30,9 @@ from analysis.figures.chart import (
 from analysis.figures.configurations import MAX_ROWS, SIZE_PT, group_hover, hidden_rows, row_chart
 from analysis.runs.frame import Row
 from analysis.runs.run import Run
-from analysis.statistics import find_outliers
 from analysis.words import counted, interval, percent, plus_minus, three_digits, times
 from bench.config import rate_unit
+from bench.statistics.series import find_outliers
 from campaigns.tune.result import Interval, TuneResult
 
 # Ratios

@@ -18,8 +18,8 @@ from analysis.runs.groups import (
 )
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION, same_configuration
-from analysis.statistics import estimate_ratio
 from analysis.words import percent, percent_change
+from bench.statistics.ratios import estimate_ratio
 
 #: Peak memory from this share of the device's on leaves no room for the driver's own.
 FULL = 0.9

@@ -27,11 +27,11 @@ from analysis.runs.groups import (
 )
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION, OF_WORK, is_implied_by
-from analysis.statistics import estimate_ratio
 from analysis.table import grouped
-from analysis.words import percent, percent_interval, three_digits, times, whole_number
+from analysis.words import estimated, percent, percent_interval, three_digits, times, whole_number
 from bench.config import FAKEDATA, SYNTHETIC
 from bench.records.step_settings import OF_DATA
+from bench.statistics.ratios import estimate_ratio
 
 #: A gain below which there is nothing worth changing.
 MIN_GAIN = 1.05
@@ -230,7 +230,7 @@ def input_rows(runs: Configurations) -> Iterator[Row]:
         share, alone, beside = max(shares), loader_rate(group, runs), ""
         if synthetic is not None:
             ratio = estimate_ratio(synthetic.repeats(), group.repeats())
-            beside = f" Synthetic data: {synthetic.rate}, {ratio.words} of {group.rate}."
+            beside = f" Synthetic data: {synthetic.rate}, {estimated(ratio)} of {group.rate}."
         if alone is not None:
             beside += f" The loader alone: {three_digits(alone)} images/s."
         advice = [*knobs_for(group, ("workers",), runs).values()]

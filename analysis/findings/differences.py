@@ -15,12 +15,12 @@ from analysis.runs.frame import Row
 from analysis.runs.groups import Configurations, Group, difference_between, group_runs, names_of
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION, Key
-from analysis.statistics import RatioEstimate
-from analysis.statistics.repeats import pooled_scatter
 from analysis.table import RunList, grouped
 from analysis.words import as_fast_as, percent, three_digits
 from bench.config import THROUGHPUT, Sample, a_sample, rate_unit
 from bench.records import Complexity
+from bench.statistics.ratios import RatioEstimate
+from bench.statistics.repeats import pooled_scatter
 
 BASELINE = "fp32"
 #: What `amp` became where no device would choose it for its speed.

@@ -17,6 +17,7 @@ from analysis.table import grouped, utc
 from analysis.traces.placed import PlacedTrace
 from analysis.words import (
     counted,
+    estimated,
     flops_rate,
     percent,
     percent_interval,
@@ -92,7 +93,7 @@ def _against_fp32(best: Group, runs: Sequence[Run]) -> str:
     if judged is None:
         return ""
     if judged.judgement == "undecided":
-        return f"; whether that is more than in fp32 is undecided: {judged.estimate.words}"
+        return f"; whether that is more than in fp32 is undecided: {estimated(judged.estimate)}"
     if judged.judgement == "tie":
         return ", as many as in fp32"
     return f", {ratio_digits(judged.estimate.ratio)} times as many as in fp32"

@@ -15,13 +15,13 @@ from analysis.runs.groups import Group, group_runs
 from analysis.runs.points import RooflinePoint
 from analysis.runs.run import TOKENS_PER_S, Run, recorded
 from analysis.runs.settings import same_configuration
-from analysis.statistics import RatioEstimate
 from analysis.table import RunList, grouped
 from bench.config import THROUGHPUT
 from bench.errors import Unknown, UserError
 from bench.records import CLOCK_SETTING, POWER_LIMIT, RunRecord
 from bench.records.metrics import PHASES
-from bench.records.steady_state import window_class
+from bench.statistics.ratios import RatioEstimate
+from bench.statistics.steady_state import window_class
 
 if TYPE_CHECKING:
     import pandas as pd

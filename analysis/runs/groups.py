@@ -12,12 +12,12 @@ from analysis.account import Difference, StepAccount
 from analysis.runs.points import RooflinePoint
 from analysis.runs.run import Run
 from analysis.runs.settings import Identified, Identity
-from analysis.statistics.ratios import estimate_ratio
-from analysis.statistics.repeats import Repeats, joined
 from analysis.table import grouped
 from analysis.words import three_digits
 from bench.config import THROUGHPUT, Sample, common_sample
 from bench.errors import Unknown
+from bench.statistics.ratios import estimate_ratio
+from bench.statistics.repeats import Repeats, joined
 
 #: A larger batch that loses more than 30 % has not merely passed its best size.
 CLIFF = 0.7

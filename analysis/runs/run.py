@@ -12,11 +12,11 @@ from typing import Literal
 from analysis.account import StepAccount, account_of
 from analysis.runs.points import RooflinePoint
 from analysis.runs.settings import Identified, Identity
-from analysis.statistics.repeats import Repeats, summarised_repeats
 from bench.config import THROUGHPUT, RunConfig, Sample, own_metric, rate_unit
 from bench.errors import Unknown
 from bench.records import Finding, ImportedRecord, ProfileRecord, RunRecord, worst
 from bench.records.step_settings import LIMITED
+from bench.statistics.repeats import Repeats, summarised_repeats
 
 TOKENS_PER_S = "throughput_tokens_per_s"
 

@@ -32,7 +32,7 @@ from bench.records.base import (
 from bench.records.complexity import Complexity
 from bench.records.environment import Environment, ProcessFigures, Telemetry
 from bench.records.profile import OpProfile, ToolName, WorkSet
-from bench.records.steady_state import transient
+from bench.statistics.steady_state import transient
 
 #: Sum of iteration times against the wall clock: more means that the window had gaps.
 _GAP = 0.02

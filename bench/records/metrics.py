@@ -19,7 +19,7 @@ from bench.records import (
     TraceRecord,
 )
 from bench.records.base import ratio
-from bench.records.steady_state import pace_half_width
+from bench.statistics.steady_state import pace_half_width
 
 #: Series of the telemetry whose mean over the window is a metric, `<series>_mean`.
 MEAN_SERIES = (

@@ -22,7 +22,7 @@ from bench.records import (
 from bench.records.base import Found, Weight
 from bench.records.complexity import LEAST_IN_FP32
 from bench.records.metrics import data_wait_share
-from bench.records.steady_state import is_warm, window_class
+from bench.statistics.steady_state import is_warm, window_class
 
 _THROTTLED_SHARE = 0.05
 _INPUT_BOUND_SHARE = 0.05

@@ -16,7 +16,7 @@ import torch
 from bench.config import MIN_ITERATIONS, TimeLimits, rounded_s
 from bench.records import Measurement
 from bench.records.journal import Clock
-from bench.records.steady_state import is_warm, iterations_needed
+from bench.statistics.steady_state import is_warm, iterations_needed
 from bench.training.devices import Device, IterationTimer
 from bench.training.inputs import NextBatch
 from bench.training.step import Phases

@@ -8,9 +8,9 @@ from observed import observation, repeated
 from analysis.comparison import METRICS, compare_pairs, compared_metric, pair_runs
 from analysis.comparison.shown import comparison_table, covered, in_doubt
 from analysis.runs.place import place, place_runs
-from analysis.statistics import mean_ratio
 from bench.errors import UserError
 from bench.records import Finding
+from bench.statistics.ratios import mean_ratio
 
 THROUGHPUT = METRICS["throughput_images_per_s"]
 

@@ -10,7 +10,7 @@ from analysis.comparison import METRICS, compare_pairs, pair_runs
 from analysis.comparison.noise import same_kinds
 from analysis.comparison.shown import notes
 from analysis.findings import KINDS
-from analysis.statistics.series import chances_of_outlying
+from bench.statistics.series import chances_of_outlying
 
 
 def kind(slow=0.96, machines=12, **changes):

@@ -9,8 +9,8 @@ import commands.compare
 from analysis.comparison import METRICS, compare_pairs
 from analysis.comparison.noise import noise_floor
 from analysis.runs.groups import Group
-from analysis.statistics.ratios import smallest_change
 from bench.errors import UserError
+from bench.statistics.ratios import smallest_change
 
 THROUGHPUT = METRICS["throughput_images_per_s"]
 

@@ -10,8 +10,8 @@ from observed import invoke, observation, records_on_disk
 import commands.trend
 from analysis.comparison import METRICS
 from analysis.comparison.history import histories
-from analysis.statistics.series import find_changes
 from bench.errors import UserError
+from bench.statistics.series import find_changes
 
 RATE = METRICS["throughput_images_per_s"]
 

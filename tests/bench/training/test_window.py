@@ -11,7 +11,7 @@ from torch._dynamo.utils import counters
 
 from bench.config import MIN_ITERATIONS, RunConfig, TimeLimits
 from bench.records.journal import ignore
-from bench.records.steady_state import iterations_needed
+from bench.statistics.steady_state import iterations_needed
 from bench.training.devices import CudaDevice, MpsDevice
 from bench.training.step import TimedPhases
 from bench.training.window import Window, WindowPlan

@@ -7,16 +7,15 @@ import pytest
 from observed import LONG
 from scipy import signal, stats
 
-from analysis.statistics import estimate_ratio, mean_ratio
-from analysis.statistics.ratios import deciding_repeats, smallest_change
-from analysis.statistics.repeats import (
+from bench.errors import Unknown
+from bench.statistics.ratios import deciding_repeats, estimate_ratio, mean_ratio, smallest_change
+from bench.statistics.repeats import (
     holm,
     joined,
     pooled_scatter,
     repeats_of,
     summarised_repeats,
 )
-from bench.errors import Unknown
 
 ITERATIONS = 100
 

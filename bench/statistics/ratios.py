@@ -11,9 +11,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from analysis.statistics.repeats import LEVEL, Interval, LogError, Repeats
-from analysis.words import interval, times
 from bench.errors import Unknown
+from bench.statistics.repeats import LEVEL, Interval, LogError, Repeats
 
 #: What another measurement may change for the interval to still hold: nothing, the repeats, or the
 #: machine too. From the narrowest to the widest.
@@ -42,12 +41,6 @@ class RatioEstimate:
     def ends(self) -> tuple[float, float] | tuple[None, None]:
         """Both ends of the interval for a table; None where it is not known."""
         return self.interval or (None, None)
-
-    @property
-    def words(self) -> str:
-        """The ratio with its interval for people, or that there is none."""
-        known = f"95 %: {interval(*self.interval)}" if self.interval else "single runs, no interval"
-        return f"{times(self.ratio)} ({known})"
 
     def p_above(self, limit: float) -> float:
         """Return the p-value of the hypothesis that the ratio is at most `limit`: 1 if unknown."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import signal
 
-from bench.records.steady_state import (
+from bench.statistics.steady_state import (
     drift,
     is_warm,
     iterations_needed,

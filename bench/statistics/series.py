@@ -16,8 +16,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.statistics.ratios import RatioEstimate, estimate_ratio
-from analysis.statistics.repeats import LogError, repeats_of
+from bench.statistics.ratios import RatioEstimate, estimate_ratio
+from bench.statistics.repeats import LogError, repeats_of
 
 _Numbers = NDArray[np.float64]
 #: Below, one machine says too little of another.

@@ -1,0 +1,1 @@
+"""The one floor of statistics; `docs/statistics.md` says why its intervals hold."""
