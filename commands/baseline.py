@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from bench.errors import UserError
 from commands.console.options import Command, argument, say_unreadable, server_needed
-from commands.console.output import Answering, Result, Shown, table_of
+from commands.console.output import Answering, Output, Shown, table_of
 
 
 class Set(Shown, Answering):
@@ -15,7 +15,7 @@ class Set(Shown, Answering):
     name: str = argument()
     side: str = argument()
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         from analysis import group_runs
         from analysis.comparison import read_side
         from analysis.words import counted
@@ -33,13 +33,13 @@ class Set(Shown, Answering):
                 raise UserError(f"{self.side!r}: none of its {len(runs)} runs has a result")
             found = set_baseline(self.name, self.side, [run.name for run in runs])
         of = f"{counted(len(runs), 'run')} of {counted(len(groups), 'configuration')}"
-        return Result([f"baseline {self.name}: {of} ({self.side})"], asdict(found))
+        return Output([f"baseline {self.name}: {of} ({self.side})"], asdict(found))
 
 
 class List(Shown, Answering):
     """List the baselines."""
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         from analysis.table import RunList
         from tracking.baselines import all_baselines
 
@@ -52,7 +52,7 @@ class List(Shown, Answering):
             "run_ids": ("runs", lambda runs: f"{len(runs.names)}"),
         }
         rows = [one | {"run_ids": RunList(one["run_ids"])} for one in found]
-        return Result([table_of("baselines", rows, columns)], found)
+        return Output([table_of("baselines", rows, columns)], found)
 
 
 class Remove(Shown, Answering):
@@ -60,14 +60,14 @@ class Remove(Shown, Answering):
 
     name: str = argument()
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         from analysis.words import counted
         from tracking.baselines import remove_baseline
 
         with server_needed():
             found = remove_baseline(self.name)
         line = f"baseline {self.name}: removed; its {counted(len(found.run_ids), 'run')} stay"
-        return Result([line], asdict(found))
+        return Output([line], asdict(found))
 
 
 class Baseline(Command):

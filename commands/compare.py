@@ -13,7 +13,7 @@ import commands
 from bench.config import rate_column, rate_unit
 from bench.errors import UserError
 from commands.console.options import OfMetric, Share, WithPrices, argument, option
-from commands.console.output import Answering, Result, Shown
+from commands.console.output import Answering, Output, Shown
 
 if TYPE_CHECKING:
     from analysis.comparison import Comparison, Pairing
@@ -89,7 +89,7 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
         metavar="WORDS",
     )
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         from analysis.comparison import compare_pairs, pair_runs
         from analysis.comparison.judgement import NOT_COMPARABLE, comparable, judge_gate
         from analysis.comparison.shown import RUN_IDS, comment, comparison_table, notes
@@ -105,7 +105,7 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
         if self.b is None:
             _, (runs,) = self.read(self.a)
             below = self._below_roof(runs)
-            return Result(
+            return Output(
                 self._roof_lines(below), {"below_roof": below}, exit_code=int(bool(below))
             )
         metric, (a, b) = self.read(self.a, self.b)
@@ -126,14 +126,14 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
             brief = beside.without(*_SHOWN_ALREADY)
             parts += [brief] if {column.keys[0] for column in brief.visible} - _NAMES else []
             parts += facts["notes"]
-            markdown += "\n" + Result([beside, *facts["notes"]]).text("markdown")
+            markdown += "\n" + Output([beside, *facts["notes"]]).text("markdown")
 
         def charts() -> Mapping[str, Chart]:
             from analysis.figures.rows import comparison_chart
 
             return {"comparison": comparison_chart(found, self.threshold)}
 
-        return Result(
+        return Output(
             [*parts, *notes(found, pairing), gate.sentence, *self._roof_lines(below)],
             _facts(found, pairing, gate)
             | {"machines": facts}
@@ -158,7 +158,7 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
         lines = [f"below {least}: {one}, {percent_interval(*below[one])}" for one in below]
         return lines or [f"no configuration is below {least}"]
 
-    def _noise_floor(self, prices: Prices) -> Result:
+    def _noise_floor(self, prices: Prices) -> Output:
         """How much the repeats of A scatter by the metric, by default their rate."""
         from analysis.comparison.noise import noise_floor, noise_sentences, noise_table
 
@@ -168,7 +168,7 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
             raise UserError("aa: the noise floor has no cost; leave out --price and --prices")
         metric, (runs,) = self.read(self.a)
         floor = noise_floor(runs, metric, threshold=self.threshold)
-        return Result([noise_table(floor), *noise_sentences(floor)], floor)
+        return Output([noise_table(floor), *noise_sentences(floor)], floor)
 
 
 def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from bench.config import RunConfig, common_sample, parse_config
 from bench.errors import UserError
 from bench.records.complexity import NO_WORK, WORK, Work
 from commands.console.options import field_option, option
-from commands.console.output import Answering, Result, Shown, table_of
+from commands.console.output import Answering, Output, Shown, table_of
 from commands.console.progress import watched
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Complexity(Shown, Answering):
         "with --by module: how far into the model; layer1.0 has depth 2", 2
     )
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         if self.form == "csv" and self.ops and self.by:
             raise UserError("--format csv has rows of ops or of modules: leave out --ops or --by")
         configs = [self._config(arch, size) for arch in self.arch for size in self.batch_size]
@@ -88,7 +88,7 @@ class Complexity(Shown, Answering):
         parts += _notes([item for item, _ in counted])
         if part := next((name for name in ("ops", "modules") if name in facts[0]), None):
             data = [{n: row[n] for n in _INPUTS} | each for row in facts for each in row[part]]
-        return Result(parts, facts, [table_of("complexity", data if part else facts)])
+        return Output(parts, facts, [table_of("complexity", data if part else facts)])
 
     def _config(self, arch: str, batch_size: str) -> RunConfig:
         """Refuse wrong values before torch is imported, which takes seconds."""

@@ -12,7 +12,7 @@ import click
 from bench.errors import UserError
 from bench.profilers.ncu.metrics import CHIPS, metrics_for_chip, metrics_listed_in, translate
 from commands.console.options import File, Tracked, argument, note, option
-from commands.console.output import Result, Shown, table_of
+from commands.console.output import Output, Shown, table_of
 
 if TYPE_CHECKING:
     from analysis.table import Table
@@ -69,7 +69,7 @@ class Counters(Tracked, Shown):
             raise refusals[-1]
         return 0
 
-    def _result(self, rows: Sequence[dict[str, Any]]) -> Result:
+    def _result(self, rows: Sequence[dict[str, Any]]) -> Output:
         kernels = [
             {"file": row["file"], **kernel} for row in rows for kernel in row.get("per_kernel", ())
         ]
@@ -80,9 +80,9 @@ class Counters(Tracked, Shown):
             data.append(table_of("kernels", kernels))
         if not self.per_kernel:
             rows = [{k: v for k, v in row.items() if k != "per_kernel"} for row in rows]
-        return Result([part for row in rows for part in _parts(row)], rows, data)
+        return Output([part for row in rows for part in _parts(row)], rows, data)
 
-    def _attached(self, run: str) -> Result:
+    def _attached(self, run: str) -> Output:
         """Keep the counters in the files as a profile of `run`, with the checks of a profile."""
         from bench.launcher.profile import attach_counters
         from commands.console.recorded import finish, profile_facts, timed_record

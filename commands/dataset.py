@@ -9,7 +9,7 @@ from typing import Literal
 from rich.progress import DownloadColumn, MofNCompleteColumn, TimeRemainingColumn
 
 from commands.console.options import Command, argument, option
-from commands.console.output import Answering, Result
+from commands.console.output import Answering, Output
 from commands.console.progress import Bar
 
 
@@ -25,7 +25,7 @@ class Generate(Answering):
     images_per_class: int = option("images of each class", 64)
     seed: int = option("same seed, same pictures", 0)
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         from bench.images.generate import generate_image_folder
 
         done, total = count(1), self.classes * self.images_per_class
@@ -49,7 +49,7 @@ class Subset(Answering):
     seed: int = option("same seed, same choice", 0)
     copy: bool = option("copy the images instead of linking to them")
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         from bench.images import subset_image_folder
 
         subset_image_folder(
@@ -74,7 +74,7 @@ class Fetch(Answering):
     url: str | None = option("a mirror of the archive")
     checksum: str | None = option("MD5 of the archive, if it is not the published one")
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         from bench.images.fetch import fetch_imagenette
 
         with Bar(DownloadColumn(), TimeRemainingColumn(), transient=True) as bar:
@@ -93,11 +93,11 @@ class Check(Answering):
 
     path: str = argument()
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         return _summary(self.path)
 
 
-def _summary(path: str | Path) -> Result:
+def _summary(path: str | Path) -> Output:
     from bench.images import check_image_folder
 
     found = check_image_folder(path)
@@ -114,7 +114,7 @@ def _summary(path: str | Path) -> Result:
         "{images} images in {classes} classes, {mean_bytes} bytes and "
         "{mean_width}x{mean_height} pixels on average: {path}"
     )
-    return Result([line.format(**facts)], facts)
+    return Output([line.format(**facts)], facts)
 
 
 class Dataset(Command):

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bench.errors import UserError
 from commands.console.options import WithRecords, mlflow_is_here, option
-from commands.console.output import Answering, Result, Shown, table_of
+from commands.console.output import Answering, Output, Shown, table_of
 
 if TYPE_CHECKING:
     from bench.doctor import Check
@@ -33,7 +33,7 @@ class Doctor(WithRecords, Shown, Answering):
         "with --measure: begin no check after so long", 9.0
     )
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         if self.measure:
             return self._measured()
         if self.given & {"backend", "minutes"}:
@@ -48,9 +48,9 @@ class Doctor(WithRecords, Shown, Answering):
             lines.append(f"{check.name:<{width}}  {check.status:<7}  {check.detail}")
             lines += [f"{'':<{width}}  -> {check.remedy}"] if check.remedy else []
         code = int(any(check.status == "missing" for check in checks))
-        return Result(lines, list(map(asdict, checks)), exit_code=code)
+        return Output(lines, list(map(asdict, checks)), exit_code=code)
 
-    def _measured(self) -> Result:
+    def _measured(self) -> Output:
         from bench.launcher.device_lock import device_names
         from campaigns.first_contact import first_contact
 
@@ -61,7 +61,7 @@ class Doctor(WithRecords, Shown, Answering):
             click.echo(str(answer), err=True)
             answers.append(answer)
         failed = any(answer.passed is False for answer in answers)
-        return Result([table_of("checks", list(map(asdict, answers)))], exit_code=int(failed))
+        return Output([table_of("checks", list(map(asdict, answers)))], exit_code=int(failed))
 
 
 def _tracking_checks() -> Iterable[Check]:

@@ -16,7 +16,7 @@ from bench.errors import UserError
 from bench.records import Complexity, ImportedRecord, StepSpec
 from bench.records.folders import RecordFolder, ceilings_in
 from commands.console.options import Tracked, argument, note, option, set_values
-from commands.console.output import Formatted, Result
+from commands.console.output import Formatted, Output
 from commands.console.progress import watched
 from commands.console.recorded import upload_at_the_end, write_record
 from tracking.importing import load_readers, read_results
@@ -95,7 +95,7 @@ class Import(Tracked, Formatted):
             facts[-1] |= {"file": str(path), "records": [one.record_id for one in found.records]}
             facts[-1] |= {"problems": list(map(str, found.problems)), "said": said}
         bad = any(fact["problems"] for fact in facts)
-        code = self.show(Result(lines, facts, exit_code=int(bad)))
+        code = self.show(Output(lines, facts, exit_code=int(bad)))
         return max(code, upload_at_the_end(folders, self.say) if self.tracked else 0)
 
 

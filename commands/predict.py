@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from bench.config import a_sample, parse_config, rate_unit
 from bench.errors import UserError
 from commands.console.options import Count, WantedRecords, WithPeaks, WithPrices, option
-from commands.console.output import Answering, Result, Shown
+from commands.console.output import Answering, Output, Shown
 
 if TYPE_CHECKING:
     from analysis.prediction import Prediction
@@ -41,7 +41,7 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
     seq_len: Count | None = option("tokens of a sequence; needed where several were measured")
     image_size: Count | None = option("with --on: pixels a side; the model's own by default")
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         if self.on:
             return self._elsewhere()
         for name in ("image_size", "price", "prices_file", "peaks_file"):
@@ -54,9 +54,9 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
         found = [predict_batch(curve, batch_size, runs) for batch_size in self.batch_size]
         of = found[0].curve
         known = {"held_out": dict(of.held_out), "runs": list(of.runs)}
-        return Result(list(_lines(found)), [{**one.facts, **known} for one in found])
+        return Output(list(_lines(found)), [{**one.facts, **known} for one in found])
 
-    def _elsewhere(self) -> Result:
+    def _elsewhere(self) -> Output:
         """Predict each batch size on each device."""
         if self.env is not None:
             raise UserError(f"--env {self.env!r}: name the machine with --on")
@@ -77,7 +77,7 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
         asked_for = [(target, config) for target in targets for config in configs]
         found = [predict_on(*one, cached_ops, own, prices, loader) for one in asked_for]
         lines = [line for one in found for line in one.lines()]
-        return Result(lines, [one.facts() for one in found])
+        return Output(lines, [one.facts() for one in found])
 
 
 def _lines(found: Sequence[Prediction]) -> Iterator[str]:

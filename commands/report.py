@@ -21,7 +21,7 @@ from commands.console.options import (
     note,
     option,
 )
-from commands.console.output import Answering, Result, table_of, writing
+from commands.console.output import Answering, Output, table_of, writing
 from commands.console.progress import watched
 from commands.console.recorded import log_folder
 from tracking import schema
@@ -62,7 +62,7 @@ class Report(WantedRecords, WithPeaks, WithPrices, Answering):
     author: str | None = option("who wrote it, below the title")
     notes: File | None = option("Markdown file with your own text, put in below the results")
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         from analysis import recorded
         from analysis.report.write import front_matter, print_pdf, write_report
         from analysis.runs.frame import run_facts
@@ -117,7 +117,7 @@ class Report(WantedRecords, WithPeaks, WithPrices, Answering):
             "report_run_id": run_id,
             "on_server": filled,
         }
-        return Result(lines, facts, [table_of("runs", rows)], exit_code=code)
+        return Output(lines, facts, [table_of("runs", rows)], exit_code=code)
 
 
 class Pull(WantedRuns, WithPeaks):

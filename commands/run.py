@@ -36,7 +36,7 @@ from commands.console.options import (
     note,
     option,
 )
-from commands.console.output import Answering, Formatted, Result
+from commands.console.output import Answering, Formatted, Output
 from commands.console.recorded import (
     Measuring,
     finish,
@@ -89,7 +89,7 @@ class Run(Configured, Measuring):
             done.append(launch_measurement(repeat, folder, on_event, while_preparing=upload))
             return done[-1]
 
-        shown: list[Result] = []
+        shown: list[Output] = []
         codes: list[int] = []
         while len(done) < self.repeats and INTERRUPTED not in codes:
             repeat = f", repeat {len(done) + 1} of {self.repeats}" if self.repeats > 1 else ""
@@ -102,7 +102,7 @@ class Run(Configured, Measuring):
             mean = _mean(done)
             Formatted.show(self, mean)
             facts = mean.facts | {"runs": [each.facts for each in shown]}
-            shown = [Result([line for each in (*shown, mean) for line in each.parts], facts)]
+            shown = [Output([line for each in (*shown, mean) for line in each.parts], facts)]
         self.write(shown[0])
         return next(filter(None, codes), 0)
 
@@ -118,14 +118,14 @@ class Run(Configured, Measuring):
         return self.config()
 
 
-def _mean(records: Sequence[RunRecord]) -> Result:
+def _mean(records: Sequence[RunRecord]) -> Output:
     """The mean rate of the repeats that were measured to their end."""
     from bench.statistics.repeats import repeats_of
 
     whole = [record for record in records if record.outcome == "ok"]
     resolved = whole[0].resolved if whole else None
     if resolved is None:
-        return Result(facts={"repeats": len(whole)})
+        return Output(facts={"repeats": len(whole)})
     name = rate_name(whole[0].config, resolved)
     mean = repeats_of([summary(record)[name] for record in whole])
     low, high = mean.interval or (None, None)
@@ -137,7 +137,7 @@ def _mean(records: Sequence[RunRecord]) -> Result:
     }
     interval = f", 95 % interval {low:.4g} to {high:.4g}" if mean.interval else ""
     line = f"  {len(whole)} repeats: {mean.centre:.4g} {rate_unit(resolved.sample)}{interval}"
-    return Result([line], facts)
+    return Output([line], facts)
 
 
 def run_facts(record: RunRecord) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class Ceilings(Measuring, Answering):
         "do nothing where --records holds roofs of this device and this torch already"
     )
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         known = find_ceilings(self.records, self.backend) if self.if_missing else None
         if known is not None:
             folder = RecordFolder(self.records / known.record_id)
@@ -206,7 +206,7 @@ class Profile(Configured, Measuring, Answering):
         metavar="RECORD",
     )
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         config, timed = self._asked()
         if config.nodes > 1:
             raise UserError(f"nodes={config.nodes}: a profile is of one machine; use nodes=1")

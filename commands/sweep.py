@@ -47,7 +47,7 @@ from campaigns.sweep.matrix import Matrix, read_matrix
 from campaigns.sweep.plan import Plan, PlannedBlock, plan_runs
 from commands import INTERRUPTED, NOT_TRACKED
 from commands.console.options import Count, Seconds, Tracked, argument, note, option, set_values
-from commands.console.output import Answering, Result, Shown, duration_text, table_of
+from commands.console.output import Answering, Output, Shown, duration_text, table_of
 from commands.console.progress import Bar, WorkerProgress
 from commands.console.recorded import (
     AnyDelivery,
@@ -126,7 +126,7 @@ class Sweep(Tracked, Shown, Answering):
         "auto: torch, and the counters that the device has"
     )
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         deadline_s = time.perf_counter() + 60 * (self.minutes or math.inf) - _CLOSING_S
         name = self.matrix or self.matrix_named
         if name is None:
@@ -277,7 +277,7 @@ def run_label(config: RunConfig) -> str:
     return " ".join([*words, f"run{config.repeat}"])
 
 
-def plan_result(plan: Plan, where: LocalExecutor | RayExecutor, records: Path) -> Result:
+def plan_result(plan: Plan, where: LocalExecutor | RayExecutor, records: Path) -> Output:
     """Return what each block needs, its runs here with their time, and those of other devices."""
     blocks = [
         {
@@ -298,7 +298,7 @@ def plan_result(plan: Plan, where: LocalExecutor | RayExecutor, records: Path) -
         "runs": list(map(run_label, plan.runs)),
         "elsewhere": {each: list(map(run_label, runs)) for each, runs in plan.elsewhere.items()},
     }
-    return Result([table_of("plan", blocks), *lines], facts)
+    return Output([table_of("plan", blocks), *lines], facts)
 
 
 def _here(block: PlannedBlock, where: LocalExecutor | RayExecutor) -> str:
@@ -335,7 +335,7 @@ def _estimate(plan: Plan, environments: tuple[Environment, ...], records: Path) 
 
 def _sweep(
     asked: Matrix, where: LocalExecutor | RayExecutor, order: SweepOrder, delivery: AnyDelivery
-) -> Result:
+) -> Output:
     """Measure, after whatever an earlier sweep left unfinished."""
     turns: list[Turn] = []
     interrupted = roofless = False
@@ -381,7 +381,7 @@ def _after_roofs(
 
 def sweep_result(
     turns: Sequence[Turn], planned: int, delivery: AnyDelivery, *, interrupted: bool
-) -> Result:
+) -> Output:
     """Return what became of the runs, after ending the sweep's own run with the same table."""
     sample = common_sample(each for turn in turns if (each := turn_sample(turn)) is not None)
     rate = rate_metric(sample)
@@ -396,7 +396,7 @@ def sweep_result(
     }
     rows = sorted((_turn_row(turn, rate) for turn in turns), key=itemgetter("configuration"))
     table = table_of("sweep", rows, headings)
-    delivery.end(Result([table]).text("markdown"), interrupted=interrupted)
+    delivery.end(Output([table]).text("markdown"), interrupted=interrupted)
     if delivery.problem is not None:
         say_not_uploaded(delivery.problem)
     code = NOT_TRACKED if delivery.problem else 0
@@ -413,7 +413,7 @@ def sweep_result(
         note(f"{left}: the same command takes them up")
     campaigns = dict.fromkeys(turn.config.campaign for turn in turns if turn.outcome == "ok")
     after = [f"next: mlproject report --campaign {shlex.quote(one)}" for one in campaigns]
-    return Result([table, *after], exit_code=code)
+    return Output([table, *after], exit_code=code)
 
 
 def turn_sample(turn: Turn) -> Sample | None:

@@ -11,7 +11,7 @@ import click
 from bench.errors import UserError, fault_line, printable
 from commands import NOT_TRACKED
 from commands.console.options import CopiedRuns, WithRecords, note, option
-from commands.console.output import Formatted, Result
+from commands.console.output import Formatted, Output
 from commands.console.recorded import upload_all
 from tracking.schema import runs_filter
 
@@ -74,7 +74,7 @@ class Sync(WithRecords, CopiedRuns, Formatted):
             note(f"{error}; sync again {when}, nothing is lost")
             code = NOT_TRACKED
             self._facts["problem"] = str(error)
-        return self.show(Result(facts=self._facts, exit_code=code))
+        return self.show(Output(facts=self._facts, exit_code=code))
 
     def _upload_records(self) -> int:
         from bench.records.folders import record_folders

@@ -41,7 +41,7 @@ from commands.console.options import (
     option,
     tracked_here,
 )
-from commands.console.output import Formatted, Result
+from commands.console.output import Formatted, Output
 
 #: A larger one stays where it is; its record is tracked.
 _MOST_BYTES = 256_000_000
@@ -97,7 +97,7 @@ class Trace(WithRecords, WithPeaks, Formatted):
         self.show(self._found(traces))
         return self._keep(traces) if self.tracked else 0
 
-    def _found(self, traces: Sequence[PlacedTrace]) -> Result:
+    def _found(self, traces: Sequence[PlacedTrace]) -> Output:
         tables = [trace_ops_table(trace, "ops") for trace in traces]
         parts: list[Table | str] = []
         facts: Any = [_facts(trace) for trace in traces]
@@ -119,7 +119,7 @@ class Trace(WithRecords, WithPeaks, Formatted):
             parts += trace.account.lines()
             parts += [f"  {sentence}" for sentence in step_sentences(trace)]
             parts.append(self._longest(table, "longest ops, per step"))
-        return Result(parts, facts if len(traces) > 1 else facts[0], tables)
+        return Output(parts, facts if len(traces) > 1 else facts[0], tables)
 
     def _longest(self, table: Table, what: str) -> Table:
         """The first rows of the table as `--top` says, the number of all in its title."""

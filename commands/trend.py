@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.errors import UserError
 from commands.console.options import OfMetric, Share, argument, option, server_needed
-from commands.console.output import Answering, Result, Shown, table_of
+from commands.console.output import Answering, Output, Shown, table_of
 
 if TYPE_CHECKING:
     from analysis.comparison.history import History, Moment
@@ -35,7 +35,7 @@ class Trend(OfMetric, Shown, Answering):
     )
     because: str | None = option("with --accept: why that level is meant", metavar="TEXT")
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         from analysis.comparison.history import histories
         from analysis.comparison.judgement import BY_PACE, PACE
 
@@ -51,7 +51,7 @@ class Trend(OfMetric, Shown, Answering):
 
             return {"trend": trend_chart([one for one in found if one.judged])}
 
-        return Result(
+        return Output(
             [
                 *([BY_PACE] if metric.name == PACE else []),
                 *(line for history in found for line in _lines(history, self.threshold)),

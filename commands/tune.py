@@ -24,7 +24,7 @@ from campaigns.tune.search import FEWEST_ROUNDS, tune
 from campaigns.tune.trials import Limits, StartFailedError, campaign_records, measure_here
 from commands import INTERRUPTED, NOT_TRACKED, OUTCOME_CODES
 from commands.console.options import Configured, Count, Folder, Tracked, Truth, note, option
-from commands.console.output import Answering, Result
+from commands.console.output import Answering, Output
 from commands.console.progress import Bar
 from commands.console.recorded import (
     AnyDelivery,
@@ -71,7 +71,7 @@ class Tune(Configured, Tracked, Answering):
     retry_failed: bool = option("try what failed before again")
     out: Folder | None = option("folder of the tables and the figure [default: reports/CAMPAIGN]")
 
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         began_s = time.monotonic()
         config = self._start()
         here = identify_machine(config.env)
@@ -163,7 +163,7 @@ class Tune(Configured, Tracked, Answering):
             note(f"the server was not asked ({error})")
         return found
 
-    def _close(self, found: TuneResult, delivery: AnyDelivery) -> Result:
+    def _close(self, found: TuneResult, delivery: AnyDelivery) -> Output:
         """Write what was found to the folder and to the server."""
         from analysis.runs.points import roofline_point
         from analysis.tuning import best_command, best_record, roof_line, verdict_line
@@ -193,14 +193,14 @@ class Tune(Configured, Tracked, Answering):
         return replace(result, parts=[*result.parts, f"written to {out}"], exit_code=code)
 
 
-def tune_result(found: TuneResult, place: Place) -> Result:
+def tune_result(found: TuneResult, place: Place) -> Output:
     """Return the best command line, what each knob gave, and what to know besides."""
     from analysis import tuning
     from analysis.figures.rows import tuning_chart
 
     facts = tuning.tuning_facts(found, place)
     tables = list(tuning.tuning_tables(found, facts))
-    return Result(
+    return Output(
         [
             tuning.best_command(found),
             *(f"  {line}" for line in tuning.tuning_lines(found, place)),
@@ -257,7 +257,7 @@ class TuneProgress(Bar, TuneWatch):
         self.show(text, completed=time.monotonic() - self._began_s)
 
 
-def _no_start(trial: Trial, delivery: AnyDelivery) -> Result:
+def _no_start(trial: Trial, delivery: AnyDelivery) -> Output:
     """The start gave no whole measurement: say why, and end as a run of it would."""
     why = f"the start was not measured: {trial.failure}"
     delivery.end(why, interrupted=False)
@@ -267,4 +267,4 @@ def _no_start(trial: Trial, delivery: AnyDelivery) -> Result:
     if trial.record.outcome == "interrupted":
         note("give a larger --budget")
         code = 1
-    return Result(facts={"not_measured": why}, exit_code=code)
+    return Output(facts={"not_measured": why}, exit_code=code)

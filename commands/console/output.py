@@ -28,7 +28,7 @@ WIDTH = 140
 
 
 @dataclass(frozen=True)
-class Result:
+class Output:
     """What a command found.
 
     `parts` are the tables and lines that people read, in their order. `facts` are what JSON holds,
@@ -89,7 +89,7 @@ class Result:
 
 
 class Formatted(Command):
-    """A command that shows a `Result` in the form of `--format`."""
+    """A command that shows an `Output` in the form of `--format`."""
 
     form: Form = option("text for people; csv has the tables with all digits", "text", "--format")
 
@@ -97,7 +97,7 @@ class Formatted(Command):
         """Say what is done: beside the result, where a program reads that."""
         click.echo(line, err=self.form != "text")
 
-    def show(self, result: Result) -> int:
+    def show(self, result: Output) -> int:
         """Print the result and return its exit code."""
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
         click.echo(result.text(self.form, width), nl=False)
@@ -108,7 +108,7 @@ class Answering(Formatted):
     """A command that finds one result and shows it."""
 
     @abstractmethod
-    def _result(self) -> Result:
+    def _result(self) -> Output:
         """Find what is to be shown."""
 
     def run(self) -> int:
@@ -125,12 +125,12 @@ class Shown(Formatted):
         metavar="PATH",
     )
 
-    def show(self, result: Result) -> int:
+    def show(self, result: Output) -> int:
         """Write the result where `--out` says, and print it."""
         self.write(result)
         return super().show(result)
 
-    def write(self, result: Result) -> None:
+    def write(self, result: Output) -> None:
         """Write the result where `--out` says, if it does."""
         if self.out is not None:
             result.write(self.out, type(self).__name__.lower())

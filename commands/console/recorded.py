@@ -38,7 +38,7 @@ from bench.records.metrics import profile_summary
 from campaigns.sweep.plan import PastRun, take_over
 from commands import NOT_TRACKED, OUTCOME_CODES
 from commands.console.options import Tracked, Truth, note, option, server_needed
-from commands.console.output import Result, Shown, fact_lines
+from commands.console.output import Output, Shown, fact_lines
 from commands.console.progress import WorkerProgress
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def finish(
     folder: RecordFolder,
     record: MeasuredRecord,
     facts: Mapping[str, Any],
-) -> Result:
+) -> Output:
     """Upload the record if asked, and return `facts` with where it lies, and the exit code.
 
     Of a step whose ops were timed, the account of its time stands below.
@@ -106,9 +106,9 @@ def finish(
         note(f"{record.outcome}: {record.reason}")
     account = _account(record, command.records)
     if account is None:
-        return Result(fact_lines(found), found, exit_code=code)
+        return Output(fact_lines(found), found, exit_code=code)
     lines = [*fact_lines(found), *account.lines()]
-    return Result(lines, found | account.facts(), exit_code=code)
+    return Output(lines, found | account.facts(), exit_code=code)
 
 
 class Measuring(Tracked, Shown):
@@ -130,7 +130,7 @@ class Measuring(Tracked, Shown):
         *,
         wait: bool = True,
         drawn: bool = True,
-    ) -> Result:
+    ) -> Output:
         """Have `launch` make a record in a new folder, show how it goes on, and `finish` it.
 
         The `devices` are held until it ends, after waiting for who has them unless `wait` or the

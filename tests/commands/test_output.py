@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench.errors import UserError
-from commands.console.output import Result, table_of
+from commands.console.output import Output, table_of
 
 ROWS = [
     {"model": "resnet18", "images_per_s": 1234.5678, "batch": 8},
@@ -13,7 +13,7 @@ ROWS = [
 ]
 COLUMNS = {"model": "model", "images_per_s": "images/s", "batch": "batch size of it"}
 TABLE = table_of("speeds", ROWS, COLUMNS, "Speeds")
-FOUND = Result(["two models", TABLE, "[/red] is text"])
+FOUND = Output(["two models", TABLE, "[/red] is text"])
 
 
 def test_people_get_short_numbers_and_programs_all_digits():
@@ -25,11 +25,11 @@ def test_people_get_short_numbers_and_programs_all_digits():
     lines = FOUND.text("markdown").splitlines()
     assert lines[0] == "- two models"
     assert r"| vgg\|16 | - | 1024 |" in lines
-    assert Result(markdown="# own\n").text("markdown") == "# own\n"
+    assert Output(markdown="# own\n").text("markdown") == "# own\n"
     assert json.loads(FOUND.text("json")) == ROWS
     csv = ["model,images_per_s,batch", "resnet18,1234.5678,8", "vgg|16,,1024"]
     assert FOUND.text("csv").splitlines() == csv
-    said = Result(["said"], {"a": 1, "b": None})  # facts without a table are rows too
+    said = Output(["said"], {"a": 1, "b": None})  # facts without a table are rows too
     assert said.text("csv").splitlines() == ["fact,value", "a,1", "b,"]
     assert json.loads(said.text("json")) == {"a": 1, "b": None}
 
