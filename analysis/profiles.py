@@ -31,7 +31,6 @@ from bench.records import (
 from bench.records.base import ratio
 from bench.records.environment import same_device
 from bench.records.metrics import executed_flops
-from bench.records.profile_verdict import judge_profile
 from bench.records.step_settings import is_of_step
 
 #: How the reasons begin for which a run has no counted bytes, where no counters looked at it.
@@ -114,6 +113,8 @@ def _fault(
     profile: ProfileRecord, record: RunRecord, step_s: float, used: UsedCeiling
 ) -> str | None:
     """What makes the profile's numbers unusable; a metric that is absent is no fault of others."""
+    from bench.records.profile_verdict import judge_profile
+
     findings = list(judge_profile(profile, record).findings)
     if profile.counters is not None:
         findings += check_counters(profile.counters, used.roof, used.cache_roofs, step_s)
