@@ -154,19 +154,6 @@ def test_a_script_that_never_steps_has_one_line_and_its_own_exit_code(watch, tmp
     assert record.reason == "script exit code 7 after 'its start'"
 
 
-def test_a_python_that_takes_no_hook_is_told_of(watch):
-    ended, record = watch("print('hello')", launcher=("-I",))
-    assert (ended.returncode, record.outcome) == (2, "refused")
-    assert "-I" in record.reason
-
-
-@pytest.mark.slow
-def test_a_script_that_does_not_step_in_time_is_ended(watch):
-    ended, record = watch("while True: pass", options=("--seconds", "1"))
-    assert (ended.returncode, record.outcome) == (2, "refused")
-    assert "--step-of" in record.reason
-
-
 STEPS_WHEN_TOLD_TO_END = """
 import signal
 
@@ -180,13 +167,6 @@ for step in range(3):
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
 """
-
-
-@pytest.mark.slow
-def test_a_script_that_steps_while_it_is_ended_leaves_a_record(watch):
-    ended, record = watch(STEPS_WHEN_TOLD_TO_END, options=("--seconds", "3"))
-    assert (ended.returncode, record.outcome) == (2, "refused")
-    assert "before one was measured" in record.reason
 
 
 RANKS = """
@@ -309,25 +289,34 @@ print("ended well")
 
 
 @pytest.mark.slow
-def test_what_goes_wrong_in_the_hook_is_the_reason_and_the_script_goes_on(watch):
-    ended, record = watch(BREAKS_THE_HOOK)
-    assert ended.stdout.startswith(b"ended well\n")
-    assert (ended.returncode, record.outcome) == (2, "unsupported")
-    assert "TypeError" in record.reason
+@pytest.mark.parametrize(
+    ("text", "how", "outcome", "reason", "printed"),
+    [
+        # a Python that takes no hook
+        ("print('hello')", {"launcher": ("-I",)}, "refused", "-I", b"hello"),
+        ("while True: pass", {"options": ("--seconds", "1")}, "refused", "--step-of", b""),
+        (STEPS_WHEN_TOLD_TO_END, {"options": ("--seconds", "3")}, "refused",
+         "before one was measured", b""),
+        # what goes wrong in the hook does not stop the script
+        (BREAKS_THE_HOOK, {}, "unsupported", "TypeError", b"ended well"),
+    ],
+)  # fmt: skip
+def test_a_script_that_cannot_be_measured_has_one_reason(
+    watch, text, how, outcome, reason, printed
+):
+    ended, record = watch(text, **how)
+    assert (ended.returncode, record.outcome) == (2, outcome)
+    assert reason in record.reason
+    assert ended.stdout.startswith(printed)
 
 
-def test_without_a_step_nothing_is_uploaded(watch, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_without_a_step_nothing_is_uploaded_now_or_by_sync(watch, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     ended, record = watch("print('hello')", tracked=True)
     assert (ended.returncode, record.outcome) == (2, "refused")
     assert b"nothing is uploaded" in ended.stderr
     assert not (tmp_path / "mlflow.db").exists()
-
-
-@pytest.mark.slow
-def test_nor_by_sync(watch, tmp_path, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    watch("print('hello')")
     command = [sys.executable, PROJECT / "mlproject.py", "sync"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True)
     assert (ended.returncode, ended.stdout.partition(b" (")[0]) == (0, b"1 without a step")
