@@ -43,7 +43,7 @@ from analysis.traces.idle import (
 )
 from analysis.words import counted
 from bench.errors import UserError
-from bench.profilers.ops.op_nest import host_of_steps, is_backward
+from bench.profilers.ops.op_nest import host_of_steps, is_backward, several_ranks
 from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace
 from bench.profilers.traces.trace import UNNAMED
 from bench.records import IdleTime, TracedStep
@@ -83,23 +83,26 @@ def cut_steps(trace: ProfilerTrace, mark: str | None = None) -> list[StepSpans]:
     of what the same stream ran before; before the first launch, to none: it was launched before the
     trace began. In a stream without launches it belongs to the step in which it began. Without
     `mark` and without torch's marks (`ProfilerStep#5`), the trace is one step. Where no device ran
-    anything, the host's spans are those of the steps' own thread (`host_of_steps`). Torch's last
-    marks are no steps where the loop ended before them: they hold no op, or no backward pass, which
-    all before them hold.
-    Raises `UserError` where there is no mark of that name.
+    anything, the host's spans are those of the steps' own thread (`host_of_steps`). Torch's first
+    and last marks are no steps where the loop had not begun, or had ended (`_training`).
+    Raises `UserError` where there is no mark of that name, and for several ranks on one device: of
+    merged traces whose devices have one number.
     """
     steps: list[StepSpans] = []
     marks = [] if mark == WHOLE else _marks(trace.host, mark or STEP_MARK)
     if not trace.device:
         trace = replace(trace, host=host_of_steps(trace, marks))
         marks = _marks(trace.host, mark or STEP_MARK) if marks else []
+    ranks = {span.thread[0] for span in marks} if trace.tool == "torch" else ()
+    if trace.device and len(ranks) > len(trace.computing):
+        raise UserError(several_ranks(trace, len(ranks)))
     # Marks of one name may be nested; they are in the order of their beginning, longest first.
     for span in marks:
         if not steps or span.begin_us >= steps[-1].end_us:
             steps.append(StepSpans(span.name, span.begin_us, span.end_us))
     if steps:
         _fill(steps, trace)
-        return _without_last(steps) if steps[0].name.startswith(STEP_MARK) else steps
+        return _training(steps) if steps[0].name.startswith(STEP_MARK) else steps
     if mark not in (None, WHOLE):
         known = {span.name.partition("#")[0] for span in trace.host if span.kind == "mark"}
         names = ", ".join(sorted(known)[:12]) or "none"
@@ -116,25 +119,38 @@ def _marks(host: Sequence[HostSpan], name: str) -> list[HostSpan]:
     return [span for span in host if span.kind != "call" and span.name.startswith(name)]
 
 
-def _without_last(steps: list[StepSpans]) -> list[StepSpans]:
-    """The steps without the last marks that hold less than a step, such as an evaluation."""
-    work = [_work(step) for step in steps]
-    if work[0] < 2 and work[-2:] != [1, 0]:
+def _training(steps: list[StepSpans]) -> list[StepSpans]:
+    """The steps without first and last marks that hold less than a step, such as an evaluation.
+
+    Where no step has a backward pass, only those without any work are less, if few are.
+    """
+    on_device = any(step.device for step in steps)
+    work = [_work(step, on_device) for step in steps]
+    first = next((number for number, one in enumerate(work) if one), 0)
+    if work[first] == 1 and 2 * len(work[first + 1 :]) == sum(work[first + 1 :]) > 2:
+        first += not steps[first].device
+    least = work[first]
+    last = max(number for number, one in enumerate(work) if one >= least)
+    if least < 2 and 2 * sum(map(bool, work)) <= len(work):
         return steps
-    return [step for number, step in enumerate(steps) if max(work[number:]) >= work[0]]
+    return steps[first : last + 1]
 
 
-def _work(step: StepSpans) -> int:
-    """2 for a step that trains, 1 for one in which work began, else 0."""
+def _work(step: StepSpans, on_device: bool) -> int:
+    """2 for a step that trains, 1 for one in which work began, on the device if any is, else 0."""
     if any(is_backward(span) or "GraphLaunch" in span.name for span in step.host):
         return 2
+    if on_device:
+        return int(bool(step.device) or step.lost > 0)
     calls = (span.name for span in step.host if span.kind != "mark")
-    return int(bool(step.device) or any("Synchronize" not in name for name in calls))
+    return int(any("Synchronize" not in name for name in calls))
 
 
 def left_out(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> Iterator[str]:
     """Say which marks of torch and which threads' ops are in none of the steps of `trace`."""
     marks = _marks(trace.host, STEP_MARK) if steps[-1].name.startswith(STEP_MARK) else []
+    if early := [span.name for span in marks if span.end_us <= steps[0].begin_us]:
+        yield f"Left out, as the training began later: {', '.join(early[:8])}"
     if late := [span.name for span in marks if span.begin_us >= steps[-1].end_us]:
         yield f"Left out, as the training had ended before: {', '.join(late[:8])}"
     of_steps = {span.thread for step in steps for span in step.host}

@@ -183,6 +183,11 @@ def _outermost(ops: Iterable[SeenOp]) -> Iterator[HostSpan]:
             yield op.span
 
 
+def several_ranks(trace: ProfilerTrace, ranks: int) -> str:
+    """Return why a trace that was merged of `ranks` traces is refused."""
+    return f"{trace.path}: steps of {ranks} processes; read each rank's own file"
+
+
 def host_of_steps(trace: ProfilerTrace, marks: Sequence[HostSpan]) -> Sequence[HostSpan]:
     """Return what the thread of `marks` did, its collectives, and what autograd did for it.
 
@@ -200,7 +205,7 @@ def host_of_steps(trace: ProfilerTrace, marks: Sequence[HostSpan]) -> Sequence[H
         if span.thread not in of_autograd:
             took_us[span.thread] += span.end_us - span.begin_us
     if (ranks := len({process for process, _ in took_us})) > 1:
-        raise UserError(f"{trace.path}: steps of {ranks} processes; read each rank's own file")
+        raise UserError(several_ranks(trace, ranks))
     if not took_us:
         return trace.host
     thread = max(took_us, key=lambda name: took_us[name])

@@ -16,6 +16,7 @@ from analysis.traces.timeline import (
     StepSpans,
     cut_steps,
     device_windows,
+    left_out,
     loader_share,
     timeline,
 )
@@ -272,6 +273,37 @@ def test_the_last_mark_that_trains_is_a_step():
     assert len(cut_steps(trace)) == 3
 
 
+@pytest.mark.parametrize("first", [[], [_span("aten::stack", 10, 40)]])
+def test_first_marks_before_the_training_are_no_steps(first):
+    trace = ProfilerTrace("t", [*_step(0, 0, *first), *_trained(1, 100), *_trained(2, 200)], [])
+    steps = cut_steps(trace)
+    assert [step.name for step in steps] == ["ProfilerStep#1", "ProfilerStep#2"]
+    assert [*left_out(trace, steps)] == ["Left out, as the training began later: ProfilerStep#0"]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "kept"),
+    [([0, 1, 2, 3], [1, 2, 3]), ([1, 2, 3, 4, 5], [1, 2, 3]), ([3, 4, 5, 6], [3, 4, 5, 6])],
+)
+def test_of_steps_without_a_backward_pass_few_without_work_are_left_out(numbers, kept):
+    """Steps 1 to 3 have work."""
+    host = []
+    for number in numbers:
+        begin_us = 100 * number
+        work = [_span("aten::mm", begin_us, begin_us + 90)] * (number in (1, 2, 3))
+        host += _step(number, begin_us, *work)
+    steps = cut_steps(ProfilerTrace("t", host, []))
+    assert [step.name for step in steps] == [f"ProfilerStep#{number}" for number in kept]
+
+
+def test_a_last_mark_in_which_the_host_alone_works_is_no_step_of_a_device():
+    host = [span for number in (1, 2, 3) for span in _step(number, 100 * number)]
+    host.append(_span("aten::item", 310, 340))
+    runs = [DeviceSpan("gemm", "kernel", begin_us, begin_us + 80, 0, 7) for begin_us in (110, 210)]
+    steps = cut_steps(ProfilerTrace("t", host, runs))
+    assert [step.name for step in steps] == ["ProfilerStep#1", "ProfilerStep#2"]
+
+
 def test_ops_of_other_threads_are_beside_the_step():
     other, engine = (1, 2), (1, 3)
     host = [
@@ -287,3 +319,7 @@ def test_steps_of_several_processes_in_one_file_are_refused():
     host = [*_trained(1, 0), _span("ProfilerStep#1", 10, 90, (2, 2), "mark")]
     with pytest.raises(UserError, match="2 processes"):
         cut_steps(ProfilerTrace("t", host, []))
+    runs = [DeviceSpan("gemm", "kernel", 10, 90, device, 7) for device in (0, 1)]
+    with pytest.raises(UserError, match="2 processes"):
+        cut_steps(ProfilerTrace("t", host, runs[:1]))
+    assert len(cut_steps(ProfilerTrace("t", host, runs))) == 1
