@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import importlib.util
 import json
 import re
@@ -86,7 +87,6 @@ _MAPPINGS: Mapping[Task, str] = MappingProxyType(
 _ENCODER_DECODERS = "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"
 #: `("bert", "BertForMaskedLM")`, or a tuple of classes, of which the first is taken.
 _ENTRY = re.compile(r'\(\s*"([^"]+)",\s*\(?\s*"([^"]+)"')
-_STATED = re.compile(r'@auto_docstring\([^)]*checkpoint="([^"]+)".*?\bmodel_type = "([^"]+)"', re.S)
 
 
 class HfModel(NamedTuple):
@@ -159,13 +159,10 @@ def _known_type(base: str) -> str:
         return base
     if base in _checkpoints():
         return _checkpoints()[base]
-    if base in (stated := _stated_checkpoints()):
-        raise ValueError(
-            f"transformers does not contain the configuration of {base}: give the path of its "
-            f"config.json, or hf:{stated[base]}, whose default need not be the same"
-        )
-    hint = nearest(base, known, "try gpt2, bert, vit")
-    raise ValueError(f"no model type of transformers, and no config.json; {hint}")
+    hint = nearest(base.rpartition("/")[2], known, "try gpt2, bert, vit")
+    raise ValueError(
+        f"neither a model type of transformers nor the path of a model's config.json; {hint}"
+    )
 
 
 def _own_task(model_type: str, classes: Mapping[Task, str], stated: object) -> Task:
@@ -221,21 +218,6 @@ def _read_mappings() -> Mapping[str, Mapping[str, str]]:
     return found
 
 
-def _stated_checkpoints() -> Mapping[str, str]:
-    """Types by the checkpoint that a configuration's documentation names."""
-    models = extra_folder("transformers", "hf") / "models"
-    stated = {}
-    for source in models.glob("*/configuration_*.py"):
-        for checkpoint, kind in _STATED.findall(source.read_text(encoding="utf-8")):
-            if kind in _types():
-                stated[checkpoint] = kind
-                stated[checkpoint.rpartition("/")[2]] = kind
-    return stated
-
-
-_REGISTERED = re.compile(
-    r"^@register_model\((?:name=)?[\"']?(\w*)[\"']?\)\n(?:@.*\n)*def (\w+)", re.M
-)
 _OF_TIMM = re.compile(r"^@register_model\ndef (\w+)", re.M)
 _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 _CALLABLE = re.compile(rf"{_DOTTED}:{_DOTTED}")
@@ -284,22 +266,23 @@ def missing_package(arch: str) -> str | None:
     return f"{extra} (pip install 'mlproject[{source}]')"
 
 
-@cache
-def torchvision_architectures() -> tuple[str, ...]:
-    """Names of torchvision's classification models, read from its source.
-
-    The same names as `torchvision.models.list_models(module=torchvision.models)`; empty where
-    torchvision is not installed.
+#: The classification models of the pinned torchvision; another version may have more.
+TORCHVISION_MODELS = tuple(
     """
-    folder = package_folder("torchvision")
-    if folder is None:
-        return ()
-    names = {
-        match[1] or match[2]
-        for source in (folder / "models").glob("*.py")
-        for match in _REGISTERED.finditer(source.read_text(encoding="utf-8"))
-    }
-    return tuple(sorted(names))
+    alexnet convnext_base convnext_large convnext_small convnext_tiny densenet121 densenet161
+    densenet169 densenet201 efficientnet_b0 efficientnet_b1 efficientnet_b2 efficientnet_b3
+    efficientnet_b4 efficientnet_b5 efficientnet_b6 efficientnet_b7 efficientnet_v2_l
+    efficientnet_v2_m efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet0_5 mnasnet0_75
+    mnasnet1_0 mnasnet1_3 mobilenet_v2 mobilenet_v3_large mobilenet_v3_small regnet_x_16gf
+    regnet_x_1_6gf regnet_x_32gf regnet_x_3_2gf regnet_x_400mf regnet_x_800mf regnet_x_8gf
+    regnet_y_128gf regnet_y_16gf regnet_y_1_6gf regnet_y_32gf regnet_y_3_2gf regnet_y_400mf
+    regnet_y_800mf regnet_y_8gf resnet101 resnet152 resnet18 resnet34 resnet50 resnext101_32x8d
+    resnext101_64x4d resnext50_32x4d shufflenet_v2_x0_5 shufflenet_v2_x1_0 shufflenet_v2_x1_5
+    shufflenet_v2_x2_0 squeezenet1_0 squeezenet1_1 swin_b swin_s swin_t swin_v2_b swin_v2_s
+    swin_v2_t vgg11 vgg11_bn vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn vit_b_16 vit_b_32
+    vit_h_14 vit_l_16 vit_l_32 wide_resnet101_2 wide_resnet50_2
+    """.split()  # noqa: SIM905 - as a list they would be eighty lines
+)
 
 
 @cache
@@ -328,9 +311,16 @@ def check_architecture(arch: str) -> str:
         if model not in (known := timm_architectures()):
             usual = "try convnext_tiny, efficientnet_b0, vit_base_patch16_224"
             raise ValueError(f"not a model of timm; {nearest(model, known, usual)}")
-    elif name not in (known := torchvision_architectures()):
-        if not known:
-            raise ValueError("torchvision is not installed: run make setup")
-        hint = nearest(name, known, "try resnet50, vgg16, mobilenet_v2")
+    elif name not in TORCHVISION_MODELS and name not in _installed_torchvision_models():
+        hint = nearest(name, TORCHVISION_MODELS, "try resnet50, vgg16, mobilenet_v2")
         raise ValueError(f"not a torchvision classification model; {hint}")
     return arch
+
+
+def _installed_torchvision_models() -> list[str]:
+    """Ask torchvision itself, which takes seconds."""
+    try:
+        models = importlib.import_module("torchvision.models")
+    except ImportError:
+        raise ValueError("torchvision is not installed: run make setup") from None
+    return list(models.list_models(module=models))

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from bench.config.model_names import torchvision_architectures
+from bench.config.model_names import TORCHVISION_MODELS
 from bench.records.metrics import iteration_statistics_ms
 from tracking.importing.ledger import (
     BESIDE,
@@ -286,7 +286,7 @@ _OF_BATCHES = re.compile(r"(?<![a-z])(?:bs|batch)(?![a-z])", re.IGNORECASE)
 
 
 def _is_model(column: str) -> bool:
-    return column in torchvision_architectures()
+    return column in TORCHVISION_MODELS
 
 
 def _read_columns_of_models(

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from bench.config.model_names import split_arch, timm_architectures, torchvision_architectures
+from bench.config.model_names import TORCHVISION_MODELS, split_arch, timm_architectures
 from bench.records import Backend, Complexity, ImportedRecord, StepSpec, Verdict
 from bench.records.base import Found
 from bench.records.metrics import imported_summary
@@ -29,12 +29,12 @@ def step_of(record: ImportedRecord) -> StepSpec | str:
     source, name = split_arch(record.arch)
     name = name.partition(".")[0] if source == "timm" else record.arch
     try:
-        names = timm_architectures() if source == "timm" else torchvision_architectures()
+        names = timm_architectures() if source == "timm" else TORCHVISION_MODELS
     except ValueError as error:
         return str(error)
     if name not in names:
         # Also where it reads like module:callable: code that a file names is not run.
-        return _NOT_THEIRS if names else "torchvision is not installed: run make setup"
+        return _NOT_THEIRS
     if record.batch_size is None:
         return f"no batch size: {record.missing['batch_size']}"
     backend = _BACKENDS.get(record.backend or "", "cuda")

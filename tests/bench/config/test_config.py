@@ -12,14 +12,6 @@ from bench.config.parsing import MeetingPoint, meeting_point, node_rank
 from bench.errors import UserError
 
 
-def test_torchvisions_names_are_read_without_importing_it():
-    from torchvision import models
-
-    from bench.config.model_names import torchvision_architectures
-
-    assert set(torchvision_architectures()) == set(models.list_models(module=models))
-
-
 @pytest.mark.parametrize(
     ("values", "words"),
     [

@@ -7,7 +7,22 @@ from refusals import refusal
 from worker_processes import output_of
 
 from bench.config import arch_label, parse_config, recorded_config, user_path, without_home
-from bench.config.model_names import HfModel, find_hf_model, package_of, timm_architectures
+from bench.config.model_names import (
+    TORCHVISION_MODELS,
+    HfModel,
+    find_hf_model,
+    package_of,
+    timm_architectures,
+)
+
+
+@pytest.mark.slow
+def test_the_list_of_torchvisions_names_is_that_of_the_pinned_version(monkeypatch):
+    from torchvision import models
+
+    assert list(TORCHVISION_MODELS) == models.list_models(module=models)
+    monkeypatch.setattr("bench.config.model_names.TORCHVISION_MODELS", ())
+    assert parse_config({"arch": "resnet50"}).arch == "resnet50"  # of another version
 
 
 @pytest.mark.slow
@@ -39,8 +54,7 @@ def test_transformers_classes_are_those_of_its_mappings():
         ("hf:gpt2:masked-lm", ["no head for masked-lm", "causal-lm or sequence-classification"]),
         ("hf:t5", ["add :TASK", "sequence-classification"]),
         ("hf:bart:masked-lm", ["bart has no head for masked-lm"]),
-        ("hf:facebook/opt-350m", ["config.json", "hf:opt"]),
-        ("hf:opt-350m", ["config.json", "hf:opt"]),
+        ("hf:facebook/opt-350m", ["config.json", "did you mean opt"]),
         ("hf:./none/config.json", ["none/config.json", "check the path"]),
     ],
 )

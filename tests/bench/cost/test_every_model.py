@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-from bench.config.model_names import torchvision_architectures
+from bench.config.model_names import TORCHVISION_MODELS
 from bench.cost.estimate import step_complexity
 from bench.cost.fake_step import fake_workload
 from bench.cost.op_table import op_names
@@ -21,7 +21,7 @@ from bench.records import StepSpec
 
 #: Of those with few ops one with a product of each kind; the rest takes minutes.
 QUICK = ("alexnet", "shufflenet_v2_x0_5", "vit_b_32")
-OTHERS = (arch for arch in torchvision_architectures() if arch not in QUICK)
+OTHERS = (arch for arch in TORCHVISION_MODELS if arch not in QUICK)
 BATCH = 2
 
 
