@@ -42,16 +42,13 @@ def read_dmi(root: Path = ROOT) -> dict[str, str]:
     return {field: text for field, text in found.items() if not isinstance(text, Unknown)}
 
 
-#: Runtime, the file that it leaves in its containers, and its word in the control group's path.
-#: The orchestrator comes first.
-_CONTAINERS = (
-    ("kubernetes", "var/run/secrets/kubernetes.io", "kubepods"),
-    ("podman", "run/.containerenv", "libpod"),
-    ("docker", ".dockerenv", "docker"),
-    ("apptainer", ".singularity.d", None),
-    ("containerd", None, "containerd"),
-    ("lxc", None, "lxc"),
-)
+#: What container runtimes leave in their containers; the orchestrator comes first.
+_CONTAINERS = {
+    "kubernetes": "var/run/secrets/kubernetes.io",
+    "podman": "run/.containerenv",
+    "docker": ".dockerenv",
+    "apptainer": ".singularity.d",
+}
 
 
 def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str:
@@ -64,24 +61,22 @@ def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str
         raise UnknownFactError("not looked for on Windows")
     if system == "Darwin":
         return "none"
-    left = ["kubernetes"] if "KUBERNETES_SERVICE_HOST" in environ else []
-    left += [name for name, file, _ in _CONTAINERS if file and (root / file).exists()]
-    if not left:
-        groups = text_of(root / "proc/self/cgroup")
-        left = [name for name, _, word in _CONTAINERS if word and word in groups]
-    if not left:
-        return "none"
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        runtime = "kubernetes"
+    else:
+        traces = (name for name, path in _CONTAINERS.items() if (root / path).exists())
+        # systemd notes the others, such as lxc
+        noted = value_or_none(lambda: text_of(root / "run/systemd/container"))
+        runtime = next(traces, noted or "none")
     image = environ.get("MLPROJECT_IMAGE")
-    return f"{left[0]} ({image})" if image else left[0]
+    return f"{runtime} ({image})" if image and runtime != "none" else runtime
 
 
 #: Words in the vendor and product names; systemd's dmi_vendor_table (src/basic/virt.c) has them.
-_DMI_WORDS = {
+_HYPERVISORS = {
     "Virtual Machine": "hyperv",
     "VMware": "vmware",
     "VirtualBox": "virtualbox",
-    "innotek": "virtualbox",
-    "Parallels": "parallels",
     "Xen": "xen",
     "Google Compute Engine": "kvm",
     "Amazon EC2": "kvm",
@@ -97,28 +92,23 @@ def virtualization(root: Path = ROOT) -> str:
     """
     if platform.system() == "Darwin":
         return "unidentified" if sysctl("kern.hv_vmm_present") == "1" else "none"
+    fields = read_dmi(root)
+    names = f"{fields.get('sys_vendor', '')} {fields.get('product_name', '')}"
+    word = next((word for sign, word in _HYPERVISORS.items() if sign in names), None)
+    if names.endswith(".metal"):  # Amazon's machines without a hypervisor
+        word = "none"
     if platform.system() == "Windows":
-        return _from_dmi(read_dmi(root)) or "none"
+        return word or "none"
     # Microsoft's kernels: 4.4.0-19041-Microsoft and 5.15.90.1-microsoft-standard-WSL2.
     release = text_of(root / "proc/sys/kernel/osrelease").lower()
     if "microsoft" in release:
-        return "wsl2" if "standard" in release or "wsl2" in release else "wsl1"
-    fields = read_dmi(root)
-    if known := _from_dmi(fields):
-        return known
+        return "wsl2" if "wsl2" in release else "wsl1"
     processor = text_of(root / "proc/cpuinfo").split()
-    if "hypervisor" in processor:
-        return "unidentified"
+    if word or "hypervisor" in processor:
+        return word or "unidentified"
     if fields or "flags" in processor:  # Arm's processors do not say
         return "none"
     raise UnknownFactError("neither the processor nor the firmware shows a hypervisor")
-
-
-def _from_dmi(fields: Mapping[str, str]) -> str | None:
-    names = f"{fields.get('sys_vendor', '')} {fields.get('product_name', '')}"
-    if names.endswith(".metal"):  # Amazon's machines without a hypervisor
-        return "none"
-    return next((name for word, name in _DMI_WORDS.items() if word in names), None)
 
 
 def host(root: Path = ROOT) -> str:
@@ -143,7 +133,7 @@ def host(root: Path = ROOT) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:12]
 
 
-#: The address that all clouds use; a number, so that no name server is asked.
+#: The address that these clouds use; a number, so that no name server is asked.
 METADATA_SERVER = ("169.254.169.254", 80)
 _TIMEOUT_S = 1.0
 
@@ -155,14 +145,10 @@ def cloud_facts(
 ) -> dict[str, str | Unknown]:
     """Return `cloud_provider`, `cloud_machine_type` and `cloud_zone`, asking at most 3 s."""
     provider = probe(_provider, root)
-    where: tuple[str | Unknown, str | Unknown]
-    if isinstance(provider, Unknown):
-        where = (Unknown("no cloud provider is known"),) * 2
-    elif (metadata := _CLOUDS[provider][2]) is None:
-        where = (Unknown(f"not asked for on {provider}"),) * 2
-    else:
-        found = probe(metadata, partial(_request, server))
-        where = (found, found) if isinstance(found, Unknown) else found
+    where: tuple[str | Unknown, str | Unknown] = (Unknown("no cloud provider is known"),) * 2
+    if provider:
+        facts = probe(_CLOUDS[provider][2], partial(_request, server))
+        where = (facts, facts) if isinstance(facts, Unknown) else facts
     names = ("cloud_provider", "cloud_machine_type", "cloud_zone")
     return dict(zip(names, (provider, *where), strict=True))
 
@@ -172,9 +158,6 @@ def _provider(root: Path) -> str:
     for provider, (field, mark, _) in _CLOUDS.items():
         if fields.get(field) == mark:
             return provider
-    xen_uuid = value_or_none(lambda: text_of(root / "sys/hypervisor/uuid"))
-    if xen_uuid and xen_uuid.startswith("ec2"):  # Amazon's machines of the Xen age
-        return "aws"
     maker = " ".join(fields.get(name, "") for name in ("sys_vendor", "product_name")).strip()
     raise UnknownFactError(f"the firmware's maker, {maker or 'not named'}, is no cloud known here")
 
@@ -206,16 +189,10 @@ def _azure(ask: Ask) -> tuple[str, str]:
 
 
 #: Provider: DMI field, its text (cloud-init's tools/ds-identify has these), and how it is asked.
-_CLOUDS: dict[str, tuple[str, str, Callable[[Ask], tuple[str, str]] | None]] = {
+_CLOUDS: dict[str, tuple[str, str, Callable[[Ask], tuple[str, str]]]] = {
     "gcp": ("product_name", "Google Compute Engine", _gcp),
     "aws": ("sys_vendor", "Amazon EC2", _aws),
     "azure": ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77", _azure),
-    "oracle": ("chassis_asset_tag", "OracleCloud.com", None),
-    "alibaba": ("product_name", "Alibaba Cloud ECS", None),
-    "digitalocean": ("sys_vendor", "DigitalOcean", None),
-    "hetzner": ("sys_vendor", "Hetzner", None),
-    "scaleway": ("sys_vendor", "Scaleway", None),
-    "vultr": ("sys_vendor", "Vultr", None),
 }
 
 

@@ -100,7 +100,7 @@ def test_a_machine_that_tells_nothing_gives_reasons_and_no_error(tmp_path, monke
     empty.mkdir()
     found = read_environment(cpu_device_info(empty), tmp_path, "my-laptop", root=empty)
     assert found.label == "my-laptop"
-    for name in ("cpu_model", "cpu_cores_physical", "storage", "git_commit", "container"):
+    for name in ("cpu_model", "cpu_cores_physical", "storage", "git_commit"):
         assert getattr(found, name) is None
         assert found.missing[name]
     assert found.missing["cudnn"] == "OSError: out of order"
