@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import click
 from rich.console import Console
 
-from bench.errors import UserError
+from bench.errors import Problem, UserError
 from commands.console.options import WithRecords, mlflow_is_here, option
 from commands.console.output import Answering, Output, Shown, table_of
 
 if TYPE_CHECKING:
-    from bench.doctor import Check
+    from bench.doctor import Diagnosis
 
 
 class Doctor(WithRecords, Shown, Answering):
@@ -38,7 +38,7 @@ class Doctor(WithRecords, Shown, Answering):
             return self._measured()
         if self.given & {"backend", "minutes"}:
             raise UserError("backend, minutes: give --measure with them")
-        from bench.doctor.checks import machine_groups, run_checks
+        from bench.doctor import machine_groups, run_checks
 
         with Console(stderr=True).status("looking at Python, torch, devices, tools and the server"):
             checks = run_checks({**machine_groups(self.records), "tracking": _tracking_checks})
@@ -64,12 +64,13 @@ class Doctor(WithRecords, Shown, Answering):
         return Output([table_of("checks", list(map(asdict, answers)))], exit_code=int(failed))
 
 
-def _tracking_checks() -> Iterable[Check]:
+def _tracking_checks() -> Iterator[Diagnosis]:
+    from bench.doctor import diagnosis
+
     if mlflow_is_here():
-        from tracking.connection import tracking_checks
+        from tracking.connection import tracking_state
 
-        return tracking_checks()
-    from bench.doctor import Check
-
-    found = "no MLflow in this environment: records stay on disk"
-    return [Check("tracking", "warning", found, "mlproject sync uploads them where MLflow is")]
+        yield diagnosis("tracking server", tracking_state())
+        return
+    what = "no MLflow in this environment: records stay on disk"
+    yield diagnosis("tracking", Problem(what, "mlproject sync uploads them where MLflow is"))

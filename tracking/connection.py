@@ -29,7 +29,6 @@ from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from mlflow.tracking import MlflowClient
 from mlflow.utils.credentials import read_mlflow_creds
 
-from bench.doctor import Check, check
 from bench.errors import Problem, UserError
 from bench.records.journal import Clock
 from tracking import schema
@@ -454,23 +453,23 @@ def is_whole(run: Run) -> bool:
     return bool(run.data.tags.get(schema.UPLOADED) == "true")
 
 
-def tracking_checks() -> list[Check]:
+def tracking_state() -> str | Problem:
     """Ask the tracking server for its experiments, the right to write and its place for files.
 
     Nothing is made there, save a deleted run where files lie in a folder of the server.
     """
     where = public_uri()
-    found: str | Problem = f"{where} will be made by the first tracked run"
-    if not is_unmade(settings_uri()):
-        try:
-            server = Server(answer_s=AWAY_LIMIT_S)
-            known = server.experiments
-            found = f"{where} answers, {len(known)} experiment{'s' * (len(known) != 1)}"
-            if server.has_experiment():  # a run makes it, not a look
-                server.mark(server.experiment_id(), rewrite=True)
-                found += ", may be written to"
-        except TrackingError as error:
-            mend = "" if error.denied else "check MLFLOW_TRACKING_URI and the server; "
-            remedy = f"{mend}records stay on disk until then, and mlproject sync uploads them"
-            found = Problem(str(error), remedy)
-    return [check("tracking server", found)]
+    if is_unmade(settings_uri()):
+        return f"{where} will be made by the first tracked run"
+    try:
+        server = Server(answer_s=AWAY_LIMIT_S)
+        count = len(server.experiments)
+        state = f"{where} answers, {count} experiment{'s' * (count != 1)}"
+        if server.has_experiment():  # a run makes it, not a look
+            server.mark(server.experiment_id(), rewrite=True)
+            state += ", may be written to"
+    except TrackingError as error:
+        mend = "" if error.denied else "check MLFLOW_TRACKING_URI and the server; "
+        remedy = f"{mend}records stay on disk until then, and mlproject sync uploads them"
+        return Problem(str(error), remedy)
+    return state

@@ -18,7 +18,7 @@ from refusals import refusal
 from uv import find_uv_bin
 
 import mlproject
-from bench.doctor.checks import package_checks
+from bench.doctor import package_checks
 from bench.machine.repository import code_id, repository_facts
 from bootstrap import kit as kits
 from bootstrap.setup import Place, SetupError

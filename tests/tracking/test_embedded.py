@@ -19,9 +19,10 @@ from servers import mlflow_server
 from sqlalchemy import create_engine
 from stored_runs import filed
 
+from bench.errors import Problem
 from mlproject import main
 from tracking import schema
-from tracking.connection import Server, TrackingError, tracking_checks
+from tracking.connection import Server, TrackingError, tracking_state
 from tracking.reading.tracked_runs import download_record, search_runs
 from tracking.store import is_servers_folder, place_of_files
 from tracking.upload.upload import upload
@@ -113,8 +114,7 @@ def test_a_damaged_store_is_one_line_that_says_what_to_do(tmp_path, monkeypatch,
         said = capfd.readouterr().err
         assert "Traceback" not in said
         assert said.count("move mlflow.db away") == 1
-    [check] = tracking_checks()
-    assert check.status == "warning"
+    assert isinstance(tracking_state(), Problem)
 
 
 def test_metrics_of_others_between_two_steps_stop_no_sync(tmp_path, monkeypatch, capfd):
@@ -208,8 +208,7 @@ def test_an_old_mlruns_beside_is_told_with_what_helps(tmp_path, monkeypatch, cap
         [line] = capsys.readouterr().err.splitlines()
         assert "export MLFLOW_TRACKING_URI=sqlite:///mlflow.db" in line
         assert "later" not in line
-    [check] = tracking_checks()
-    assert "export MLFLOW_TRACKING_URI=sqlite:///mlflow.db" in check.detail
+    assert "export MLFLOW_TRACKING_URI=sqlite:///mlflow.db" in tracking_state().what
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     assert main(["sync"]) == 0
 
@@ -270,8 +269,7 @@ def test_a_server_that_does_not_see_what_this_machine_writes_is_refused_before_a
             *_, line = capsys.readouterr().err.splitlines()
             assert "--artifacts-destination" in line
             assert "later" not in line
-        [check] = tracking_checks()
-        assert "--artifacts-destination" in check.detail
+        assert "--artifacts-destination" in tracking_state().what
         assert len(search_runs()) == known
         assert sorted(folder.rglob("*/artifacts/*")) == files
         monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", f"through the server, {made}")

@@ -6,22 +6,21 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bench.doctor import Check, check
-from bench.doctor.checks import host_checks, run_checks
+from bench.doctor import Diagnosis, diagnosis, host_checks, run_checks
 from bench.machine import environment, surroundings
 from bench.machine.probes import UnknownFactError
 from commands.doctor import Doctor
 
-NO_NCU = Check("ncu", "warning", "not found", "install it")
-NO_TORCH = Check("torch", "missing", "not found", "install it")
+NO_NCU = Diagnosis("ncu", "warning", "not found", "install it")
+NO_TORCH = Diagnosis("torch", "missing", "not found", "install it")
 
 
 def test_a_group_that_fails_does_not_take_the_others_along():
     def broken():
-        yield check("first", "fine")
+        yield diagnosis("first", "fine")
         raise ImportError("No module named 'mlflow'")
 
-    checks = run_checks({"tracking": broken, "host": lambda: [check("disk", "plenty")]})
+    checks = run_checks({"tracking": broken, "host": lambda: [diagnosis("disk", "plenty")]})
     assert [one.name for one in checks] == ["tracking", "disk"]
     assert checks[0].status == "missing"
     assert checks[0].detail == "the check itself failed: ImportError: No module named 'mlflow'"
@@ -31,8 +30,10 @@ def test_a_group_that_fails_does_not_take_the_others_along():
 def machine(monkeypatch):
     """Return the list of checks that this machine will give; none come from a server."""
     checks = []
-    monkeypatch.setattr("bench.doctor.checks.machine_groups", lambda _: {"host": lambda: checks})
-    monkeypatch.setattr("commands.doctor._tracking_checks", lambda: [check("server", "answers")])
+    monkeypatch.setattr("bench.doctor.machine_groups", lambda _: {"host": lambda: checks})
+    monkeypatch.setattr(
+        "commands.doctor._tracking_checks", lambda: [diagnosis("server", "answers")]
+    )
     return checks
 
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench.doctor import checks
-from bench.doctor.checks import device_checks, package_checks
+from bench import doctor
+from bench.doctor import device_checks, package_checks
 from bench.machine.probes import UnknownFactError
 
 PROJECT = """[project]
@@ -62,7 +62,7 @@ def no_cuda(monkeypatch):
                 nvmlSystemGetCudaDriverVersion=lambda: cuda_version,
             )
 
-        monkeypatch.setattr(checks, "open_nvml", opener)
+        monkeypatch.setattr(doctor, "open_nvml", opener)
 
     return driver
 

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.doctor.checks import nvidia_checks
+from bench.doctor import nvidia_checks
 from bench.machine.probes import UnknownFactError
 from bench.profilers.ncu.tool import NcuTool
 
@@ -48,19 +48,11 @@ def test_without_a_device_there_is_nothing_to_mend(tree, only_programs):
     assert "no NVIDIA device" in checks["nvidia"].detail
 
 
-@pytest.mark.parametrize(
-    ("reason", "remedy"),
-    [
-        ("NVML: NVML Shared Library Not Found", "install NVIDIA's driver"),
-        ("NVML: RM has detected an NVML/RM version mismatch.", "reboot"),
-        ("the package nvidia-ml-py is not installed", "uv pip install nvidia-ml-py"),
-    ],
-)
-def test_a_card_that_nvml_cannot_read(tree, only_programs, reason, remedy):
+def test_a_card_that_nvml_cannot_read(tree, only_programs):
+    reason = "NVML: RM has detected an NVML/RM version mismatch."
     check = found(tree(CARD), fails_with(reason))["nvml"]
-    assert check.status == "warning"
-    assert reason in check.detail
-    assert remedy in check.remedy
+    assert (check.status, reason in check.detail) == ("warning", True)
+    assert "reboot" in check.remedy
 
 
 def test_a_card_that_nvml_reads_and_an_ncu_that_may_be_older(tree, only_programs):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bench.doctor.checks import perf_checks
+from bench.doctor import perf_checks
 from bench.profilers.perf.tool import find_obstacle
 
 pytestmark = [

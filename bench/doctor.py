@@ -1,6 +1,6 @@
-"""The checks: the host and what counts inside a step, the packages, and a step on each device.
+"""What works on this machine, what does not, and the remedy.
 
-Each group is safe from the failure of another.
+Each group of checks is safe from the failure of another. torch is imported by those of devices.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from bench.doctor import Check, Status, check
 from bench.errors import Problem
 from bench.machine import environment, surroundings
 from bench.machine.cpu import PackageEnergy
@@ -44,49 +44,70 @@ from bench.profilers.perf.tool import find_obstacle
 if TYPE_CHECKING:
     import torch
 
-_GB = 1e9
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """`missing`: not even a CPU can be measured without it. `warning`: something else cannot.
+
+    `remedy` is what to do, word for word; all that is not ok has one.
+    """
+
+    name: str
+    status: Literal["ok", "warning", "missing"]
+    detail: str
+    remedy: str | None = None
+
+
+def diagnosis(name: str, state: str | Problem, *, needed: bool = False) -> Diagnosis:
+    """Return the diagnosis of a part that every measurement needs, or that some do."""
+    if isinstance(state, Problem):
+        return Diagnosis(name, "missing" if needed else "warning", state.what, state.remedy)
+    return Diagnosis(name, "ok", state)
+
+
 #: A record is under 1 MB, a profile under 100 MB, a generated data set under 1 GB.
 _ENOUGH_DISK_BYTES = 2e9
 #: Eight loaders that keep two batches of 128 images of 224 x 224 x 3 floats ready.
 _ENOUGH_SHARED_BYTES = 8 * 2 * 128 * 224 * 224 * 3 * 4
+_REINSTALL = "install the default build: uv pip install --reinstall torch torchvision"
 
 
-def host_checks(records: Path, root: Path = ROOT) -> Iterator[Check]:
+def host_checks(records: Path, root: Path = ROOT) -> Iterator[Diagnosis]:
     """Look at the host as far as it bears on a measurement."""
-    yield _disk(records)
-    if platform.system() == "Linux":
-        if (root / "dev/shm").is_dir():
-            yield check("shared memory", _shared_memory(root / "dev/shm"))
-        yield check("cpu energy", _energy(root))
-    virtual = value_or_none(lambda: surroundings.virtualization(root))
-    yield check("surroundings", _surroundings(virtual, root))
-    try:
-        source = environment.power_source(virtual)
-    except UnknownFactError as error:
-        source = f"unknown: {error}"
-    on_battery = Problem("on battery: clocks are held down", "plug it in")
-    yield check("power", on_battery if source == "battery" else source)
-
-
-def _disk(records: Path) -> Check:
     place = records.resolve()
     while not place.exists() and place != place.parent:
         place = place.parent
     try:
         with tempfile.TemporaryFile(dir=place):
             free_bytes = shutil.disk_usage(place).free
+        detail = f"{free_bytes / 1e9:.1f} GB free in {place}"
+        too_little = Problem(detail, "free some space, or use --records FOLDER")
+        yield diagnosis("records", detail if free_bytes >= _ENOUGH_DISK_BYTES else too_little)
     except OSError as error:
         what = f"cannot write in {place}: {error.strerror}"
-        return check("records", Problem(what, "use --records FOLDER"), "missing")
-    detail = f"{free_bytes / _GB:.1f} GB free in {place}"
-    if free_bytes < _ENOUGH_DISK_BYTES:
-        return check("records", Problem(detail, "free some space, or use --records FOLDER"))
-    return check("records", detail)
+        yield diagnosis("records", Problem(what, "use --records FOLDER"), needed=True)
+    if platform.system() == "Linux":
+        if (root / "dev/shm").is_dir():
+            yield diagnosis("shared memory", _shared_memory(root / "dev/shm"))
+        yield diagnosis("cpu energy", _energy(root))
+    hypervisor = value_or_none(lambda: surroundings.virtualization(root))
+    yield diagnosis("surroundings", _surroundings(hypervisor, root))
+    try:
+        source = environment.power_source(hypervisor)
+    except UnknownFactError as error:
+        source = f"unknown: {error}"
+    on_battery = Problem("on battery: clocks are held down", "plug it in")
+    yield diagnosis("power", on_battery if source == "battery" else source)
 
 
 def _shared_memory(place: Path) -> str | Problem:
     size_bytes = shutil.disk_usage(place).total
-    detail = f"{place} holds {size_bytes / _GB:.2f} GB"
+    detail = f"{place} holds {size_bytes / 1e9:.2f} GB"
     if size_bytes >= _ENOUGH_SHARED_BYTES:
         return detail
     return Problem(
@@ -106,13 +127,13 @@ def _energy(root: Path) -> str | Problem:
     return "RAPL can be read"
 
 
-def _surroundings(virtual: str | None, root: Path) -> str | Problem:
-    around = value_or_none(lambda: surroundings.container(root)) or "unknown"
-    detail = f"container {around}, hypervisor {virtual or 'unknown'}"
-    if virtual == "wsl1":
+def _surroundings(hypervisor: str | None, root: Path) -> str | Problem:
+    runtime = value_or_none(lambda: surroundings.container(root)) or "unknown"
+    detail = f"container {runtime}, hypervisor {hypervisor or 'unknown'}"
+    if hypervisor == "wsl1":
         remedy = "in Windows: wsl --set-version <distribution> 2"
         return Problem(f"{detail}: WSL 1 has no GPU", remedy)
-    if virtual == "wsl2":
+    if hypervisor == "wsl2":
         return Problem(
             f"{detail}: the driver spills GPU memory into the host's silently, and speed falls",
             "in NVIDIA Control Panel: CUDA - Sysmem Fallback Policy > Prefer No Sysmem Fallback",
@@ -124,54 +145,46 @@ def nvidia_checks(
     root: Path = ROOT,
     nvml_opener: Callable[[], Any] = open_nvml,
     capability: Callable[[], tuple[int, int]] = compute_capability,
-) -> Iterator[Check]:
+) -> Iterator[Diagnosis]:
     """Look at driver, NVML, ncu and its permission; one line where there is no NVIDIA device."""
     try:
         nvml = nvml_opener()
         handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
         names = ", ".join(map(nvml.nvmlDeviceGetName, handles))
-        yield check("nvml", f"driver {nvml.nvmlSystemGetDriverVersion()}: {names}")
+        yield diagnosis("nvml", f"driver {nvml.nvmlSystemGetDriverVersion()}: {names}")
     except Exception as error:
         vendors = (root / "sys/bus/pci/devices").glob("*/vendor")
         if all(text_of(vendor) != "0x10de" for vendor in vendors):
-            yield check("nvidia", "no NVIDIA device here: NVML and ncu are not needed")
+            yield diagnosis("nvidia", "no NVIDIA device here: NVML and ncu are not needed")
             return
-        faults = (remedy for sign, remedy in _NVML_REMEDIES.items() if sign in str(error))
-        yield check("nvml", Problem(f"{error}: no GPU telemetry", next(faults)))
-    yield check("ncu", _ncu(root, capability))
-    is_allowed, detail = counter_permission(root)
-    yield check("gpu counters", detail if is_allowed else Problem(detail, permission_remedy(root)))
-
-
-#: The remedy by a part of what NVML, or its package, says.
-_NVML_REMEDIES = {
-    "mismatch": "reboot: the driver was updated under the running kernel",
-    "not installed": "uv pip install nvidia-ml-py",
-    "": "install NVIDIA's driver, then see that nvidia-smi works",
-}
-
-
-def _ncu(root: Path, capability: Callable[[], tuple[int, int]]) -> str | Problem:
+        remedy = (
+            "uv pip install nvidia-ml-py, or install NVIDIA's driver, then see that nvidia-smi "
+            "works; after an update of the driver reboot"
+        )
+        yield diagnosis("nvml", Problem(f"{error}: no GPU telemetry", remedy))
     try:
         ncu = find_ncu(root)
         if (device := value_or_none(capability)) is not None:
             choose_metrics(ncu, device)
+        yield diagnosis("ncu", f"{ncu} at {ncu.path}")
     except RefusalError as refusal:
-        return refusal.problem
-    return f"{ncu} at {ncu.path}"
+        yield diagnosis("ncu", refusal.problem)
+    is_allowed, detail = counter_permission(root)
+    state = detail if is_allowed else Problem(detail, permission_remedy(root))
+    yield diagnosis("gpu counters", state)
 
 
-def perf_checks(root: Path = ROOT) -> Iterator[Check]:
+def perf_checks(root: Path = ROOT) -> Iterator[Diagnosis]:
     """Try what a profile would do with perf; where that fails, say why. Other systems have none."""
     if platform.system() == "Linux":
-        yield check("perf", find_obstacle(root) or "counts")
+        yield diagnosis("perf", find_obstacle(root) or "counts")
 
 
-Group = Callable[[], Iterable[Check]]
+Group = Callable[[], Iterable[Diagnosis]]
 
 
 def machine_groups(records: Path) -> dict[str, Group]:
-    """Return the checks of this machine; those of `devices` import torch when they are run."""
+    """Return the checks of this machine, by group."""
     return {
         "packages": package_checks,
         "devices": device_checks,
@@ -181,46 +194,40 @@ def machine_groups(records: Path) -> dict[str, Group]:
     }
 
 
-def run_checks(groups: Mapping[str, Group]) -> list[Check]:
-    """Return the checks of all groups in order; a group that fails gives one that says so."""
-    checks: list[Check] = []
+def run_checks(groups: Mapping[str, Group]) -> list[Diagnosis]:
+    """Return the diagnoses of all groups in order; a group that fails gives one that says so."""
+    diagnoses: list[Diagnosis] = []
     for name, group in groups.items():
         try:
-            checks += list(group())
+            diagnoses += list(group())
         except Exception as error:
-            remedy = "install the project's packages: uv pip install -r requirements.txt"
-            failure = Problem(f"the check itself failed: {reason_of(error)}", remedy)
-            checks.append(check(name, failure, "missing"))
-    return checks
+            failure = Problem(f"the check itself failed: {reason_of(error)}", _INSTALL)
+            diagnoses.append(diagnosis(name, failure, needed=True))
+    return diagnoses
 
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-_INSTALL = "install them: uv pip install -r requirements.txt (or run make setup)"
-_REINSTALL = "install the default build: uv pip install --reinstall torch torchvision"
+_INSTALL = "install the project's packages: uv pip install -r requirements.txt (or make setup)"
 
 
-def package_checks(tree: Path = TREE) -> Iterator[Check]:
+def package_checks(tree: Path = TREE) -> Iterator[Diagnosis]:
     """Compare Python and every direct dependency with `requires-python` and `dependencies`."""
     floor, lines = _asked_for(tree)
     version = platform.python_version()
-    found: str | Problem = f"{version} ({sys.executable})"
+    python: str | Problem = f"{version} ({sys.executable})"
     if not SpecifierSet(floor).contains(version, prereleases=True):
         remedy = "make the environment with a newer one: make setup PYTHON=python3.12"
-        found = Problem(f"{version} does not meet {floor}", remedy)
-    yield check("python", found, "missing")
+        python = Problem(f"{version} does not meet {floor}", remedy)
+    yield diagnosis("python", python, needed=True)
     left_out = (kit_facts(tree) or {}).get("left_out", ())
     requirements = [
-        one
-        for one in map(Requirement, lines)
-        if one.name not in left_out and (not one.marker or one.marker.evaluate({"extra": ""}))
+        requirement
+        for requirement in map(Requirement, lines)
+        if requirement.name not in left_out
+        and (not requirement.marker or requirement.marker.evaluate({"extra": ""}))
     ]
     faults = "; ".join(filter(None, map(_fault, requirements)))
     fine = f"all {len(requirements)} meet the project's requirements"
-    yield check("packages", Problem(faults, _INSTALL) if faults else fine, "missing")
+    yield diagnosis("packages", Problem(faults, _INSTALL) if faults else fine, needed=True)
 
 
 def _asked_for(tree: Path) -> tuple[str, list[str]]:
@@ -242,27 +249,46 @@ def _fault(requirement: Requirement) -> str | None:
     return f"{requirement.name} {version} does not meet {requirement.specifier}"
 
 
-def device_checks() -> Iterator[Check]:
+def device_checks() -> Iterator[Diagnosis]:
     """Import torch and torchvision and run a step on every device they offer."""
     try:
         import torch
         import torchvision
+
+        from bench.training.devices import missing_kernels, open_device
     except Exception as error:
-        yield check("torch", Problem(reason_of(error), _REINSTALL), "missing")
+        yield diagnosis("torch", Problem(reason_of(error), _REINSTALL), needed=True)
         return
     versions = f"torch {torch.__version__}, torchvision {torchvision.__version__}"
-    yield _tried("cpu", torch.device("cpu"), versions, "missing")
-    yield check("cpu bf16", _amp())
-    yield from _cuda_checks()
+    yield diagnosis("cpu", _tried(torch.device("cpu"), versions), needed=True)
+    native = [mode for mode in ("bf16", "fp16") if open_device("cpu").native_math(mode)]
+    amp = (
+        f"the processor multiplies {native[0]} itself: precision=amp is {native[0]}"
+        if native
+        else "the processor has no bf16 or fp16 arithmetic: precision=amp is measured in fp32 "
+        "(amp-bf16 emulates bf16, slowly)"
+    )
+    yield diagnosis("cpu bf16", amp)
+    if not torch.cuda.is_available():
+        yield diagnosis("cuda", _why_no_cuda(torch.version.cuda))
+    toolkit = f"CUDA {torch.version.cuda}"
+    if torch.version.hip is not None:
+        toolkit = f"HIP {torch.version.hip} (never tried on such a device)"
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        detail = f"{torch.cuda.get_device_name(index)}, {toolkit}"
+        state = missing_kernels(index) or _tried(torch.device("cuda", index), detail)
+        yield diagnosis(f"cuda:{index}", state)
     if platform.system() == "Darwin":
+        state = Problem(
+            "torch cannot use the Apple GPU",
+            "use Apple silicon with macOS 14 or newer and a Python built for arm64",
+        )
         if torch.backends.mps.is_available():
-            yield _tried("mps", torch.device("mps"), "the Apple GPU")
-        else:
-            remedy = "use Apple silicon with macOS 14 or newer and a Python built for arm64"
-            yield check("mps", Problem("torch cannot use the Apple GPU", remedy))
+            state = _tried(torch.device("mps"), "the Apple GPU")
+        yield diagnosis("mps", state)
 
 
-def _tried(name: str, device: torch.device, detail: str, failure: Status = "warning") -> Check:
+def _tried(device: torch.device, detail: str) -> str | Problem:
     import torch
 
     try:
@@ -273,39 +299,8 @@ def _tried(name: str, device: torch.device, detail: str, failure: Status = "warn
         if float(gradient.sum()) != 4 * 3 * 9 * 36:  # each weight meets 6 x 6 ones
             raise ArithmeticError("a convolution gave a wrong result")
     except Exception as error:
-        return check(name, Problem(f"{detail}: {reason_of(error)}", _REINSTALL), failure)
-    return check(name, detail)
-
-
-def _amp() -> str:
-    from bench.training.devices import open_device
-
-    for mode in ("bf16", "fp16"):
-        if open_device("cpu").native_math(mode):
-            return f"the processor multiplies {mode} itself: precision=amp is {mode}"
-    return (
-        "the processor has no bf16 or fp16 arithmetic: precision=amp is measured in fp32 "
-        "(amp-bf16 emulates bf16, slowly)"
-    )
-
-
-def _cuda_checks() -> Iterator[Check]:
-    import torch
-
-    from bench.training.devices import missing_kernels
-
-    if not torch.cuda.is_available():
-        yield check("cuda", _why_no_cuda(torch.version.cuda))
-        return
-    toolkit = f"CUDA {torch.version.cuda}"
-    if torch.version.hip is not None:
-        toolkit = f"HIP {torch.version.hip} (never tried on such a device)"
-    for index in range(torch.cuda.device_count()):
-        if problem := missing_kernels(index):
-            yield check(f"cuda:{index}", problem)
-        else:
-            detail = f"{torch.cuda.get_device_name(index)}, {toolkit}"
-            yield _tried(f"cuda:{index}", torch.device("cuda", index), detail)
+        return Problem(f"{detail}: {reason_of(error)}", _REINSTALL)
+    return detail
 
 
 def _why_no_cuda(built_for: str | None) -> str | Problem:
