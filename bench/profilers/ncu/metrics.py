@@ -186,5 +186,5 @@ def metrics_listed_in(text: str) -> tuple[str, ...]:
     """
     lines = (line.split("#")[0] for line in text.splitlines())
     names = tuple(name for line in lines for name in re.split(r"[,\s]+", line) if name)
-    known = any(name in REPLACEMENTS or _METRIC.fullmatch(name) for name in names)
-    return names if known and all(map(_NAME.fullmatch, names)) else ()
+    has_metrics = any(name in REPLACEMENTS or _METRIC.fullmatch(name) for name in names)
+    return names if has_metrics and all(map(_NAME.fullmatch, names)) else ()

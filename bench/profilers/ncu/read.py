@@ -135,8 +135,8 @@ def _merged(passes: Sequence[ProfileTotals]) -> ProfileTotals:
 
 def counters_of(totals: ProfileTotals) -> GpuCounters:
     """Return the record; every figure that the files do not give is None with its metric."""
-    known = totals.chips & {*CHIPS} if len(totals.chips) == 1 else set()
-    chip = next(iter(known), None)
+    chips = [chip for chip in totals.chips if chip in CHIPS]
+    chip = chips[0] if chips and len(totals.chips) == 1 else None
     by_metric: defaultdict[str, MetricTotal] = defaultdict(MetricTotal)
     by_kernel: defaultdict[str, dict[str, MetricTotal]] = defaultdict(dict)
     for (kernel, metric), total in totals.metrics.items():
@@ -182,14 +182,16 @@ class _Figures:
 
     def fields(self) -> tuple[dict[str, object], str]:
         """The figures by field; and which kinds of tensor work were not counted beside a total."""
-        found = {name: self._first_of(ways) for name, ways in WAYS.items()}
-        found["tensor_flops"], others = self._tensor()
-        found["flops_at_least"], reason = self._flops(found["tensor_flops"])
-        found["flops"] = Unknown(reason) if reason else found["flops_at_least"]
-        rounded: dict[str, object] = dict(found)
-        for name, value in found.items():
-            if isinstance(value, Decimal):
-                rounded[name] = float(value) if name == "duration_s" else round(value)
+        figures = {name: self._first_of(ways) for name, ways in WAYS.items()}
+        figures["tensor_flops"], others = self._tensor()
+        figures["flops_at_least"], reason = self._flops(figures["tensor_flops"])
+        figures["flops"] = Unknown(reason) if reason else figures["flops_at_least"]
+        rounded: dict[str, object] = {
+            name: round(figure) if isinstance(figure, Decimal) else figure
+            for name, figure in figures.items()
+        }
+        if isinstance(duration_s := figures["duration_s"], Decimal):
+            rounded["duration_s"] = float(duration_s)
         return rounded, others
 
     def _first_of(self, ways: Ways) -> Decimal | Unknown:
@@ -235,17 +237,17 @@ class _Figures:
 
         With the reason why there are more than these, if not all are counted.
         """
-        counted = (self.metrics[metric].total for metric in TENSOR if metric in self.metrics)
-        total = sum(counted, Decimal())
+        tensors = (self.metrics[metric].total for metric in TENSOR if metric in self.metrics)
+        total = sum(tensors, Decimal())
         absent = []
         for op, flops in {**SASS_FLOPS, **PACKED_FLOPS}.items():
             metrics = (sass_metric(op), sass_metric(op, "sm"))
-            known = [m for m in metrics if m in self.metrics]
-            count = max((self.metrics[m].total for m in known), default=Decimal())
+            counted = [m for m in metrics if m in self.metrics]
+            count = max((self.metrics[m].total for m in counted), default=Decimal())
             total = EXACT.add(total, EXACT.multiply(count, Decimal(flops)))
             asked = op in sass_ops(self.chip) or any(m in self.of_all for m in metrics)
-            if asked and not any(map(self._complete, known)):
-                absent.append(next(iter(known), metrics[0]))
+            if asked and not any(map(self._complete, counted)):
+                absent.append(next(iter(counted), metrics[0]))
         reasons = [self._why(absent)] if absent else []
         if absent and (olds := sorted(n for n in self.names if n.startswith("flop_count"))):
             reasons[0] += f" ({', '.join(olds)}: {NO_SUCH_METRIC})"

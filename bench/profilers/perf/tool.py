@@ -163,8 +163,8 @@ def choose_events() -> tuple[str, ...]:
     support is asked for all the same: without it the FLOP would be too few. Takes up to a second.
     """
     events = (event for of_maker in FLOP_EVENTS.values() for event in of_maker)
-    known = [event for event in events if value_or_none(partial(try_event, event))]
-    return (*CORE_EVENTS.values(), *known)
+    flops = [event for event in events if value_or_none(partial(try_event, event))]
+    return (*CORE_EVENTS.values(), *flops)
 
 
 def vector_bits(root: Path = ROOT) -> int | None:

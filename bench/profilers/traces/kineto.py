@@ -199,9 +199,9 @@ def kineto_trace(path: str, contents: bytearray) -> ProfilerTrace:
     listed, distributed = _value_in(file.devices), _value_in(file.distributed)
     facts = ("name", "computeMajor", "computeMinor", "numSms")
     devices = {
-        one["id"]: TracedDevice.of(*map(one.get, facts))
-        for one in (listed if isinstance(listed, list) else ())
-        if isinstance(one, dict) and isinstance(one.get("id"), int)
+        device["id"]: TracedDevice.of(*map(device.get, facts))
+        for device in (listed if isinstance(listed, list) else ())
+        if isinstance(device, dict) and isinstance(device.get("id"), int)
     }
     job = distributed if isinstance(distributed, dict) else {}
     ranks = (_whole(job.get(name)) for name in ("rank", "world_size"))
@@ -312,7 +312,10 @@ class _Spans:
             # Kineto's row is the device; who merges the traces of several ranks gives each its own.
             _plain(args.device) if row is None else row,
             _plain(
-                next((one for one in (args.stream, args.queue, event.tid) if one is not None), None)
+                next(
+                    (lane for lane in (args.stream, args.queue, event.tid) if lane is not None),
+                    None,
+                )
             ),
             _whole(args.correlation),
             _whole(args.external, args.old_external),
@@ -401,12 +404,12 @@ def _frozen(value: Any) -> Any:
 def _checked(value: Any) -> Any:
     """Return `value`; raise `ValueError` for a shape, anywhere in it, that no tensor can have."""
     parts = value if isinstance(value, tuple) else ()
-    lengths = [one for one in parts if isinstance(one, (int, float))]
-    if any(one < 0 for one in lengths) or math.prod(lengths) > _MOST_ELEMENTS:
-        shape = "x".join(str(one)[:20] for one in lengths[:8])
+    lengths = [part for part in parts if isinstance(part, (int, float))]
+    if any(length < 0 for length in lengths) or math.prod(lengths) > _MOST_ELEMENTS:
+        shape = "x".join(str(length)[:20] for length in lengths[:8])
         raise ValueError(f"a tensor of shape {shape}")
-    for one in parts:
-        _checked(one)
+    for part in parts:
+        _checked(part)
     return value
 
 

@@ -69,15 +69,15 @@ class _Database:
         self._path = path
         self._connection = connection
         # Views and virtual tables have no page of their own; they could be without end.
-        found = connection.execute(
+        tables = connection.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
         )
         self._tables: dict[str, list[str]] = {}
-        for (name,) in found:
+        for (name,) in tables:
             self._tables.setdefault(_TABLE_VERSION.sub("", name), []).append(name)
         self._names = dict(self._rows("StringIds", "id", "value"))
         self._memory = dict(self._rows("ENUM_CUDA_MEM_KIND", "id", "label"))
-        processes = {_process(one) for (one,) in self._rows(f"{_CUPTI}RUNTIME", "globalTid")}
+        processes = {_process(thread) for (thread,) in self._rows(f"{_CUPTI}RUNTIME", "globalTid")}
         self._several = len(processes) > 1
         self._numbers: dict[tuple[int | None, int], int] = {}
         self._gpus = {
@@ -105,10 +105,10 @@ class _Database:
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """The rows of a table, none if it is not there; a column that it lacks is None."""
-        for one in self._tables.get(table, ()):
-            known = {row[1] for row in self._connection.execute(f'PRAGMA table_info("{one}")')}
-            chosen = ", ".join(f'"{name}"' if name in known else "NULL" for name in columns)
-            yield from self._connection.execute(f'SELECT {chosen} FROM "{one}"')  # noqa: S608 - own names
+        for version in self._tables.get(table, ()):
+            there = {row[1] for row in self._connection.execute(f'PRAGMA table_info("{version}")')}
+            chosen = ", ".join(f'"{name}"' if name in there else "NULL" for name in columns)
+            yield from self._connection.execute(f'SELECT {chosen} FROM "{version}"')  # noqa: S608 - own names
 
     def _timed(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Rows that begin with start and end in microseconds; an instant has no end."""

@@ -175,8 +175,8 @@ class ProfilerTrace:
                 run.end_us = next_us
                 cut += 1
         if cut:
-            said = f"kernels and copies cut where the next of their stream begins: {cut}"
-            self.left_out = "; ".join(filter(None, (self.left_out, said)))
+            what = f"kernels and copies cut where the next of their stream begins: {cut}"
+            self.left_out = "; ".join(filter(None, (self.left_out, what)))
 
     @cached_property
     def computing(self) -> list[int | str | None]:
@@ -230,13 +230,11 @@ class ProfilerTrace:
 
         None where none ran anything, or the trace does not say it.
         """
-        known = {index: getattr(one, fact) for index, one in self.devices.items()}
-        known = {index: value for index, value in known.items() if value is not None}
+        every = ((number, getattr(device, fact)) for number, device in self.devices.items())
+        facts: dict[Any, Any] = {number: value for number, value in every if value is not None}
         used = {span.device for span in self.device}
-        if used and used <= known.keys():
-            known = {index: value for index, value in known.items() if index in used}
-        found = set(known.values())
-        return found.pop() if len(found) == 1 else None
+        values = {*(map(facts.get, used) if used and used <= facts.keys() else facts.values())}
+        return values.pop() if len(values) == 1 else None
 
 
 def in_order(host: list[HostSpan], device: list[DeviceSpan]) -> None:
