@@ -10,6 +10,7 @@ from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+from programs import copy_project
 
 import mlproject
 
@@ -29,16 +30,9 @@ def python(*arguments, cwd, path="", executable=sys.executable):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel of the tracked files: what an earlier build left is in none."""
-    clone, out = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("dist")
-    listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=PROJECT)
-    subprocess.run(
-        ["tar", "--create", "--null", "--files-from=-", f"--file={clone / 'files.tar'}"],
-        cwd=PROJECT,
-        input=listed,
-        check=True,
-    )
-    subprocess.run(["tar", "xf", "files.tar"], cwd=clone, check=True)
+    """The wheel of this checkout, without what an earlier build left in it."""
+    clone = copy_project(tmp_path_factory.mktemp("clone"))
+    out = tmp_path_factory.mktemp("dist")
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir")
     built = python("-m", "pip", "wheel", *options, out, clone, cwd=out)
     assert built.returncode == 0, built.stderr
@@ -52,9 +46,8 @@ def installed(wheel, tmp_path_factory):
     place = tmp_path_factory.mktemp("environment")
     python("-m", "venv", "--without-pip", place, cwd=place)
     fresh = place / "bin" / "python"
-    site = python("-c", "import sysconfig as s; print(s.get_path('purelib'))", cwd=place,
-                  executable=fresh).stdout.strip()  # fmt: skip
-    Path(site, "needed.pth").write_text(sysconfig.get_path("purelib"))
+    [site] = place.glob("lib/python*/site-packages")
+    (site / "needed.pth").write_text(sysconfig.get_path("purelib"))
     options = ("install", "--quiet", "--no-deps", "--no-index", "--ignore-installed")
     done = python("-m", "pip", "--python", fresh, *options, wheel, cwd=place)
     assert done.returncode == 0, done.stderr
