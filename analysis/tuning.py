@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from analysis.runs.points import RooflinePoint
@@ -13,6 +12,7 @@ from analysis.words import three_digits
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, rate_column, rate_unit, run_options
 from bench.errors import Unknown
 from bench.records import RunRecord
+from bench.statistics.ratios import RatioEstimate
 from campaigns.tune.knobs import changes, differing
 from campaigns.tune.result import Effect, TuneResult
 
@@ -41,10 +41,9 @@ def verdict_line(result: TuneResult) -> str:
     effect = result.confirmed
     if effect is None:
         return f"no speed-up confirmed: {result.unconfirmed}"
-    ratio = effect.interval
-    found = f"{ratio.ratio:.3f} times ({_bounds(ratio.low, ratio.high)})"
+    ratio = f"{effect.estimate.ratio:.3f} times ({_bounds(*effect.estimate.ends)})"
     what = "speed-up over" if effect.confirmed else "not confirmed as faster than"
-    return f"{what} the start: {found} in {len(effect.ratios)} fresh rounds"
+    return f"{what} the start: {ratio} in {len(effect.ratios)} fresh rounds"
 
 
 def roof_line(place: Place) -> str:
@@ -112,7 +111,7 @@ def tuning_facts(result: TuneResult, place: Place) -> dict[str, Any]:
                 "value": one.value,
                 "decision": one.decision,
                 "reason": one.reason or None,
-                **(asdict(one.interval) if one.interval else dict.fromkeys(_RATIO)),
+                **_ratio_facts(one.estimate),
                 "ratios": list(one.ratios),
                 "trials": list(one.trials),
             }
@@ -147,12 +146,17 @@ def tuning_facts(result: TuneResult, place: Place) -> dict[str, Any]:
 _RATIO = ("ratio", "low", "high")
 
 
+def _ratio_facts(estimate: RatioEstimate | None) -> dict[str, float | None]:
+    values = (estimate.ratio, *estimate.ends) if estimate else (None, None, None)
+    return dict(zip(_RATIO, values, strict=True))
+
+
 def _effect_facts(effect: Effect) -> dict[str, Any]:
     return {
         "knob": effect.name,
         "tuned": effect.best_value,
         "put_back": effect.other_value,
-        **asdict(effect.interval),
+        **_ratio_facts(effect.estimate),
         "ratios": list(effect.ratios),
     }
 

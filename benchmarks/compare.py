@@ -30,7 +30,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
 from bench.machine.cpu import cpu_model, usable_cores  # noqa: E402
-from campaigns.tune.result import paired_interval  # noqa: E402
+from bench.statistics.ratios import paired_ratio  # noqa: E402
 
 _STEP = "--arch {arch} --batch-size 16 --warmup-iters 3 --iters 8"
 _TINY = "--arch resnet18 --batch-size 2 --warmup-iters 1 --iters 5"
@@ -135,8 +135,9 @@ def figure_of(command: Sequence[str], figure: str, store: Mapping[str, str]) -> 
 
 def ratio_with_interval(a: Sequence[float], b: Sequence[float]) -> str:
     """Return the geometric mean of a/b over the rounds, with an interval where it has one."""
-    found = paired_interval([math.log(one / other) for one, other in zip(a, b, strict=True)])
-    return f"{found.ratio:.3f}" + (f" ({found.low:.3f} to {found.high:.3f})" if found.low else "")
+    estimate = paired_ratio([math.log(ours / other) for ours, other in zip(a, b, strict=True)])
+    ends = estimate.interval
+    return f"{estimate.ratio:.3f}" + (f" ({ends.low:.3f} to {ends.high:.3f})" if ends else "")
 
 
 if __name__ == "__main__":

@@ -248,9 +248,9 @@ class TuneProgress(Bar, TuneWatch):
     def ruled(self, comparison: PairedComparison) -> None:
         """Say what became of a value."""
         line = f"{comparison.name}: {comparison.decision}"
-        if comparison.interval is not None:
+        if comparison.estimate is not None:
             pairs = f"{len(comparison.ratios)} pair{'s' * (len(comparison.ratios) > 1)}"
-            line += f", {comparison.interval.ratio:.3f} times the {self._unit} in {pairs}"
+            line += f", {comparison.estimate.ratio:.3f} times the {self._unit} in {pairs}"
         self.say(line + (f" ({comparison.reason})" if comparison.reason else ""))
 
     def _show(self, text: str | None) -> None:

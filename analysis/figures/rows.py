@@ -32,8 +32,9 @@ from analysis.runs.frame import Row
 from analysis.runs.run import Run
 from analysis.words import counted, interval, percent, plus_minus, three_digits, times
 from bench.config import rate_unit
+from bench.statistics.ratios import RatioEstimate
 from bench.statistics.series import find_outliers
-from campaigns.tune.result import Interval, TuneResult
+from campaigns.tune.result import TuneResult
 
 # Ratios
 
@@ -175,23 +176,24 @@ def tuning_chart(result: TuneResult) -> Chart:
     title, what = "What each knob gave, from fresh runs", "tuned over put back (95 % interval"
     fresh = (*([result.confirmed] if result.confirmed else []), *result.ablation)
     rows = [
-        _gain_row(f"{one.name}: {one.best_value} over {one.other_value}", one.interval,
+        _gain_row(f"{one.name}: {one.best_value} over {one.other_value}", one.estimate,
                   one.confirmed)
         for one in fresh
     ]  # fmt: skip
     if not rows:
-        rows = [_gain_row(one.name, one.interval) for one in result.comparisons if one.interval]
+        rows = [_gain_row(one.name, one.estimate) for one in result.comparisons if one.estimate]
         title = "What the search saw: no gain was confirmed"
-        what = "value over the fastest so far (its bounds"
+        what = "value over the fastest so far (95 % interval"
     label = f"{rate_unit(result.sample)}, {what}; higher is better)"
     return ratio_chart(rows, label, title=title, empty="nothing was adopted and confirmed")
 
 
-def _gain_row(name: str, found: Interval, gain: bool = False) -> RatioRow:
-    ratios = {"ratio": found.ratio, "ratio_low": found.low, "ratio_high": found.high}
+def _gain_row(name: str, estimate: RatioEstimate, gain: bool = False) -> RatioRow:
+    low, high = estimate.ends
+    ratios = {"ratio": estimate.ratio, "ratio_low": low, "ratio_high": high}
     look = key("", "#0072B2" if gain else "#777777", "circle", filled=gain)
     words = hover(name, ratios, "ratio ratio_interval")
-    return RatioRow(name, found.ratio, (found.low, found.high), look, words)
+    return RatioRow(name, estimate.ratio, (low, high), look, words)
 
 
 # Times

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, get_args
@@ -12,7 +12,14 @@ from typing import Literal, get_args
 import numpy as np
 
 from bench.errors import Unknown
-from bench.statistics.repeats import LEVEL, Interval, LogError, Repeats
+from bench.statistics.repeats import (
+    LEVEL,
+    Interval,
+    LogError,
+    Repeats,
+    of_logs,
+    pooled_scatter,
+)
 
 #: What another measurement may change for the interval to still hold: nothing, the repeats, or the
 #: machine too. From the narrowest to the widest.
@@ -98,6 +105,19 @@ def estimate_ratio(a: Repeats, b: Repeats) -> RatioEstimate:
         return RatioEstimate(ratio, _welch(ours, theirs), _scope(a, b))
     deviation = math.sqrt(known[0].variance * (1 / ours.count + 1 / theirs.count))
     return RatioEstimate(ratio, LogError(deviation, known[0].count - 1), _scope(a, b))
+
+
+def paired_ratio(log_ratios: Sequence[float], before: Iterable[Repeats] = ()) -> RatioEstimate:
+    """Return the mean of ratios of runs by turns, of which `log_ratios` are the logarithms.
+
+    Their scatter is pooled with that of the comparisons `before`, and is at least their own.
+    """
+    own = of_logs(log_ratios)
+    scatter = pooled_scatter([own, *before])
+    if not scatter:
+        return RatioEstimate(own.centre, scatter)
+    deviation = max(scatter.deviation, own.relative_deviation or 0.0) / math.sqrt(own.count)
+    return RatioEstimate(own.centre, LogError(deviation, scatter.degrees))
 
 
 def _scope(a: Repeats, b: Repeats) -> Scope:

@@ -77,7 +77,7 @@ class Repeats:
         """What was drawn independently: the machines where there are several, else the repeats."""
         if len(self.machines) < 2:
             return self
-        return _of_logs(list(self.machines.values()), self.rounding)
+        return of_logs(list(self.machines.values()), self.rounding)
 
     @property
     def centre(self) -> float:
@@ -103,10 +103,11 @@ def repeats_of(values: Sequence[float]) -> Repeats:
     """Return the repeats of these positive values. Raises `ValueError` for others, or for none."""
     if not values or min(values) <= 0:
         raise ValueError("repeats need at least one value, all above 0")
-    return _of_logs([math.log(value) for value in values], _rounding(values))
+    return of_logs([math.log(value) for value in values], _rounding(values))
 
 
-def _of_logs(logs: Sequence[float], rounding: float) -> Repeats:
+def of_logs(logs: Sequence[float], rounding: float = 0.0) -> Repeats:
+    """Return the repeats whose logarithms these are."""
     variance = statistics.variance(logs) if len(logs) > 1 else None
     return Repeats(len(logs), statistics.fmean(logs), variance, rounding=rounding)
 

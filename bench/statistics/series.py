@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bench.statistics.ratios import RatioEstimate, estimate_ratio
 from bench.statistics.repeats import LogError, repeats_of
+from bench.statistics.steady_state import robust_deviation
 
 _Numbers = NDArray[np.float64]
 #: Below, one machine says too little of another.
@@ -51,7 +52,7 @@ def _scales(series: _Numbers, errors: _Numbers) -> _Numbers:
     """
     if not errors.any():
         return np.ones_like(series)
-    own = max(_robust_deviation(series) ** 2 - float(np.median(errors**2)), 0.0)
+    own = max(robust_deviation(series.tolist()) ** 2 - float(np.median(errors**2)), 0.0)
     scales = np.sqrt(own + errors**2)
     return np.where(scales > 0, scales, 1.0)
 
@@ -83,14 +84,9 @@ def find_outliers(times: Sequence[float] | _Numbers) -> tuple[int, ...]:
     """Return the indices over five robust deviations from the median, of the slow ones first."""
     series = np.asarray(times, dtype=float)
     median = float(np.median(series))
-    limit = _OUTLIER_DEVIATIONS * max(_robust_deviation(series), _LEAST_SPREAD * median)
+    limit = _OUTLIER_DEVIATIONS * max(robust_deviation(series.tolist()), _LEAST_SPREAD * median)
     slow, fast = np.flatnonzero(series > median + limit), np.flatnonzero(series < median - limit)
     return (*map(int, slow), *map(int, fast))
-
-
-def _robust_deviation(series: _Numbers) -> float:
-    """The standard deviation of a normal distribution of the same median absolute deviation."""
-    return 1.4826 * float(np.median(np.abs(series - np.median(series))))
 
 
 _SHORTEST_LEVEL = 2  # one point alone may be an outlier

@@ -68,11 +68,17 @@ def transient(times_s: Sequence[float]) -> int:
 def _batches(times_s: Sequence[float], size: int) -> list[float]:
     """Means of `size` iterations in a row, slow ones no slower than three deviations, or 10 %."""
     middle = statistics.median(times_s)
-    deviation = 1.4826 * statistics.median(abs(time_s - middle) for time_s in times_s)
+    deviation = robust_deviation(times_s)
     most = middle + max(3 * deviation, 0.1 * middle)
     capped = [min(time_s, most) for time_s in times_s]
     return [statistics.fmean(capped[at : at + size]) for at in range(0, len(capped), size)
             if at + size <= len(capped)]  # fmt: skip
+
+
+def robust_deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation of normal numbers of the same median absolute deviation."""
+    middle = statistics.median(values)
+    return 1.4826 * statistics.median(abs(value - middle) for value in values)
 
 
 def _interval(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from bench.config import RunConfig, Sample, common_sample, rate_unit
+from bench.errors import Unknown
 from bench.records import RunRecord
+from bench.statistics.ratios import RatioEstimate, paired_ratio
+from bench.statistics.repeats import LogError, Repeats, pooled_scatter
 
 Decision = Literal["adopted", "not faster", "no change", "undecided", "failed", "cut short"]
 Stage = Literal["start", "search", "confirmation"]
@@ -67,26 +70,38 @@ class Trial:
         return f"{self.record.outcome}: {self.record.reason}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class PairedComparison:
     """One value of one knob against the setting that was the fastest until then.
 
-    `ratios` are the challenger's samples/s over the incumbent's, pair by pair.
+    `log_ratios` are of the challenger's samples/s over the incumbent's; `end_trial` is the number
+    after its last one.
     """
 
     field: str
     value: str
     challenger: RunConfig
-    decision: Decision
-    reason: str
-    ratios: tuple[float, ...]
-    interval: Interval | None
-    trials: tuple[int, ...]  # their numbers
+    first_trial: int
+    end_trial: int = 0
+    decision: Decision = "cut short"
+    reason: str = ""
+    log_ratios: list[float] = dataclasses.field(default_factory=list)
+    estimate: RatioEstimate | None = None
 
     @property
     def name(self) -> str:
         """The value by its name, such as compile=default."""
         return f"{self.field}={self.value}"
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """The challenger's samples/s over the incumbent's, pair by pair."""
+        return tuple(map(math.exp, self.log_ratios))
+
+    @property
+    def trials(self) -> range:
+        """The numbers of its trials."""
+        return range(self.first_trial, self.end_trial)
 
 
 @dataclass(frozen=True)
@@ -100,12 +115,13 @@ class Effect:
     best_value: str
     other_value: str
     ratios: tuple[float, ...]
-    interval: Interval
+    estimate: RatioEstimate
 
     @property
     def confirmed(self) -> bool:
         """Whether the interval says that the best is the faster one."""
-        return self.interval.low is not None and self.interval.low > 1
+        low, _ = self.estimate.ends
+        return low is not None and low > 1
 
 
 @dataclass(frozen=True)
@@ -131,8 +147,8 @@ class TuneResult:
     @property
     def sample(self) -> Sample:
         """What the model trains on; just samples where no trial came so far as to say."""
-        known = (trial.record.resolved for trial in self.trials)
-        return common_sample(one.sample for one in known if one is not None)
+        resolved = (trial.record.resolved for trial in self.trials)
+        return common_sample(settings.sample for settings in resolved if settings is not None)
 
     @property
     def fresh_trials(self) -> int:
@@ -168,77 +184,23 @@ _DEVIATIONS = 4
 Ruling = Literal["faster", "not faster", "undecided", "measure on"]
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A geometric mean of ratios; without bounds where one ratio cannot give any."""
-
-    ratio: float
-    low: float | None
-    high: float | None
+def far_slower(scatter: LogError | Unknown) -> float:
+    """Return the ratio below which one pair says enough."""
+    deviation = scatter.deviation if scatter else 0.0
+    return min(FAR_SLOWER, math.exp(-_DEVIATIONS * deviation))
 
 
-class Noise:
-    """How much neighbouring runs of the same settings differ, from every comparison so far."""
-
-    def __init__(self) -> None:
-        self._squares = 0.0
-        self._degrees = 0
-
-    def add(self, log_ratios: Sequence[float]) -> None:
-        """Take in a comparison that is over."""
-        self._squares += _squares(log_ratios)
-        self._degrees += max(0, len(log_ratios) - 1)
-
-    def add_runs(self, log_rates: Sequence[float]) -> None:
-        """Take in runs of one setting; a ratio of two has twice the variance of one."""
-        self._squares += 2 * _squares(log_rates)
-        self._degrees += len(log_rates) - 1
-
-    @property
-    def deviation(self) -> float | None:
-        """Standard deviation of the logarithm of two neighbouring runs' ratio, once known."""
-        return math.sqrt(self._squares / self._degrees) if self._degrees else None
-
-    @property
-    def far_slower(self) -> float:
-        """Below this ratio, one pair says enough."""
-        return min(FAR_SLOWER, math.exp(-_DEVIATIONS * (self.deviation or 0.0)))
-
-    def interval(self, log_ratios: Sequence[float], below: float, above: float) -> Interval:
-        """Return the mean ratio, and bounds that the truth is below or above with these chances."""
-        from scipy import special  # as long to import as the command's help takes
-
-        mean = statistics.fmean(log_ratios)
-        degrees = self._degrees + len(log_ratios) - 1
-        if degrees == 0:
-            return Interval(math.exp(mean), None, None)
-        pooled = (self._squares + _squares(log_ratios)) / degrees
-        own = _squares(log_ratios) / max(1, len(log_ratios) - 1)
-        deviation = math.sqrt(max(pooled, own) / len(log_ratios))
-        low, high = special.stdtrit(degrees, [below, 1 - above]) * deviation
-        return Interval(math.exp(mean), math.exp(mean + low), math.exp(mean + high))
-
-
-def judge_pairs(log_ratios: Sequence[float], noise: Noise) -> tuple[Ruling, Interval]:
-    """Return what the pairs so far say of the challenger, and the interval that says it."""
-    tests = LAST_TEST - FIRST_TEST + 1
-    found = noise.interval(log_ratios, ADOPTION_ERROR / tests, LOSS_ERROR / tests)
-    count = len(log_ratios)
+def judge_pairs(
+    log_ratios: Sequence[float], before: Sequence[Repeats]
+) -> tuple[Ruling, RatioEstimate]:
+    """Return what the pairs so far say of the challenger, beside the comparisons `before`."""
+    estimate = paired_ratio(log_ratios, before)
+    count, tests = len(log_ratios), LAST_TEST - FIRST_TEST + 1
     if count < FIRST_TEST:
-        return ("not faster" if found.ratio < noise.far_slower else "measure on"), found
-    assert found.low is not None and found.high is not None  # two pairs  # noqa: S101, PT018
-    if found.low > 1:
-        return "faster", found
-    if found.high < 1 + TIE:
-        return "not faster", found
-    return ("measure on" if count < LAST_TEST else "undecided"), found
-
-
-def paired_interval(log_ratios: Sequence[float]) -> Interval:
-    """Return the mean ratio of one comparison with Student's 95 % interval from its pairs alone."""
-    return Noise().interval(log_ratios, 0.025, 0.025)
-
-
-def _squares(values: Sequence[float]) -> float:
-    mean = statistics.fmean(values)
-    return sum((value - mean) ** 2 for value in values)
+        slower = estimate.ratio < far_slower(pooled_scatter(before))
+        return ("not faster" if slower else "measure on"), estimate
+    if estimate.p_above(1) < ADOPTION_ERROR / tests:
+        return "faster", estimate
+    if estimate.p_below(1 + TIE) < LOSS_ERROR / tests:
+        return "not faster", estimate
+    return ("measure on" if count < LAST_TEST else "undecided"), estimate

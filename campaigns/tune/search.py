@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 
 from bench.config import RunConfig, spelled
-from bench.records import Environment, RunRecord
+from bench.records import Environment, ResolvedConfig, RunRecord
 from bench.records.journal import Clock
+from bench.statistics.ratios import paired_ratio
+from bench.statistics.repeats import Repeats, pooled_scatter, repeats_of
 from campaigns.tune.knobs import (
     BATCH,
     KNOBS,
@@ -20,16 +22,13 @@ from campaigns.tune.knobs import (
     with_value,
 )
 from campaigns.tune.result import (
-    Decision,
     Effect,
-    Interval,
-    Noise,
     PairedComparison,
     Trial,
     TuneResult,
     TuneWatch,
+    far_slower,
     judge_pairs,
-    paired_interval,
 )
 from campaigns.tune.trials import (
     Limits,
@@ -50,93 +49,6 @@ _MOST_RESERVE = 0.55
 _ANY_BATCH = 2**20
 #: Runs of the start, besides the first, that show how much runs differ.
 _START_REPEATS = 2
-
-
-@dataclass
-class OngoingComparison:
-    """A challenger against the incumbent, in alternation, until the statistics have seen enough."""
-
-    trials: Trials
-    noise: Noise
-    incumbent: RunConfig
-    challenger: RunConfig
-    field: str
-    reserve_s: float
-    decision: Decision = "cut short"
-    last: Trial | None = None  # of the challenger
-    reason: str = ""
-    interval: Interval | None = None
-
-    def __post_init__(self) -> None:
-        self._logs: list[float] = []
-        self._first_trial = len(self.trials.log) + 1
-
-    def run(self) -> None:
-        """Measure pair after pair. Raises `OutOfTimeError` where the next would not end in time."""
-        while self.decision == "cut short":
-            tried, kept = self._pair()
-            self.last = tried or self.last
-            if tried is not None and tried.failure is not None:
-                self.decision, self.reason = "failed", tried.failure
-            elif tried is None or kept is None or kept.failure is not None:
-                why = kept.failure if kept is not None else "it was not measured"
-                self.decision, self.reason = "undecided", f"of the setting so far: {why}"
-            else:
-                self._take(tried, kept)
-
-    def result(self, value: str) -> PairedComparison:
-        """Return the comparison as it stands; its scatter counts in the ones after it."""
-        if self._logs:
-            self.noise.add(self._logs)
-        return PairedComparison(
-            self.field,
-            value,
-            self.challenger,
-            self.decision,
-            self.reason,
-            tuple(map(math.exp, self._logs)),
-            self.interval,
-            tuple(range(self._first_trial, len(self.trials.log) + 1)),
-        )
-
-    def _take(self, tried: Trial, kept: Trial) -> None:
-        in_use = [getattr(trial.record.resolved, self.field, None) for trial in (tried, kept)]
-        if in_use[0] is not None and in_use[0] == in_use[1]:
-            self.decision = "no change"
-            self.reason = f"{self.field} is {spelled(in_use[0])} here either way"
-            self.noise.add_runs([math.log(_rate(tried)), math.log(_rate(kept))])
-            return
-        self._logs.append(math.log(_rate(tried) / _rate(kept)))
-        ruling, self.interval = judge_pairs(self._logs, self.noise)
-        if ruling == "faster":
-            self.decision = "adopted"
-        elif ruling != "measure on" and not (
-            len(self._logs) == 1 and (tried.is_doubtful or kept.is_doubtful)
-        ):
-            self.decision = ruling
-
-    def _pair(self) -> tuple[Trial | None, Trial | None]:
-        """Measure both, by turns each of them first; a challenger far too slow alone."""
-        first = not self._logs
-        pair = (self.challenger, self.incumbent)
-        trials = self.trials.together(
-            pair if len(self._logs) % 2 == 0 else pair[::-1],
-            "search",
-            reserve_s=self.reserve_s,
-            stop=lambda trial: trial.failure is not None or (first and self._is_far_slower(trial)),
-        )
-        by_config = {trial.config_id: trial for trial in trials}
-        tried, kept = (by_config.get(config.config_id) for config in pair)
-        if kept is None and first:
-            kept = self.trials.last_of(self.incumbent)
-        return tried, kept
-
-    def _is_far_slower(self, trial: Trial) -> bool:
-        """Against the incumbent's last run, where that is of the same session."""
-        kept = self.trials.last_of(self.incumbent)
-        if trial.config_id == self.incumbent.config_id or kept is None or trial.is_doubtful:
-            return False
-        return kept.fresh == trial.fresh and _rate(trial) / _rate(kept) < self.noise.far_slower
 
 
 def _rate(trial: Trial) -> float:
@@ -164,7 +76,7 @@ class Search:
         self.untried: list[str] = []
         self.left_out: dict[str, str] = {}
         self._started_as = self._resolved = resolved
-        self.noise = Noise()
+        self.scatter: list[Repeats] = []  # of the ratio of neighbouring runs
 
     @property
     def adopted(self) -> list[PairedComparison]:
@@ -176,8 +88,8 @@ class Search:
         """The fields that differ from the start, and by what the search saw each speed up."""
         seen: dict[str, float] = {}
         for comparison in self.adopted:
-            assert comparison.interval is not None  # it decided  # noqa: S101
-            seen[comparison.field] = seen.get(comparison.field, 1.0) * comparison.interval.ratio
+            assert comparison.estimate is not None  # it decided  # noqa: S101
+            seen[comparison.field] = seen.get(comparison.field, 1.0) * comparison.estimate.ratio
         return {name: seen[name] for name in differing(self.start.config, self.best)}
 
     def run(self) -> None:
@@ -187,7 +99,7 @@ class Search:
             repeats = [self.start.config] * _START_REPEATS
             again = self.trials.together(repeats, "start", reserve_s=self._reserve_s(1))
             rates = [trial.samples_per_s for trial in (self.start, *again)]
-            self.noise.add_runs([math.log(rate) for rate in rates if rate is not None])
+            self._note_runs([rate for rate in rates if rate is not None])
             while self._pass():
                 pass
         except OutOfTimeError:
@@ -225,20 +137,82 @@ class Search:
             return False
         if self._is_settled(field, value, challenger):
             return False
-        comparison = OngoingComparison(
-            *(self.trials, self.noise, self.best, challenger, field),
-            reserve_s=self._reserve_s(len(self.adopted) + 1),
-        )
+        comparison = PairedComparison(field, value, challenger, len(self.trials.log) + 1)
+        self.comparisons.append(comparison)
+        resolved = self._resolved
         try:
-            comparison.run()
+            while comparison.decision == "cut short":
+                resolved = self._measure_pair(comparison) or resolved
         finally:  # also when time is up, or the user interrupts
-            self.comparisons.append(comparison.result(value))
-            self.trials.watch.ruled(self.comparisons[-1])
+            comparison.end_trial = len(self.trials.log) + 1
+            if comparison.log_ratios:
+                self.scatter.append(repeats_of(comparison.ratios))
+            self.trials.watch.ruled(comparison)
         if comparison.decision == "adopted":
-            self.best = challenger
-            if comparison.last is not None and comparison.last.record.resolved is not None:
-                self._resolved = comparison.last.record.resolved
+            self.best, self._resolved = challenger, resolved
         return comparison.decision == "adopted"
+
+    def _measure_pair(self, comparison: PairedComparison) -> ResolvedConfig | None:
+        """Measure one more pair and judge; return what the challenger's `auto` became."""
+        tried, kept = self._pair(comparison)
+        if tried is not None and tried.failure is not None:
+            comparison.decision, comparison.reason = "failed", tried.failure
+        elif tried is None or kept is None or kept.failure is not None:
+            why = kept.failure if kept is not None else "it was not measured"
+            comparison.decision, comparison.reason = "undecided", f"of the setting so far: {why}"
+        else:
+            self._judge(comparison, tried, kept)
+        return tried.record.resolved if tried is not None else None
+
+    def _judge(self, comparison: PairedComparison, tried: Trial, kept: Trial) -> None:
+        name = comparison.field
+        in_use = [getattr(trial.record.resolved, name, None) for trial in (tried, kept)]
+        if in_use[0] is not None and in_use[0] == in_use[1]:
+            comparison.decision = "no change"
+            comparison.reason = f"{name} is {spelled(in_use[0])} here either way"
+            self._note_runs([_rate(tried), _rate(kept)])
+            return
+        logs = comparison.log_ratios
+        logs.append(math.log(_rate(tried) / _rate(kept)))
+        ruling, comparison.estimate = judge_pairs(logs, self.scatter)
+        if ruling == "faster":
+            comparison.decision = "adopted"
+        elif ruling != "measure on" and not (
+            len(logs) == 1 and (tried.is_doubtful or kept.is_doubtful)
+        ):
+            comparison.decision = ruling
+
+    def _note_runs(self, rates: Sequence[float]) -> None:
+        """Take in runs of one setting; a ratio of two has twice the variance of one."""
+        runs = repeats_of(rates)
+        if runs.log_variance is not None:
+            self.scatter.append(replace(runs, log_variance=2 * runs.log_variance))
+
+    def _pair(self, comparison: PairedComparison) -> tuple[Trial | None, Trial | None]:
+        """Measure both, by turns each of them first; a challenger far too slow alone."""
+        count = len(comparison.log_ratios)
+        pair = (comparison.challenger, self.best)
+        trials = self.trials.together(
+            pair if count % 2 == 0 else pair[::-1],
+            "search",
+            reserve_s=self._reserve_s(len(self.adopted) + 1),
+            stop=lambda trial: (
+                trial.failure is not None or (count == 0 and self._is_far_slower(trial))
+            ),
+        )
+        by_config = {trial.config_id: trial for trial in trials}
+        tried, kept = (by_config.get(config.config_id) for config in pair)
+        if kept is None and count == 0:
+            kept = self.trials.last_of(self.best)
+        return tried, kept
+
+    def _is_far_slower(self, trial: Trial) -> bool:
+        """Against the incumbent's last run, where that is of the same session."""
+        kept = self.trials.last_of(self.best)
+        if trial.config_id == self.best.config_id or kept is None or trial.is_doubtful:
+            return False
+        limit = far_slower(pooled_scatter(self.scatter))
+        return kept.fresh == trial.fresh and _rate(trial) / _rate(kept) < limit
 
     def _reserve_s(self, adopted: int) -> float:
         """Seconds of the budget to keep: what confirming so many adopted knobs will take."""
@@ -325,7 +299,7 @@ class Confirmation:
                 before = f"{spelled(getattr(self._resolved, field, before))} (auto)"
             effect = self._effect(field, spelled(getattr(self._best, field)), before, config)
             known += [effect] if effect else []
-        return tuple(sorted(known, key=lambda effect: -effect.interval.ratio))
+        return tuple(sorted(known, key=lambda effect: -effect.estimate.ratio))
 
     def _keep_what_fits(self) -> None:
         """Leave out the smallest gains where time is too short for a few rounds of all."""
@@ -369,10 +343,11 @@ class Confirmation:
 
     def _effect(self, name: str, best: str, other_value: str, other: RunConfig) -> Effect | None:
         tuned, slower = self._best.config_id, other.config_id
-        ratios = tuple(found[tuned] / found[slower] for found in self._rounds if slower in found)
+        ratios = tuple(rates[tuned] / rates[slower] for rates in self._rounds if slower in rates)
         if not ratios:
             return None
-        return Effect(name, best, other_value, ratios, paired_interval(list(map(math.log, ratios))))
+        estimate = paired_ratio(list(map(math.log, ratios)))
+        return Effect(name, best, other_value, ratios, estimate)
 
 
 def tune(
@@ -447,6 +422,7 @@ def _result(
     elif confirmation is not None:
         unconfirmed = "no time was left to measure it again"
     together = confirmation.together if confirmation else None
+    scatter = pooled_scatter(search.scatter)
     return TuneResult(
         start=search.start.config,
         best=search.best,
@@ -459,7 +435,7 @@ def _result(
         untried=tuple(search.untried),
         left_out=tuple(f"{value}: {why}" for value, why in search.left_out.items()),
         notes=(*notes, *(confirmation.notes if confirmation else ())),
-        scatter=search.noise.deviation,
+        scatter=scatter.deviation if scatter else None,
         budget_s=search.trials.budget_s,
         used_s=search.trials.used_s,
         interrupted=interrupted,

@@ -18,6 +18,8 @@ from analysis.tuning import (
     verdict_line,
 )
 from bench.errors import Unknown
+from bench.statistics.ratios import RatioEstimate
+from bench.statistics.repeats import LogError
 from campaigns.tune.search import tune
 from campaigns.tune.trials import Limits
 
@@ -54,12 +56,12 @@ def test_the_best_setting_and_the_speed_up_of_the_fresh_runs_are_quoted(result):
     assert best_command(result) == (
         "mlproject run --arch resnet18 --backend cpu --batch-size 32 --threads 2"
     )
-    line, interval = verdict_line(result), result.confirmed.interval
+    line, interval = verdict_line(result), result.confirmed.estimate.interval
     assert line.startswith("speed-up over the start: 1.3")
     rounds = len(result.confirmed.ratios)
     assert f"({interval.low:.3f} to {interval.high:.3f}) in {rounds} fresh rounds" in line
     # an interval that holds 1 is none
-    unsure = replace(result.confirmed, interval=replace(interval, low=0.99, high=1.02))
+    unsure = replace(result.confirmed, estimate=RatioEstimate(1.005, LogError(0.01, 3)))
     line = verdict_line(replace(result, confirmed=unsure))
     assert line.startswith("not confirmed as faster than the start")
 

@@ -2,18 +2,19 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
 
+from bench.statistics.ratios import paired_ratio
+from bench.statistics.repeats import of_logs
 from campaigns.tune.result import (
     ADOPTION_ERROR,
     FAR_SLOWER,
     LAST_TEST,
     LOSS_ERROR,
-    Noise,
     judge_pairs,
-    paired_interval,
 )
 
 COMPARISONS = 6  # of one search
@@ -38,14 +39,14 @@ def ruled(effect, draw):
     """Share of each ruling, and pairs per comparison, over searches of several comparisons each."""
     random, rulings, pairs = Random(7), Counter(), 0
     for _ in range(SEARCHES):
-        noise = Noise()
-        noise.add_runs([draw(random) for _ in range(3)])
+        runs = of_logs([draw(random) for _ in range(3)])
+        before = [replace(runs, log_variance=2 * runs.log_variance)]  # of a ratio of two
         for _ in range(COMPARISONS):
             logs, ruling = [], "measure on"
             while ruling == "measure on":
                 logs.append(math.log(1 + effect) + draw(random) - draw(random))
-                ruling, _ = judge_pairs(logs, noise)
-            noise.add(logs)
+                ruling, _ = judge_pairs(logs, before)
+            before.append(of_logs(logs))
             rulings[ruling] += 1
             pairs += len(logs)
     total = SEARCHES * COMPARISONS
@@ -79,10 +80,10 @@ def test_a_gain_above_a_tie_is_seldom_given_up():
 
 
 def test_the_last_pair_ends_a_comparison_and_one_decides_only_what_is_far_slower():
-    ruling, interval = judge_pairs([0.01, -0.01, 0.012, -0.008][:LAST_TEST], Noise())
+    ruling, estimate = judge_pairs([0.01, -0.01, 0.012, -0.008][:LAST_TEST], [])
     assert ruling == "undecided"
-    assert interval.low < 1 < interval.high
-    assert paired_interval([0.1]).low is None  # a single pair has no interval
-    assert judge_pairs([math.log(FAR_SLOWER) - 0.01], Noise())[0] == "not faster"
-    assert judge_pairs([math.log(FAR_SLOWER) + 0.01], Noise())[0] == "measure on"
-    assert judge_pairs([math.log(1.5)], Noise())[0] == "measure on"
+    assert estimate.interval.low < 1 < estimate.interval.high
+    assert not paired_ratio([0.1]).interval  # a single pair has no interval
+    assert judge_pairs([math.log(FAR_SLOWER) - 0.01], [])[0] == "not faster"
+    assert judge_pairs([math.log(FAR_SLOWER) + 0.01], [])[0] == "measure on"
+    assert judge_pairs([math.log(1.5)], [])[0] == "measure on"

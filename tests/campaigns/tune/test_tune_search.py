@@ -63,7 +63,7 @@ def whole(device):
 def test_the_optimum_is_found_and_its_gain_confirmed_by_fresh_runs(whole):
     assert best_of(whole) == {"compile": "default", "threads": 2, "batch_size": 64}
     gain = 1.1 * 1.296 * 1.25
-    assert whole.confirmed.interval.low < gain < whole.confirmed.interval.high
+    assert whole.confirmed.estimate.interval.low < gain < whole.confirmed.estimate.interval.high
     assert whole.confirmed.confirmed
     searched = {t.record.record_id for t in whole.trials if t.stage != "confirmation"}
     fresh = {t.record.record_id for t in whole.trials if t.stage == "confirmation"}
@@ -167,7 +167,7 @@ def test_the_budget_is_overrun_by_one_trial_at_most(budget_s):
     assert result.untried
     if budget_s == 400.0:  # up to half of it is left for confirming
         assert len(result.confirmed.ratios) >= 3
-        assert result.confirmed.interval.low is not None
+        assert result.confirmed.estimate.interval
 
 
 def test_a_trial_that_takes_too_long_is_given_up_and_says_so():
@@ -234,6 +234,6 @@ def test_a_value_that_changes_nothing_here_is_told_and_not_judged():
     assert same.decision == "no change"
     assert same.reason == "allocator is system here either way"
     assert same.ratios == ()
-    assert same.interval is None
+    assert same.estimate is None
     assert [each.name for each in result.comparisons].count("allocator=retain") == 1
     assert result.best.allocator == "auto"
