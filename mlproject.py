@@ -52,7 +52,8 @@ def _keep_names() -> None:
         if loaded:
             raise ImportError(line)
         print(f"{line}; until then `import {name}` is mlproject's", file=sys.stderr)
-        sys.meta_path.insert(0, _OwnPackages)
+        if _OwnPackages not in sys.meta_path:
+            sys.meta_path.insert(0, _OwnPackages)
 
 
 _keep_names()

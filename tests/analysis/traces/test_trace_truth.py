@@ -3,15 +3,13 @@
 import json
 
 import pytest
-import samples
 
 from analysis.columns import columns
 from analysis.traces.ops import OpTable
 from analysis.traces.placed import OUTSIDE
-from analysis.traces.record import explain, explained_trace
+from analysis.traces.record import explained_trace
 from analysis.traces.timeline import cut_steps, whole_steps, why_hidden
 from bench.profilers.traces import read_trace
-from bench.records import IdleTime
 from bench.records.complexity import OpWork
 
 PRODUCT = [[2048, 2048], [2048, 2048]]
@@ -276,12 +274,3 @@ def test_a_list_of_many_shapes_is_short_for_people():
     short = column.show(", ".join(["64x3x7x7"] + ["64"] * 160))
     assert short == "64x3x7x7 and 160 more"
     assert column.show("2x3, 3x4, 4") == "2x3, 3x4, 4"
-
-
-def test_nsys_is_advised_by_its_own_name():
-    host = [IdleTime(cause=cause, time_s=0.3) for cause in ("host", "not seen")]
-    step = samples.traced_step(computation_s=0.4, idle_s=0.6, idle=tuple(host))
-    advice = " ".join(explain([step], tool="nsys").advice)
-    assert "nsys profile --python-sampling" in advice
-    assert "with_stack" not in advice
-    assert "torch.profiler" not in advice
