@@ -179,13 +179,11 @@ def _values(run: Run, name: str) -> set[str]:
 def _all_tracked() -> list[dict[str, set[str]]]:
     """What a server can look for, of each of its runs: by tags alone, which takes no record."""
     from tracking.connection import Server  # takes MLflow along
-    from tracking.reading.tracked_runs import RunColumns, search_columns
+    from tracking.reading.tracked_runs import joined, plain, search_table
 
     server, kinds = Server(must_exist=True), ("measurement", "imported")
-    held = RunColumns.joined(
-        [search_columns(server, schema.runs_filter(kind=kind)) for kind in kinds]
-    )
-    columns = {name: held.plain(tag.replace("`", "")) for name, tag in _ON_SERVER.items()}
+    runs = joined(search_table(server, schema.runs_filter(kind=kind)) for kind in kinds)
+    columns = {name: plain(runs, tag.replace("`", "")) for name, tag in _ON_SERVER.items()}
     return [
         {name: {value} - {None} for name, value in zip(columns, row, strict=True)}
         for row in zip(*columns.values(), strict=True)

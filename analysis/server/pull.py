@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bench.records.folders import WholeRecord
-    from tracking.reading.tracked_runs import RunColumns, TrackedRun
+    from tracking.reading.tracked_runs import TrackedRun
 
 #: Wraps the runs while their records come in, to show how many there are still to come.
 Watch = Callable[[Sequence["TrackedRun"]], Iterable["TrackedRun"]]
@@ -228,7 +228,7 @@ class Pulled:
     they were wanted. `record_ids` has the record's id by run id, or why there is no record.
     """
 
-    runs: RunColumns
+    runs: pd.DataFrame
     profiles: Sequence[TrackedRun]
     records: RecordSet = field(default_factory=RecordSet)
     record_ids: dict[str, str | Unknown] = field(default_factory=dict)
@@ -247,22 +247,26 @@ class Pulled:
     ) -> Pulled:
         """Return the runs of these kinds that match, with their records if `watch` is given."""
         from tracking.connection import Server
-        from tracking.reading.tracked_runs import RunColumns, download_records, search_columns
+        from tracking.reading.tracked_runs import (
+            download_records,
+            joined,
+            newest_first,
+            runs_in,
+            search_table,
+        )
 
         server = Server(tracking_uri, must_exist=True)
-        search = partial(search_columns, server, refresh=refresh)
-        found = [
+        search = partial(search_table, server, refresh=refresh)
+        of_kinds = [
             search(runs_filter(filter_string, campaign, kind=kind), experiments) for kind in kinds
         ]
-        runs = RunColumns.joined(found)
-        if len(runs) > max(map(len, found)):
-            runs = runs.newest_first()
-        profiles = list(search(PROFILES_FILTER)) if len(found[0]) else []
+        runs = newest_first(joined(of_kinds))
+        profiles = list(runs_in(search(PROFILES_FILTER))) if len(of_kinds[0]) else []
         pulled = cls(runs, profiles)
         if watch is None or not len(runs):
             return pulled
-        chosen, records = list(runs), pulled.records
-        wanted = [*chosen, *search(CEILINGS_FILTER), *_explaining(profiles, chosen)]
+        chosen, records = list(runs_in(runs)), pulled.records
+        wanted = [*chosen, *runs_in(search(CEILINGS_FILTER)), *_explaining(profiles, chosen)]
         once = list({run.run_id: run for run in wanted}.values())
         coming = download_records(once, tracking_uri)
         for run, record in zip(watch(once), coming, strict=True):
@@ -281,11 +285,11 @@ class Pulled:
         """Return each run with its place, or why its record gives none, by run id."""
         known = {run.record_id: run for run in self.records.runs(peaks)}
         unread = {id_: why for id_, why in self.record_ids.items() if isinstance(why, Unknown)}
-        others = [unread[run_id].reason for run_id in unread.keys() - set(self.runs.run_ids)]
+        others = [unread[run_id].reason for run_id in unread.keys() - set(self.runs["run_id"])]
         note = f"; of roofs and profiles {len(others)} cannot be read: " if others else ""
         note += "".join(sorted(others)[:1])
         found: dict[str, Run | Unknown] = {}
-        for run_id in self.runs.run_ids:
+        for run_id in self.runs["run_id"]:
             run = known.get(f"{self.record_ids[run_id]}")
             if run_id in unread:
                 found[run_id] = Unknown(f"no record: {unread[run_id].reason}")

@@ -7,7 +7,6 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from pydantic import BaseModel
@@ -19,11 +18,10 @@ from bench.errors import Unknown
 from bench.records import ResolvedConfig, findings_text
 from bench.records.metrics import MEAN_SERIES, PHASES
 from tracking import schema
-from tracking.reading.tracked_runs import RunColumns
+from tracking.reading.tracked_runs import TrackedRun, plain, runs_table
 
 if TYPE_CHECKING:
     from analysis.runs.run import Run
-    from tracking.reading.tracked_runs import TrackedRun
 
 #: Columns of the tags `mlproject.<column>`.
 _TAGS = (
@@ -72,7 +70,7 @@ _ROOF_NUMBERS = (
 
 
 def tracked_frame(
-    runs: RunColumns | Iterable[TrackedRun],
+    runs: pd.DataFrame | Iterable[TrackedRun],
     profiles: Sequence[TrackedRun] = (),
     placed: Mapping[str, Run | Unknown] | None = None,
 ) -> pd.DataFrame:
@@ -85,15 +83,15 @@ def tracked_frame(
     column and the one asked for in `<field>_given`. Tags that a user gave are columns `tags.<key>`,
     as in MLflow's own tables. What a run does not have is missing (NA).
     """
-    held = runs if isinstance(runs, RunColumns) else RunColumns.of(runs)
-    imported = held.has_text(f"tags.{schema.IMPORTED}", "true")
-    traces = held.has_text(f"tags.{schema.KIND}", "trace")
+    held = runs if isinstance(runs, pd.DataFrame) else runs_table(runs)
+    imported = _each(held, f"tags.{schema.IMPORTED}", "boolean").fillna(False)
+    traces = (_each(held, f"tags.{schema.KIND}") == "trace").fillna(False)
     columns = {
-        "run_id": _column("string", held.run_ids),
-        "name": _column("string", held.plain("name")),
+        "run_id": _column("string", held["run_id"].to_numpy()),
+        "name": _column("string", held["name"].to_numpy()),
         "status": _each(held, "status"),
-        "started": pd.Series(held.start_times().astype("datetime64[ns]")).dt.tz_localize("UTC"),
-        "imported": pd.Series(imported, dtype="boolean"),
+        "started": held["start_time"].dt.as_unit("ns").reset_index(drop=True),
+        "imported": imported,
         "git_commit": _each(held, f"tags.{schema.GIT_COMMIT}"),
         "user": _each(held, f"tags.{schema.USER}"),
     }
@@ -103,24 +101,29 @@ def tracked_frame(
     columns |= _settings(held, imported | traces, known=set(columns))
     for metric in _METRICS:
         kind = "Int64" if metric in _WHOLE_METRICS else "float64"
-        columns[metric] = _column(kind, held.numbers(metric))
+        columns[metric] = _number(held, metric, kind)
     explaining = profile_of_each(held, profiles)
-    profiled = [explaining.get(run_id) for run_id in held.run_ids]
+    profiled = [explaining.get(run_id) for run_id in held["run_id"]]
     columns["profile_run_id"] = _column("string", [one and one.run_id for one in profiled])
     for metric in _PROFILE_METRICS:  # a trace says them of itself
         of_profiles = _column("float64", [one and one.metrics.get(metric) for one in profiled])
-        columns[metric] = of_profiles.mask(traces, _column("float64", held.numbers(metric)))
+        columns[metric] = of_profiles.mask(traces, _number(held, metric))
     if placed is not None:
-        columns |= _roof_columns([placed[run_id] for run_id in held.run_ids], columns)
-    for tag in sorted(held.tag_keys()):
-        if not tag.startswith(("mlproject.", "mlflow.")):  # then a user gave it
-            columns[f"tags.{tag}"] = _each(held, f"tags.{tag}")
+        columns |= _roof_columns([placed[run_id] for run_id in held["run_id"]], columns)
+    not_a_users = ("tags.mlproject.", "tags.mlflow.")
+    for name in sorted(held.columns):
+        if (
+            name.startswith("tags.")
+            and not name.startswith(not_a_users)
+            and held[name].notna().any()
+        ):
+            columns[name] = _each(held, name)
     table: pd.DataFrame = pd.DataFrame(columns)
     return table
 
 
 def _settings(
-    runs: RunColumns, elsewhere: npt.NDArray[np.bool_], known: Collection[str]
+    runs: pd.DataFrame, elsewhere: pd.Series[Any], known: Collection[str]
 ) -> dict[str, pd.Series[Any]]:
     """Of what ran `elsewhere`, nothing was asked for here and nothing resolved."""
 
@@ -144,7 +147,7 @@ def _settings(
 _ALIKE = (schema.STEP_ID, schema.ENV, schema.DEVICE)
 
 
-def profile_of_each(runs: RunColumns, profiles: Sequence[TrackedRun]) -> dict[str, TrackedRun]:
+def profile_of_each(runs: pd.DataFrame, profiles: Sequence[TrackedRun]) -> dict[str, TrackedRun]:
     """Return the profile of each measurement that has one, by the measurement's run id.
 
     Profiles are the newest first, as the search returns them. One whose numbers are impossible
@@ -158,8 +161,8 @@ def profile_of_each(runs: RunColumns, profiles: Sequence[TrackedRun]) -> dict[st
             best.setdefault((one.tags.get(schema.TIMED_RECORD_ID),), one)
             best.setdefault(tuple(map(one.tags.get, _ALIKE)), one)
     found: dict[str, TrackedRun] = {}
-    tags = [runs.plain(f"tags.{tag}") for tag in (schema.RECORD_ID, *_ALIKE)] if best else []
-    for run_id, record_id, *step in zip(runs.run_ids, *tags, strict=True) if best else ():
+    tags = [plain(runs, f"tags.{tag}") for tag in (schema.RECORD_ID, *_ALIKE)] if best else []
+    for run_id, record_id, *step in zip(runs["run_id"], *tags, strict=True) if best else ():
         keys = ((record_id,), tuple(step))
         if fitting := [best[key] for key in keys if None not in key and key in best]:
             found[run_id] = min(fitting, key=_without_bytes)  # of equals its own, the first
@@ -198,13 +201,22 @@ def _roof_row(run: Run | Unknown) -> Row:
 
 
 def _each(
-    runs: RunColumns, column: str, kind: str = "string", read: Callable[[str], str] = str
+    runs: pd.DataFrame, column: str, kind: str = "string", read: Callable[[str], str] = str
 ) -> pd.Series[Any]:
     """Convert a column of texts; each distinct one is converted once."""
-    texts, which = runs.distinct(column)
-    converted = _column(kind, [*map(read, texts), None])  # -1 takes the last: it has none
-    taken: pd.Series[Any] = converted.take(which).reset_index(drop=True)
+    if column not in runs:
+        return _column(kind, [None] * len(runs))
+    texts = runs[column].cat
+    converted = _column(
+        kind, [*map(read, texts.categories), None]
+    )  # -1 takes the last: it has none
+    taken: pd.Series[Any] = converted.take(texts.codes.to_numpy()).reset_index(drop=True)
     return taken
+
+
+def _number(runs: pd.DataFrame, metric: str, kind: str = "float64") -> pd.Series[Any]:
+    name = f"metrics.{metric}"
+    return _column(kind, runs[name].to_numpy() if name in runs else [None] * len(runs))
 
 
 def _unquoted(text: str) -> str:

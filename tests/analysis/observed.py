@@ -15,7 +15,7 @@ from bench.records import Finding
 from mlproject import cli
 from tracking.content import content_of
 from tracking.importing import read_results
-from tracking.reading.tracked_runs import RunColumns
+from tracking.reading.tracked_runs import runs_table
 from tracking.upload.delivery import Added
 
 #: A variant that `make test` leaves out.
@@ -126,10 +126,10 @@ class Server:
         self.added = {}
         monkeypatch.setattr("tracking.upload.delivery.add_to_runs", add_to_runs)
 
-        def search_columns(*asked, **how):
-            return RunColumns.of(search(*asked, **how))
+        def search_table(*asked, **how):
+            return runs_table(search(*asked, **how))
 
-        monkeypatch.setattr("tracking.reading.tracked_runs.search_columns", search_columns)
+        monkeypatch.setattr("tracking.reading.tracked_runs.search_table", search_table)
         monkeypatch.setattr("tracking.reading.tracked_runs.download_record", download)
         monkeypatch.setattr("tracking.reading.tracked_runs.download_any", download)
         monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""A second search of a large selection: what it sees and what it reads; and runs by columns."""
+"""A second search of a large selection: what it sees and what it reads; and tables of runs."""
 
 import math
 import shutil
@@ -16,7 +16,17 @@ from mlflow.tracking import MlflowClient
 from tracking import schema
 from tracking.connection import Server, TrackingError
 from tracking.reading import tracked_runs
-from tracking.reading.tracked_runs import RunColumns, TrackedRun, search_columns, search_runs
+from tracking.reading.tracked_runs import (
+    TrackedRun,
+    joined,
+    newest_first,
+    once_per_record,
+    plain,
+    runs_in,
+    runs_table,
+    search_runs,
+    search_table,
+)
 
 MEASURED = f"tags.`{schema.KIND}` = 'measurement'"
 KNOWN = 10
@@ -49,7 +59,7 @@ class Runs:
         return run.info.run_id
 
     def kept(self, **how):
-        return list(search_columns(Server(self.uri), MEASURED, **how))
+        return list(runs_in(search_table(Server(self.uri), MEASURED, **how)))
 
     def all(self):
         return search_runs(MEASURED, tracking_uri=self.uri)
@@ -207,7 +217,7 @@ def test_searches_at_once_tell_all_and_a_small_selection_is_not_kept(runs, kept_
     assert not kept_file.exists()
 
 
-# Runs by columns: the same runs as one by one
+# Tables of runs: the same runs as one by one
 
 NOON = datetime(2026, 11, 23, 12, 0, 0, 123_000, tzinfo=timezone.utc)
 
@@ -232,21 +242,22 @@ MIXED = [
 ]
 
 
-def test_columns_hold_every_value_of_every_run_joined_and_taken_apart(monkeypatch):
+def test_a_table_holds_every_value_of_every_run_joined_and_taken_apart(monkeypatch):
     for at_once in (1, 3, 1000):
         monkeypatch.setattr(tracked_runs, "_ROWS_AT_ONCE", at_once)
-        parts = [RunColumns.of(MIXED[:1]), RunColumns.of([]), RunColumns.of(iter(MIXED[1:]))]
-        found = RunColumns.joined(parts)
-        assert list(found) == MIXED
-    texts, which = found.distinct("params.arch")
-    archs = ["resnet18", None, "vgg16", "resnet18"]
-    assert [texts[each] if each >= 0 else None for each in which] == archs
-    np.testing.assert_array_equal(found.numbers("speed"), [1.5, np.nan, 0.0, np.nan])
-    assert found.has_text("status", "RUNNING").tolist() == [False, False, False, True]
-    assert found.start_times()[0] == np.datetime64("2026-11-23T12:00:01.123")
-    some = found.only(found.of_ids({"r2", "r4", "other"}))
-    assert (list(some), some.tag_keys()) == ([MIXED[1], MIXED[3]], ["speed"])
-    [back] = RunColumns.of([run(1, metrics={"loss": math.nan})])  # it was logged
-    assert math.isnan(back.metrics["loss"])
-    found = RunColumns.of([run(2, start_time=NOON), run(1, start_time=NOON), run(3)])
-    assert found.newest_first(then_by_id=True).run_ids == ["r3", "r1", "r2"]
+        table = joined([runs_table(MIXED[:1]), runs_table([]), runs_table(iter(MIXED[1:]))])
+        assert list(runs_in(table)) == MIXED
+    assert plain(table, "params.arch") == ["resnet18", None, "vgg16", "resnet18"]
+    assert plain(table, "params.other") == [None] * 4
+    np.testing.assert_array_equal(table["metrics.speed"], [1.5, np.nan, 0.0, np.nan])
+    assert list(runs_in(table[table["run_id"].isin(["r2", "r4"])])) == [MIXED[1], MIXED[3]]
+    table = runs_table([run(2, start_time=NOON), run(1, start_time=NOON), run(3)])
+    assert list(newest_first(table)["run_id"]) == ["r3", "r2", "r1"]
+
+
+def test_of_a_record_a_whole_run_counts_else_the_first_id_and_runs_without_one_all_do():
+    tags = {schema.RECORD_ID: "a"}, {schema.RECORD_ID: "b"}, {}
+    whole = tags[0] | {schema.UPLOADED: "true"}
+    runs = [run(n, tags=of) for n, of in ((5, tags[2]), (4, tags[1]), (3, whole), (2, tags[1]))]
+    runs += [run(1, tags=tags[0]), run(0, tags=tags[2])]
+    assert list(once_per_record(runs_table(runs))["run_id"]) == ["r5", "r3", "r2", "r0"]

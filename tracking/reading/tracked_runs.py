@@ -1,4 +1,4 @@
-"""Tracked runs as plain values, by columns too, and their records, for packages without MLflow.
+"""Tracked runs as plain values, as tables too, and their records, for packages without MLflow.
 
 Of a large selection a Parquet file on this disk keeps the runs that hold all of their record, which
 are final. The next search reads those that were uploaded since, and those that are not whole. A run
@@ -17,15 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import cache, partial
-from itertools import islice
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import pandas as pd
 from mlflow.entities import Run, ViewType
 from pydantic import ValidationError
 
@@ -58,154 +55,93 @@ class TrackedRun:
     artifact_uri: str
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_MICROSECOND = timedelta(microseconds=1)
-#: Each distinct text once: most of what a run says, many others say too.
-_TEXT = pa.dictionary(pa.int32(), pa.string())
-_INFO = {
-    "run_id": pa.large_string(),
-    "name": pa.large_string(),
-    "status": _TEXT,
-    "start_time": pa.int64(),  # microseconds since 1970, UTC
-    "artifact_uri": pa.large_string(),
-}
-#: What a run has by key, and the types of the columns, which are named `params.arch`.
-_BY_KEY = {"params": _TEXT, "metrics": pa.float64(), "tags": _TEXT}
-#: Runs turned into columns at once.
+#: The columns that every run has; the others are by key, such as `params.arch`.
+_INFO = ("run_id", "name", "status", "start_time", "artifact_uri")
+_TYPES_BY_KEY = {"params": "category", "metrics": "float64", "tags": "category"}
+_TYPES = _TYPES_BY_KEY | {"status": "category", "start_time": "datetime64[us, UTC]"}
+#: Runs taken from a table at once.
 _ROWS_AT_ONCE = 1000
 
 
-class RunColumns:
-    """Many runs, in an order: a column each for what all have, and for every key that any has.
+def runs_table(runs: Iterable[TrackedRun]) -> pd.DataFrame:
+    """Return a row per run, in their order; columns by key as in MLflow's tables: `params.arch`.
 
-    Of 100,000 runs that takes a tenth of the memory of as many `TrackedRun`.
+    Texts are categories: most of what a run says, many others say too.
     """
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
-
-    @classmethod
-    def of(cls, runs: Iterable[TrackedRun]) -> RunColumns:
-        """Return the columns of `runs`, in their order."""
-        rest, parts = iter(runs), []
-        while some := list(islice(rest, _ROWS_AT_ONCE)):
-            parts.append(cls(_table(some)))
-        return cls.joined(parts)
-
-    @classmethod
-    def joined(cls, parts: Sequence[RunColumns]) -> RunColumns:
-        """Return the runs of all `parts`, one after the other."""
-        held = [one.table for one in parts if len(one)] or [_table([])]
-        if len(held) == 1:
-            return cls(held[0])
-        joined = pa.concat_tables(held, promote_options="default")
-        return cls(joined.unify_dictionaries().combine_chunks())
-
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
-
-    def __iter__(self) -> Iterator[TrackedRun]:
-        """Yield each run."""
-        for start in range(0, len(self), _ROWS_AT_ONCE):
-            table = self.table.slice(start, _ROWS_AT_ONCE)
-            info = {name: table[name].to_pylist() for name in _INFO}
-            info["start_time"] = [_EPOCH + start * _MICROSECOND for start in info["start_time"]]
-            by_key: dict[str, list[dict[str, Any]]] = {
-                group: [{} for _ in range(table.num_rows)] for group in _BY_KEY
-            }
-            for name in table.column_names[len(_INFO) :]:
-                group, _, key = name.partition(".")
-                for held, value in zip(by_key[group], table[name].to_pylist(), strict=True):
-                    if value is not None:
-                        held[key] = value
-            columns = info | by_key
-            for row in range(len(table)):
-                yield TrackedRun(**{name: each[row] for name, each in columns.items()})
-
-    @property
-    def run_ids(self) -> list[str]:
-        """The id of each run."""
-        return self.plain("run_id")
-
-    def plain(self, column: str) -> list[Any]:
-        """Return a column's value of each run, None where it has none."""
-        values: list[Any] = self.column(column).to_pylist()
-        return values
-
-    def column(self, column: str) -> pa.ChunkedArray:
-        """Return `run_id`, `name`, `status`, `artifact_uri`, or by key `params.arch`."""
-        if column in self.table.column_names:
-            return self.table[column]
-        return pa.chunked_array([pa.nulls(len(self), _BY_KEY[column.partition(".")[0]])])
-
-    def distinct(self, column: str) -> tuple[list[str], npt.NDArray[np.int32]]:
-        """Return the distinct texts of a column, and which of them each run has, -1: none."""
-        texts = self.column(column)
-        if not pa.types.is_dictionary(texts.type):
-            texts = texts.dictionary_encode()
-        whole = texts.unify_dictionaries().combine_chunks()
-        which = pc.fill_null(whole.indices, -1).to_numpy(zero_copy_only=False)
-        return whole.dictionary.to_pylist(), which
-
-    def numbers(self, metric: str) -> npt.NDArray[np.float64]:
-        """Return a metric's last value of each run, NaN where it has none."""
-        values: npt.NDArray[np.float64] = self.column(f"metrics.{metric}").to_numpy()
-        return values
-
-    def has_text(self, column: str, text: str) -> npt.NDArray[np.bool_]:
-        """Return of each run whether a column holds this text."""
-        texts, which = self.distinct(column)
-        return which == texts.index(text) if text in texts else np.zeros(len(self), bool)
-
-    def start_times(self) -> npt.NDArray[np.datetime64]:
-        """Return when each run began, UTC."""
-        starts: npt.NDArray[np.int64] = self.table["start_time"].to_numpy()
-        return starts.astype("datetime64[us]")
-
-    def tag_keys(self) -> list[str]:
-        """Return the keys of tags that any run has."""
-        return [
-            name.removeprefix("tags.")
-            for name in self.table.column_names
-            if name.startswith("tags.") and self.table[name].null_count < len(self)
-        ]
-
-    def only(self, chosen: npt.NDArray[np.bool_]) -> RunColumns:
-        """Return the chosen runs."""
-        return RunColumns(self.table.filter(pa.array(chosen)))
-
-    def of_ids(self, run_ids: Collection[str]) -> npt.NDArray[np.bool_]:
-        """Return of each run whether its id is one of these."""
-        known = pa.array(list(run_ids), pa.large_string())
-        found: npt.NDArray[np.bool_] = pc.is_in(self.table["run_id"], value_set=known).to_numpy()
-        return found
-
-    def once_per_record(self) -> RunColumns:
-        """Return of each record the run that counts: a whole one, else the one of the first id."""
-        _, record = self.distinct(f"tags.{schema.RECORD_ID}")
-        unfinished = ~self.has_text(f"tags.{schema.UPLOADED}", "true")
-        order = np.lexsort((np.array(self.run_ids, str), unfinished, record))
-        counts = record < 0  # of no record: all of them
-        counts[order[np.unique(record[order], return_index=True)[1]]] = True
-        return self if counts.all() else self.only(counts)
-
-    def newest_first(self, *, then_by_id: bool = False) -> RunColumns:
-        """Return the runs by start; those that began at one time as they stand, or by id."""
-        keys = [("start_time", "descending"), *([("run_id", "ascending")] if then_by_id else [])]
-        return RunColumns(self.table.take(pc.sort_indices(self.table, sort_keys=keys)))
+    columns: dict[str, list[Any]] = {name: [] for name in _INFO}
+    by_key: dict[str, dict[str, list[Any]]] = {group: {} for group in _TYPES_BY_KEY}
+    rows = 0
+    for run in runs:
+        for name, column in columns.items():
+            column.append(getattr(run, name))
+        for group, keys in by_key.items():
+            for key, value in getattr(run, group).items():
+                column = keys.setdefault(key, [])
+                if len(column) < rows:
+                    column += [None] * (rows - len(column))
+                column.append(intern(value) if type(value) is str else value)
+        rows += 1
+    for group, keys in by_key.items():
+        for key, column in keys.items():
+            columns[f"{group}.{key}"] = column + [None] * (rows - len(column))
+    typed = {name: pd.Series(column, dtype=_type(name)) for name, column in columns.items()}
+    table: pd.DataFrame = pd.DataFrame(typed)
+    return table
 
 
-def _table(runs: Sequence[TrackedRun]) -> pa.Table:
-    columns = {name: [getattr(run, name) for run in runs] for name in _INFO}
-    columns["start_time"] = [(start - _EPOCH) // _MICROSECOND for start in columns["start_time"]]
-    arrays = {name: pa.array(columns[name], kind) for name, kind in _INFO.items()}
-    for group, kind in _BY_KEY.items():
-        held: list[Mapping[str, Any]] = [getattr(run, group) for run in runs]
-        for key in dict.fromkeys(key for each in held for key in each):
-            values = [each.get(key) for each in held]
-            # pandas' and numpy's NaN would be taken for nothing: a metric that is NaN was logged
-            arrays[f"{group}.{key}"] = pa.array(values, kind, from_pandas=False)
-    return pa.table(arrays)
+def _type(column: str) -> Any:
+    return _TYPES.get(column.partition(".")[0], "string")
+
+
+def joined(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    """Return the runs of all tables, one after the other."""
+    held = [table for table in tables if len(table)] or [runs_table([])]
+    table = pd.concat(held, ignore_index=True)
+    typed: pd.DataFrame = table.astype({name: _type(name) for name in table.columns})
+    return typed
+
+
+def runs_in(table: pd.DataFrame) -> Iterator[TrackedRun]:
+    """Yield each run of a table."""
+    for start in range(0, len(table), _ROWS_AT_ONCE):
+        some = table.iloc[start : start + _ROWS_AT_ONCE]
+        columns: dict[str, list[Any]] = {name: some[name].tolist() for name in _INFO}
+        columns["start_time"] = [at.to_pydatetime() for at in columns["start_time"]]
+        for group in _TYPES_BY_KEY:
+            columns[group] = [{} for _ in range(len(some))]
+        for name in some.columns.difference(_INFO):
+            group, _, key = name.partition(".")
+            values = some[name].reset_index(drop=True).dropna()
+            for row, value in zip(values.index, values.tolist(), strict=True):
+                columns[group][row][key] = value
+        for row in range(len(some)):
+            yield TrackedRun(**{name: values[row] for name, values in columns.items()})
+
+
+def plain(table: pd.DataFrame, column: str) -> list[Any]:
+    """Return a column's value of each run, None where it has none."""
+    if column not in table:
+        return [None] * len(table)
+    values = table[column].astype(object)
+    return list(values.where(values.notna(), None))
+
+
+def newest_first(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs by start; those that began at one time as they stand."""
+    ordered: pd.DataFrame = table.sort_values(
+        "start_time", ascending=False, kind="stable", ignore_index=True
+    )
+    return ordered
+
+
+def once_per_record(table: pd.DataFrame) -> pd.DataFrame:
+    """Return of each record the run that counts: a whole one, else the one of the first id."""
+    whole = np.array(plain(table, f"tags.{schema.UPLOADED}")) == "true"
+    by = pd.DataFrame({"unfinished": ~whole, "run_id": table["run_id"]})
+    by["record"] = plain(table, f"tags.{schema.RECORD_ID}")
+    again = by.sort_values(["unfinished", "run_id"])["record"].duplicated().sort_index()
+    counts: pd.DataFrame = table[~again | by["record"].isna()].reset_index(drop=True)
+    return counts
 
 
 #: What servers call their runs; it becomes the name of a file here.
@@ -221,7 +157,6 @@ _DAY = timedelta(days=1)
 _MOST_DAYS = 40
 #: Files in the cache; the one that was not read for longest goes first.
 _MOST_FILES = 20
-_KEPT_TO = b"mlproject.kept"
 
 
 def search_runs(filter_string: str = "", *, tracking_uri: str | None = None) -> list[TrackedRun]:
@@ -233,14 +168,14 @@ def search_runs(filter_string: str = "", *, tracking_uri: str | None = None) -> 
     return list(_found(server, filter_string, _chosen(server, None)))
 
 
-def search_columns(
+def search_table(
     server: Server,
     filter_string: str = "",
     experiments: Sequence[str] | None = None,
     *,
     refresh: bool = False,
-) -> RunColumns:
-    """Return what `search_runs` returns by columns, read again only where it is new.
+) -> pd.DataFrame:
+    """Return what `search_runs` returns as a table, read again only where it is new.
 
     With `refresh` everything is read again.
     """
@@ -250,35 +185,35 @@ def search_columns(
     path = cache_folder() / "runs" / f"{digest}.parquet"
     now = datetime.now(timezone.utc)
     search = partial(_found, server, experiments=chosen)
-    runs: RunColumns | None = None
+    runs: pd.DataFrame | None = None
     if not refresh and (kept := _read_kept(path, chosen)) is not None:
-        held, since = kept
+        before, since = kept
         days = (since + _DAY * number for number in range((now - since).days + 2))
         new = [f"tags.`{schema.UPLOADED_AT}` LIKE '{day:%Y-%m-%d}%'" for day in days]
         if len(new) <= _MOST_DAYS:
             try:
-                found = {
+                news = {
                     run.run_id: run
-                    for one in (f"tags.`{schema.UPLOADED_AT}` IS NULL", *new)
-                    for run in search(schema.matching(filter_string, one))
+                    for uploaded in (f"tags.`{schema.UPLOADED_AT}` IS NULL", *new)
+                    for run in search(schema.matching(filter_string, uploaded))
                 }
             except TrackingError as error:
                 if error.away:
                     raise
                 _say_read_whole(public_uri(server.uri))
             else:
-                runs = RunColumns.of(found.values())
-                runs = RunColumns.joined([held.only(~held.of_ids(found)), runs])
+                old = before[~before["run_id"].isin(news)]
+                runs = joined([old, runs_table(news.values())])
     if runs is None:
-        runs = RunColumns.of(search(filter_string))
+        runs = runs_table(search(filter_string))
     if len(runs) < KEPT_FROM:
         with contextlib.suppress(OSError):
             path.unlink()
     else:
         _keep(path, runs, chosen, now)
         deleted = server.search(filter_string, [*chosen], stage=ViewType.DELETED_ONLY)
-        runs = runs.only(~runs.of_ids({run.info.run_id for run in deleted}))
-    return runs.newest_first(then_by_id=True).once_per_record()
+        runs = runs[~runs["run_id"].isin([run.info.run_id for run in deleted])]
+    return once_per_record(newest_first(runs.sort_values("run_id")))
 
 
 @cache
@@ -287,33 +222,32 @@ def _say_read_whole(store: str) -> None:
     print(f"mlproject: {store}: {why}", file=sys.stderr)
 
 
-def _read_kept(path: Path, chosen: Mapping[str, int | None]) -> tuple[RunColumns, datetime] | None:
+def _read_kept(
+    path: Path, chosen: Mapping[str, int | None]
+) -> tuple[pd.DataFrame, datetime] | None:
     """The whole runs of an earlier search, and the day before it, which differing clocks need.
 
     None where there are none, or where an experiment was made again under its old number.
     """
     try:
-        table = pq.read_table(path, page_checksum_verification=True)
-        about = json.loads(table.schema.metadata[_KEPT_TO])
+        table = pd.read_parquet(path, page_checksum_verification=True)
         path.touch()
-        if not about["experiments"].items() <= chosen.items():
+        if not table.attrs["experiments"].items() <= chosen.items():
             return None
-        return RunColumns(table), datetime.fromisoformat(about["at"]) - _DAY
-    except (OSError, ValueError, TypeError, KeyError, pa.ArrowException):
+        return table, datetime.fromisoformat(table.attrs["at"]) - _DAY
+    except Exception:  # whatever a damaged file, or one of another version, makes its reader raise
         return None
 
 
-def _keep(path: Path, runs: RunColumns, chosen: Mapping[str, int | None], now: datetime) -> None:
+def _keep(path: Path, runs: pd.DataFrame, chosen: Mapping[str, int | None], now: datetime) -> None:
     """Keep the whole ones of `runs`; a full disk costs the next search time, nothing else."""
-    whole = runs.distinct(f"tags.{schema.UPLOADED_AT}")[1] >= 0
-    about = json.dumps({"at": now.isoformat(), "experiments": chosen})
-    table = runs.only(whole).table.replace_schema_metadata({_KEPT_TO: about})
-    body = pa.BufferOutputStream()
-    pq.write_table(table, body, write_page_checksum=True)
+    whole = runs[[at is not None for at in plain(runs, f"tags.{schema.UPLOADED_AT}")]]
+    whole.attrs = {"at": now.isoformat(), "experiments": dict(chosen)}
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, body.getvalue().to_pybytes(), durable=False)
-        others = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime)
+        body = whole.to_parquet(index=False, write_page_checksum=True)
+        write_atomically(path, body, durable=False)
+        others = sorted(path.parent.iterdir(), key=lambda file: file.stat().st_mtime)
         for old in others[:-_MOST_FILES]:
             old.unlink(missing_ok=True)
 
