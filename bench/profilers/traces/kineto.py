@@ -304,6 +304,7 @@ class _Spans:
         args = _ARGS.decode(event.args) or _Args()
         begin_us, end_us = _interval(event)
         row = _plain(event.pid)
+        streams = (lane for lane in (args.stream, args.queue, event.tid) if lane is not None)
         return DeviceSpan(
             self._name(event.name or ""),
             kind,
@@ -311,12 +312,7 @@ class _Spans:
             end_us,
             # Kineto's row is the device; who merges the traces of several ranks gives each its own.
             _plain(args.device) if row is None else row,
-            _plain(
-                next(
-                    (lane for lane in (args.stream, args.queue, event.tid) if lane is not None),
-                    None,
-                )
-            ),
+            _plain(next(streams, None)),
             _whole(args.correlation),
             _whole(args.external, args.old_external),
             _whole(args.size_bytes),
