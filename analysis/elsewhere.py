@@ -463,21 +463,18 @@ class _Guess:
         yield target.rests_on
         if target.is_gpu:
             yield f"published times ({self._known['source']})"
+        wider = []
         if target.is_gpu and target.mode != "fp32":
-            yield (
-                f"few runs in {target.mode}: no published op time is of tensor cores, so their "
-                "share is that of runs on three devices, and the interval is wider"
-            )
+            wider.append(f"runs on three devices for {target.mode} on tensor cores")
         elif target.is_gpu and target.is_newer and convolutions_s > _SLIGHT * device_s:
-            yield (
-                "two runs on an H200 for convolutions in fp32: published ones are of devices until "
-                "2018, so the interval is wider"
-            )
+            wider.append("two runs on an H200 for convolutions in fp32 of devices after 2018")
         if target.is_amd:
-            yield (
-                "NVIDIA's shares: no published op time is of an AMD device, and steps on an "
-                f"MI100 were missed by {percent(self._known['errors']['amd'])}"
+            missed = percent(self._known["errors"]["amd"])
+            wider.append(
+                f"NVIDIA's shares for AMD, by which steps on an MI100 were missed by {missed}"
             )
+        for instead in wider:
+            yield f"{instead}: there is no published op time, so the interval is wider"
         if self._own:
             part = percent(float(self.times_s[self._corrected].sum() / device_s))
             runs = f"{self._own.count} of your runs in {self._own.mode}"
