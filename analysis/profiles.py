@@ -28,7 +28,7 @@ from bench.records import (
     RunRecord,
     TracedOp,
 )
-from bench.records.base import ratio
+from bench.records.base import Fact, ratio
 from bench.records.environment import same_device
 from bench.records.metrics import executed_flops
 from bench.records.step_settings import is_of_step
@@ -119,7 +119,7 @@ def _fault(
     if profile.counters is not None:
         findings += check_counters(profile.counters, used.roof, used.cache_roofs, step_s)
     harmless = {"metric-missing", profile.outcome}
-    faults = (f.message for f in findings if f.level == "invalid" and f.code not in harmless)
+    faults = (f.sentence for f in findings if f.level == "invalid" and f.code not in harmless)
     return next(faults, None)
 
 
@@ -145,37 +145,36 @@ def check_counters(
             ceilings.append((cache.level, field, cache.peak_bytes_per_s, _READ_AND_WRITE))
     findings = []
     for which, field, peak, possible in ceilings:
-        for scope, (share, what) in _worst_shares(counters, step_s, field, peak).items():
+        for scope, (share, named) in _worst_shares(counters, step_s, field, peak).items():
             if share <= CEILING_MARGIN:
                 continue
             level: Literal["invalid", "suspect"] = "suspect"
             why = "more than reading alone, by which that ceiling was measured"
             if share > CEILING_MARGIN * possible:
                 level, why = "invalid", "impossible; the counters or the ceiling are wrong"
-            message = f"{what} {100 * share:.0f} % of the {which} ceiling: {why}"
-            code = f"{scope}-above-{which}-roof"
-            findings.append(Finding(code=code, level=level, message=message))
+            named["percent"], named["ceiling"] = 100 * share, which
+            findings.append(Finding.of(f"{scope}-above-{which}-roof", level, why=why, **named))
     return tuple(findings)
 
 
 def _worst_shares(
     counters: GpuCounters, step_s: float | None, field: str, peak: float
-) -> dict[str, tuple[float, str]]:
-    """Of a ceiling, with words; 0 where a counter or the duration is not known."""
+) -> dict[str, tuple[float, dict[str, Fact]]]:
+    """Of a ceiling, with facts; 0 where a counter or the duration is not known."""
 
     def share_of(counts: KernelTotals | GpuCounters, seconds: float | None) -> float:
         return (ratio(getattr(counts, field), seconds) or 0.0) / peak
 
-    found = {
-        "step": (share_of(counters, step_s), "the counts in the timed step's duration would be")
-    }
+    whole: dict[str, tuple[float, dict[str, Fact]]] = {"step": (share_of(counters, step_s), {})}
     kernels = {one.name: share_of(one, one.duration_s) for one in counters.per_kernel}
     if not kernels:
-        return found
+        return whole
     worst = max(kernels, key=kernels.__getitem__)
     above = sum(share > CEILING_MARGIN for share in kernels.values())
-    others = f", the first of {above} above it," if above > 1 else ""
-    return {"kernel": (kernels[worst], f"kernel {short_kernel_name(worst)}{others} at"), **found}
+    named: dict[str, Fact] = {"kernel": short_kernel_name(worst)}
+    if above > 1:
+        named["number"] = above
+    return {"kernel": (kernels[worst], named), **whole}
 
 
 # Ops and kernels
@@ -390,12 +389,15 @@ def check_ops(places: Places[OpPlace], roof: Roof) -> tuple[Finding, ...]:
         return ()
     whys = [why for label, why in _FEWER_EXECUTED.items() if label in op.time.label]
     skipped = op.time.causal_skipped_flops  # taken off already
-    fewer = "".join(f"fewer were executed ({why}), or " for why in whys if not skipped)
-    message = (
-        f"{op.name}: {100 * share:.0f} % of the compute ceiling by its {op.kind} FLOP; "
-        f"{fewer}its time or the ceiling is wrong"
+    return (
+        Finding.of(
+            "op-above-compute-roof",
+            op=op.name,
+            percent=100 * share,
+            kind=op.kind,
+            skipped=None if skipped else next(iter(whys), None),
+        ),
     )
-    return (Finding(code="op-above-compute-roof", level="suspect", message=message),)
 
 
 def place_kernels(counters: GpuCounters) -> Places[KernelPlace]:

@@ -166,4 +166,4 @@ def _place_lines(results: Sequence[ImportedRecord], records: Path) -> Iterator[s
         )
         for finding in run.findings:
             if finding.code != MODELLED:
-                yield f"{where}: {run.label}: {finding.level}: {finding.message}"
+                yield f"{where}: {run.label}: {finding.level}: {finding.sentence}"

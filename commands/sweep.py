@@ -428,7 +428,7 @@ def _turn_row(turn: Turn, rate: str = "rate") -> dict[str, Any]:
     found = summary(record) if record is not None else {}
     reason, verdict = turn.reason, record and record.verdict
     if reason is None and verdict and verdict.level != "clean":
-        reason = "; ".join(each.message for each in verdict.findings if each.level != "note")
+        reason = "; ".join(each.sentence for each in verdict.findings if each.level != "note")
     return {
         "configuration": run_label(turn.config),
         "outcome": (turn.state == "measured" and turn.outcome) or turn.state,

@@ -263,7 +263,7 @@ def _note(record: _OfConfig, what: str, facts: list[str]) -> str:
     if record.reason:
         lines.append(f"Reason: {schema.safe(record.reason)}")
     findings = record.verdict.findings if record.verdict else ()
-    lines += facts + [f"- {each.level}: {schema.safe(each.message)}" for each in findings]
+    lines += facts + [f"- {each.level}: {schema.safe(each.sentence)}" for each in findings]
     return "\n\n".join(lines)
 
 

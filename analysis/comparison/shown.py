@@ -207,7 +207,7 @@ def in_doubt(comparisons: Sequence[Comparison]) -> list[str]:
     lines = []
     for side, runs in _runs_of(comparisons).items():
         whys = [
-            f"{run.name} ({'; '.join(f.message for f in run.findings if f.level == 'suspect')})"
+            f"{run.name} ({'; '.join(f.sentence for f in run.findings if f.level == 'suspect')})"
             for run in runs
             if run.verdict == "suspect"
         ]

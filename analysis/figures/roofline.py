@@ -261,7 +261,7 @@ def _row(run: Run, point: RooflinePoint) -> Row:
         "arithmetic_ms": 1e3 * times.compute_s,
         "traffic_min_ms": 1e3 * times.memory_min_s,
         "traffic_max_ms": 1e3 * times.memory_max_s,
-        "under_the_roof": [f"{finding.level}: {finding.message}" for finding in point.findings],
+        "under_the_roof": [f"{finding.level}: {finding.sentence}" for finding in point.findings],
     }
 
 

@@ -102,7 +102,7 @@ def stated(runs: Iterable[Run], codes: Collection[str]) -> Iterator[Row]:
             if one.code in codes:
                 yield {
                     **{"machine": run.env, "label": run.label, "runs": (run.name,)},
-                    **{"message": one.message, "imported": run.imported},
+                    **{"message": one.sentence, "imported": run.imported},
                 }
 
 

@@ -271,7 +271,7 @@ def _of_profile(profile: PlacedProfile) -> Iterator[str]:
     if record.cpu_counters is not None:
         for name, why in record.cpu_counters.missing.items():
             yield f"Processor counters without {name}: {why}"
-    yield from (finding.message for finding in profile.findings if finding.level == "note")
+    yield from (finding.sentence for finding in profile.findings if finding.level == "note")
 
 
 #: Ops that a sentence names.
@@ -307,7 +307,7 @@ def _of_trace(trace: PlacedTrace) -> Iterator[str]:
             f"{f'; {note}' if note else ''}"
         )
         for finding in check_ops(trace.ops, roof):
-            yield f"{finding.level}: {finding.message}"
+            yield f"{finding.level}: {finding.sentence}"
     if not any(op.kernels for op in record.ops) and record.known_steps[0].device_busy_s is None:
         yield "No device ran anything in the trace: times of ops are their own on the host"
     if (counters := record.counters) is not None:

@@ -326,8 +326,8 @@ def _doubtful_roofs(
     """Each roof whose measurement was disturbed, with the runs under it and what that means."""
     doubted = (run for run in runs if any(one.code == DOUBTFUL_ROOF for one in run.findings))
     for under in grouped(doubted, lambda run: run.point and run.point.ceiling_record_id).values():
-        messages = (f.message for f in under[0].findings if f.code == DOUBTFUL_ROOF)
-        doubts = "; ".join(message.removeprefix("its roof: ") for message in messages)
+        roof = (f for f in under[0].findings if f.code == DOUBTFUL_ROOF)
+        doubts = "; ".join(f"{finding.facts['doubt']}" for finding in roof)
         over = numbers.named([run.name for run in under])
         why = (
             f"suspect: {doubts}: it may be too low, and so the shares of it too high; measure it "

@@ -186,15 +186,8 @@ def check_possible(
     most_s = CEILING_MARGIN * times.measured_s
     for which, least_s in (("compute", compute_s), ("memory", compulsory_s)):
         if least_s > most_s:
-            message = (
-                f"{100 * least_s / times.measured_s:.0f} % of the {which} ceiling: impossible; "
-                f"{what}, its work count or the ceiling is wrong"
-            )
-            yield Finding(code=f"above-{which}-roof", level="invalid", message=message)
+            percent = 100 * least_s / times.measured_s
+            yield Finding.of(f"above-{which}-roof", percent=percent, ceiling=which, what=what)
     if compulsory_s <= most_s < times.memory_min_s:
         percent = 100 * times.memory_min_s / times.measured_s
-        message = (
-            f"its fused bytes alone would take {percent:.0f} % of the step: "
-            f"a cache kept many of them, the model counts too many, or {what} is wrong"
-        )
-        yield Finding(code="below-fused-traffic", level="suspect", message=message)
+        yield Finding.of("below-fused-traffic", percent=percent, what=what)

@@ -244,7 +244,7 @@ def _modelled_point(
     taken = [used.instead_of_measured or "", *record.assumed]
     if record.precision == "fp32" and used.ceiling.math_mode == "tf32":
         taken.append("fp32 under the roof of tf32, which libraries use for it on this device")
-    notes = [(MODELLED, f"imported, its work modelled; {'; '.join(taken)}")]
+    notes = [Finding.of(MODELLED, taken="; ".join(taken))]
     # The processes of one CPU share that machine's roof.
     roofs = int(record.params.get("nodes", 1)) if record.backend == "cpu" else record.devices
     return point_under(used, roofs, *work, notes=notes, what=_ITS_FILE)
@@ -275,9 +275,8 @@ def _impossible(
         return
     times = step_times(cost, roof, step_s * rate / fastest)
     for finding in check_possible(cost, times, roof, what=_ITS_FILE):
-        if finding.code not in {one.code for one in whole}:
-            message = f"at {fastest:.4g} images/s: {finding.message}"
-            yield finding.model_copy(update={"message": message})
+        if finding.code not in {other.code for other in whole}:
+            yield finding.with_facts(images_per_s=fastest)
 
 
 # Profiles

@@ -24,7 +24,6 @@ from bench.records.metrics import StepCost, data_wait_share, step_cost
 #: The finding of a run whose roof was measured while something disturbed it.
 DOUBTFUL_ROOF = "doubtful-roof"
 #: Of a disturbed run.
-BY_PACE = ("by-pace", "its place is that of its pace, the median iteration")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +113,7 @@ def roofline_point(
         None if waited is None else min(waited, 1.0) * step_s,
         profiled_step(record, step_s, used, profiles),
         min(accounts, key=attrgetter("is_disturbed"), default=None),
-        notes=[*_of_roof(used), *([BY_PACE] if measurement.is_disturbed else [])],
+        notes=[*_of_roof(used), *([Finding.of("by-pace")] if measurement.is_disturbed else [])],
     )
 
 
@@ -127,12 +126,12 @@ def point_under(
     seen: ProfiledStep = NOT_SEEN,
     account: StepAccount | None = None,
     *,
-    notes: Iterable[tuple[str, str]],
+    notes: Iterable[Finding],
     what: str = "the run",
 ) -> RooflinePoint:
     """Return where a step of this cost stands under so many roofs of one device.
 
-    `notes` are codes and messages: notes, since the run's own numbers are no worse for them.
+    `notes` are those of the roof: the run's own numbers are no worse for them.
     `what` may be wrong of a step that outruns its roof.
     """
     roof = used.roof.of_several(roofs).of_mixture(cost.fp32_share)
@@ -145,15 +144,13 @@ def point_under(
         roof.attainable_flops_per_s(share * (counted or end)) / share for end in ends
     )
     fraction_min = attained / attainable_max
-    found = list(notes)
+    findings = list(notes)
     above_peak = share * attained > CEILING_MARGIN * roof.peak_flops_per_s
     if above_peak and share * attained <= CEILING_MARGIN * roof.most_flops_per_s:
-        percent = f"{100 * share * attained / roof.peak_flops_per_s:.0f} % of the compute roof"
-        found.append(("above-peak", f"{percent}: convolutions may execute fewer FLOP (Winograd)"))
+        percent = 100 * share * attained / roof.peak_flops_per_s
+        findings.append(Finding.of("above-peak", percent=percent))
     if share < 0.995:
-        skipped = f"fused attention may skip {100 * (1 - share):.0f} % of the counted FLOP"
-        rest = "behind causal masks: shares of the roof are of the rest"
-        found.append(("causal-mask", f"{skipped}, {rest}"))
+        findings.append(Finding.of("causal-mask", percent=100 * (1 - share)))
     return RooflinePoint(
         step_flops=cost.flops,
         attained_flops_per_s=attained,
@@ -176,16 +173,13 @@ def point_under(
         roof=roof,
         ceiling=used.ceiling,
         ceiling_record_id=used.record_id,
-        findings=(
-            *(Finding(code=code, level="note", message=message) for code, message in found),
-            *check_possible(cost, times, roof, executed, what=what),
-        ),
+        findings=(*findings, *check_possible(cost, times, roof, executed, what=what)),
     )
 
 
-def _of_roof(used: UsedCeiling) -> Iterator[tuple[str, str]]:
+def _of_roof(used: UsedCeiling) -> Iterator[Finding]:
     """What a report says once a roof."""
     if used.instead_of_measured:
-        yield "datasheet-roof", f"datasheet roof: {used.instead_of_measured}"
+        yield Finding.of("datasheet-roof", why=used.instead_of_measured)
     for doubt in used.doubts:
-        yield DOUBTFUL_ROOF, f"its roof: {doubt.message}"
+        yield Finding.of(DOUBTFUL_ROOF, doubt=doubt.sentence)

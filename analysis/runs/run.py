@@ -34,7 +34,7 @@ def trust(record: RunRecord | ProfileRecord | None, findings: Iterable[Finding])
 
 def problem_lines(findings: Iterable[Finding], roof: object, words: str) -> tuple[str, ...]:
     """Return what a reader must know before using numbers; `words` where the `roof` is unknown."""
-    found = tuple(f"{one.level}: {one.message}" for one in findings if one.level != "note")
+    found = tuple(f"{one.level}: {one.sentence}" for one in findings if one.level != "note")
     return (f"{words}: {roof.reason}", *found) if isinstance(roof, Unknown) else found
 
 

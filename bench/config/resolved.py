@@ -70,22 +70,13 @@ class ResolvedConfig(BaseModel):
     allocator: Annotated[Literal["system", "retain", "preloaded"], Legacy("system")]
     depthwise_fp32: Annotated[bool, Legacy(False)]  # strided depthwise convolutions, under autocast
 
-    def precision_note(self, precision: str) -> tuple[str, str] | None:
-        """Return how the run departs from `precision`, as asked for; None where it does not.
-
-        A code, and the words for it.
-        """
-        device = "processor" if self.backend == "cpu" else "device"
+    def departure(self, precision: str) -> str | None:
+        """Return the code of how the run departs from `precision`, as it was asked for."""
         if self.math_mode not in (precision, self.autocast_dtype, "fp32"):
-            return "own-arithmetic", f"it computes in {self.math_mode}, the type of its weights"
+            return "own-arithmetic"
         if precision == "amp" and self.autocast_dtype == "none":
-            return "amp-in-fp32", (
-                f"this {device} has no bf16 or fp16 arithmetic; measured in fp32 "
-                "(precision=amp-bf16 emulates it)"
-            )
-        if not self.native_math:
-            return "emulated", f"this {device} computes {self.math_mode} by emulation"
-        return None
+            return "amp-in-fp32"
+        return None if self.native_math else "emulated"
 
 
 #: Metrics of samples in general: each kind may have them under a name of its own.

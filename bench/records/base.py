@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
@@ -12,6 +15,11 @@ from typing_extensions import Self
 
 from bench.config import ResolvedConfig, RunConfig, legacy_defaults, recorded_config
 from bench.errors import Unknown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 #: refused: an input found unusable only once the worker had opened it (a corrupt image, a model
 #: that is not a module). unsupported: valid, but not on this device.
@@ -121,8 +129,16 @@ class Facts(Record):
 
 
 Weight = Literal["note", "suspect", "invalid"]
-#: A finding's code, level and message.
-Found = tuple[str, Weight, str]
+Fact = int | float | str
+_OPTIONAL = r"(\[[^]]*\])"
+
+
+@cache
+def catalogue() -> dict[str, dict[str, str]]:
+    """Return the level and the words of each finding by its code: `findings.toml`."""
+    text = Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
+    rows = (row for part in tomllib.loads(text).values() for row in part.items())
+    return {code: words for codes, words in rows for code in codes.split(", ")}
 
 
 class Finding(Record):
@@ -130,12 +146,50 @@ class Finding(Record):
 
     code: str
     level: Weight
-    message: str
+    facts: dict[str, Fact] = {}
+    #: The sentence, in records of versions without `facts`.
+    message: str | None = None
+
+    @classmethod
+    def of(cls, code: str, level: Weight | None = None, /, **facts: Fact | None) -> Self:
+        """Return a finding of the catalogue, by default of its level there; None is no fact."""
+        usual = catalogue()[code]["level"]
+        known = {name: fact for name, fact in facts.items() if fact is not None}
+        return cls.model_validate({"code": code, "level": level or usual, "facts": known})
+
+    def with_facts(self, **facts: Fact) -> Self:
+        """Return it with more facts."""
+        return self.model_copy(update={"facts": {**self.facts, **facts}})
+
+    @property
+    def sentence(self) -> str:
+        """What it says, by the catalogue; of another version's code or facts these alone."""
+        if self.message is not None:
+            return self.message
+        try:
+            always = re.split(_OPTIONAL, catalogue()[self.code]["says"])
+            return "".join(map(self._filled, always))
+        except (LookupError, ValueError, TypeError):
+            return f"{self.code} {self.facts or ''}".strip()
+
+    @property
+    def remedy(self) -> str | None:
+        """What to do, by the catalogue; None where that is nothing."""
+        return catalogue().get(self.code, {}).get("do")
+
+    def _filled(self, part: str) -> str:
+        """A part of the sentence; one in brackets is left out where it has no facts."""
+        if not re.fullmatch(_OPTIONAL, part):
+            return part.format_map(self.facts)
+        try:
+            return part[1:-1].format_map(self.facts)
+        except KeyError:
+            return ""
 
 
 def findings_text(findings: Iterable[Finding]) -> str | None:
-    """Return findings as `level: message; level: message`, or None where there are none."""
-    return "; ".join(f"{each.level}: {each.message}" for each in findings) or None
+    """Return findings as `level: sentence; level: sentence`, or None where there are none."""
+    return "; ".join(f"{finding.level}: {finding.sentence}" for finding in findings) or None
 
 
 class Verdict(Record):
@@ -145,10 +199,10 @@ class Verdict(Record):
     findings: tuple[Finding, ...]
 
     @classmethod
-    def of(cls, found: Iterable[Found]) -> Self:
+    def of(cls, findings: Iterable[Finding]) -> Self:
         """Return the verdict of findings in this order: the gravest of their levels."""
-        findings = [Finding(code=code, level=level, message=text) for code, level, text in found]
-        return cls(level=worst(finding.level for finding in findings), findings=tuple(findings))
+        findings = tuple(findings)
+        return cls(level=worst(finding.level for finding in findings), findings=findings)
 
 
 _CONFIGS: dict[str, type[BaseModel]] = {"config": RunConfig, "resolved": ResolvedConfig}

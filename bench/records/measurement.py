@@ -17,7 +17,7 @@ from bench.records.base import (
     NEWER,
     Count,
     Facts,
-    Found,
+    Finding,
     Instant,
     KeptRecord,
     Number,
@@ -134,7 +134,7 @@ class Measurement(Facts):
             raise ValueError("the window ends before it starts")
         return self
 
-    def contradictions(self) -> Iterator[Found]:
+    def contradictions(self) -> Iterator[Finding]:
         """Yield what of the times and the window cannot be true together, as a verdict has it."""
         within_s = {
             "iteration times": sum(self.iteration_times_s),
@@ -143,13 +143,12 @@ class Measurement(Facts):
         }
         for what, spent_s in within_s.items():
             if spent_s > (1 + _MOST_APART) * self.window_s:
-                told = f"{what} add up to {spent_s:.4g} s of a window of {self.window_s:.4g} s"
-                yield "contradiction", "invalid", told
+                sums_s = {"spent_s": spent_s, "window_s": self.window_s}
+                yield Finding.of("contradiction", times=what, **sums_s)
                 return
         gap = 1 - within_s["iteration times"] / self.window_s
         if abs(gap) > _GAP:
-            message = f"iteration times leave {100 * gap:.1f} % of the window unexplained"
-            yield "window-gap", "suspect", message
+            yield Finding.of("window-gap", percent=100 * gap)
 
     @property
     def window_s(self) -> float:
@@ -246,26 +245,21 @@ class RunRecord(KeptRecord):
     def _contradictions_are_found(self) -> Self:
         """Add what the verdict in a file does not say of figures that contradict each other."""
         if self.verdict is not None:
-            found = [(one.code, one.level, one.message) for one in self.verdict.findings]
-            codes = {code for code, _, _ in found}
-            if new := [one for one in self.contradictions() if one[0] not in codes]:
-                self.__dict__["verdict"] = Verdict.of([*found, *new])
+            codes = {finding.code for finding in self.verdict.findings}
+            if new := [finding for finding in self.contradictions() if finding.code not in codes]:
+                self.__dict__["verdict"] = Verdict.of([*self.verdict.findings, *new])
         return self
 
-    def contradictions(self) -> Iterator[Found]:
+    def contradictions(self) -> Iterator[Finding]:
         """Yield what of times, window and samples cannot be true together, as a verdict has it."""
         if self.measurement is None:
             return
         yield from self.measurement.contradictions()
         if self.resolved is not None and not self.script:
             batches = self.config.grad_accum_steps * self.config.world_size
-            samples, there = (
-                self.resolved.batch_size * batches,
-                self.measurement.samples_per_iteration,
-            )
-            if samples != there:
-                told = f"iterations of {there} samples, where its batches hold {samples}"
-                yield "contradiction", "invalid", told
+            samples = self.measurement.samples_per_iteration
+            if samples != (of_batches := self.resolved.batch_size * batches):
+                yield Finding.of("contradiction", samples=samples, of_batches=of_batches)
 
 
 class Ceiling(Facts):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from bench.records import (
     CpuCounters,
+    Finding,
     GpuCounters,
     OpProfile,
     ProfileRecord,
@@ -17,14 +18,14 @@ from bench.records import (
     Verdict,
     WorkSet,
 )
-from bench.records.base import Found, Weight
+from bench.records.base import Weight
 from bench.records.kernel_names import is_chosen_by_library, kernel_name
 from bench.records.metrics import executed_flops, matched_share, profiled_step_cost
 from bench.records.run_verdict import of_telemetry
 
 #: Counters without which a profile has no intensity.
 _NEEDED = ("dram_bytes", "flops")
-#: Differences of two work sets that a message names; the records hold them all.
+#: Differences of two work sets that a finding names; the records hold them all.
 _NAMED_DIFFERENCES = 3
 #: Of the ops' time: more without a counterpart in the cost model, and the picture has a hole.
 _UNMATCHED_SHARE = 0.05
@@ -44,14 +45,14 @@ def judge_profile(record: ProfileRecord, timed: RunRecord | None) -> Verdict:
     return Verdict.of(_findings(record, timed))
 
 
-def _findings(record: ProfileRecord, timed: RunRecord | None) -> Iterator[Found]:
+def _findings(record: ProfileRecord, timed: RunRecord | None) -> Iterator[Finding]:
     if record.outcome != "ok":
-        yield record.outcome, "invalid", record.reason or record.outcome
+        yield Finding.of(record.outcome, reason=record.reason or record.outcome)
     if record.counters is not None:
         for name in _NEEDED:
             if getattr(record.counters, name) is None:
                 why = record.counters.missing[name]
-                yield "metric-missing", "invalid", f"{name} is needed and was not counted: {why}"
+                yield Finding.of("metric-missing", metric=name, why=why)
         yield from _of_traffic(record, record.counters)
         if record.work is not None and record.work.unit == "kernels":
             counted = kernel_set(record.counters)
@@ -65,33 +66,31 @@ def _findings(record: ProfileRecord, timed: RunRecord | None) -> Iterator[Found]
     yield from _of_machine(record)
     if timed is None:
         why = record.missing.get("timed_record_id", "the timed run was not found")
-        yield "no-timed-run", "note", f"not compared with a timed run: {why}"
+        yield Finding.of("no-timed-run", why=why)
     else:
         yield from _of_work(record, timed)
 
 
-def _of_machine(record: ProfileRecord) -> Iterator[Found]:
-    seen: set[str] = set()
+def _of_machine(record: ProfileRecord) -> Iterator[Finding]:
+    seen: dict[str, Finding] = {}
     for tool, telemetry in (record.tool_telemetry or {}).items():
-        for code, level, message in of_telemetry(telemetry, record.environment):
-            if code not in seen:
-                seen.add(code)
-                yield code, level, f"{message} (tool {tool})"
+        for finding in of_telemetry(telemetry, record.environment):
+            seen.setdefault(finding.code, finding.with_facts(tool=tool))
+    yield from seen.values()
 
 
-def _of_work(record: ProfileRecord, timed: RunRecord) -> Iterator[Found]:
+def _of_work(record: ProfileRecord, timed: RunRecord) -> Iterator[Finding]:
     measurement = timed.measurement
     if record.work is None:
-        why = record.missing["work"]
-        yield "work-unknown", "note", f"what the profiled step launched is not known: {why}"
+        yield Finding.of("work-unknown", side="profiled step", why=record.missing["work"])
     elif measurement is None or measurement.work is None:
         why = measurement.missing["work"] if measurement else "nothing was measured"
-        yield "work-unknown", "note", f"what the timed run launched is not known: {why}"
+        yield Finding.of("work-unknown", side="timed run", why=why)
     else:
         yield from _different(record.work, measurement.work, "the profile", "the timed run")
 
 
-def _different(ours: WorkSet, theirs: WorkSet, us: str, them: str) -> Iterator[Found]:
+def _different(ours: WorkSet, theirs: WorkSet, us: str, them: str) -> Iterator[Finding]:
     """What one launched and the other did not.
 
     Kernels that a library chooses again in each process may differ, as long as both have some.
@@ -104,20 +103,12 @@ def _different(ours: WorkSet, theirs: WorkSet, us: str, them: str) -> Iterator[F
         other = chosen.differences(their_chosen)
         if other and chosen.counts and their_chosen.counts:
             differences = fixed.differences(their_fixed)
-            message = (
-                f"convolutions and products ran in other kernels than in {them} ({len(other)} "
-                "names or counts differ): cuDNN and cuBLAS choose them in each process"
-            )
-            yield "other-algorithms", "note", message
+            yield Finding.of("other-algorithms", them=them, number=len(other))
     named = differences[:_NAMED_DIFFERENCES]
     if rest := len(differences) - len(named):
         named = (*named, f"and {rest} more")
     if named:
-        message = (
-            f"{us} did other work than {them} ({'; '.join(named)}): what it counted is not that "
-            "run's; profile again with the same settings, libraries and algorithm choices"
-        )
-        yield "other-work", "invalid", message
+        yield Finding.of("other-work", us=us, them=them, differences="; ".join(named))
 
 
 def _split(work: WorkSet) -> list[WorkSet]:
@@ -130,30 +121,24 @@ def _split(work: WorkSet) -> list[WorkSet]:
     ]
 
 
-def _of_traffic(record: ProfileRecord, counters: GpuCounters) -> Iterator[Found]:
+def _of_traffic(record: ProfileRecord, counters: GpuCounters) -> Iterator[Finding]:
     cost, counted = profiled_step_cost(record), counters.dram_bytes
     if cost is None or record.complexity is None or counted is None:
         return
+    counted_gb = counted / 1e9
     if counted < cost.compulsory_bytes:
-        cache = record.complexity.cache_bytes / 2**20
-        message = (
-            f"{_gb(counted)} counted, under the {_gb(cost.compulsory_bytes)} that no cache of "
-            f"{cache:.0f} MiB can save: impossible; a part of the step was not counted, "
-            "or the cost model is wrong"
+        yield Finding.of(
+            "below-compulsory-bytes",
+            counted_gb=counted_gb,
+            least_gb=cost.compulsory_bytes / 1e9,
+            cache_mib=record.complexity.cache_bytes / 2**20,
         )
-        yield "below-compulsory-bytes", "invalid", message
     elif counted < cost.fused_bytes:
-        message = (
-            f"{_gb(counted)} counted, under the {_gb(cost.fused_bytes)} of a fused step: "
-            "a cache kept some tensors between two kernels"
-        )
-        yield "below-fused-bytes", "note", message
+        fused_gb = cost.fused_bytes / 1e9
+        yield Finding.of("below-fused-bytes", counted_gb=counted_gb, fused_gb=fused_gb)
     elif counted > cost.eager_bytes:
-        message = (
-            f"{_gb(counted)} counted, over the {_gb(cost.eager_bytes)} of every op by itself: "
-            "kernels move more than the cost model knows of (layout changes, workspaces)"
-        )
-        yield "above-eager-bytes", "suspect", message
+        eager_gb = cost.eager_bytes / 1e9
+        yield Finding.of("above-eager-bytes", counted_gb=counted_gb, eager_gb=eager_gb)
 
 
 def kernel_set(counters: GpuCounters) -> WorkSet:
@@ -164,49 +149,38 @@ def kernel_set(counters: GpuCounters) -> WorkSet:
     return WorkSet(unit="kernels", counts=counts)
 
 
-def _of_executed(record: ProfileRecord) -> Iterator[Found]:
+def _of_executed(record: ProfileRecord) -> Iterator[Finding]:
     cost, executed = profiled_step_cost(record), executed_flops(record)
     if cost is not None and executed is not None and executed < cost.flops:
-        share = f"{100 * executed / cost.flops:.0f} % of the algorithmic FLOP were executed"
-        why = "Winograd's convolutions and causal attention need fewer"
-        yield "fewer-executed-flops", "note", f"{share}: {why}"
+        yield Finding.of("fewer-executed-flops", percent=100 * executed / cost.flops)
 
 
-def _of_cpu(counters: CpuCounters) -> Iterator[Found]:
+def _of_cpu(counters: CpuCounters) -> Iterator[Finding]:
     shares = counters.running_share
     scaled = {event: share for event, share in shares.items() if share < 1}
     if scaled:
-        event = min(scaled, key=scaled.__getitem__)
-        message = (
-            f"{len(scaled)} of {len(shares)} events shared the processor's counters and are "
-            f"scaled up; {event} was counted in {100 * scaled[event]:.0f} % of the window"
+        least = min(scaled, key=scaled.__getitem__)
+        yield Finding.of(
+            "multiplexed",
+            number=len(scaled),
+            events=len(shares),
+            event=least,
+            percent=100 * scaled[least],
         )
-        yield "multiplexed", "note", message
 
 
-def _of_ops(ops: OpProfile, timed: RunRecord | None, *, on_host: bool) -> Iterator[Found]:
+def _of_ops(ops: OpProfile, timed: RunRecord | None, *, on_host: bool) -> Iterator[Finding]:
     """Times of ops that do not add up, or that the profiler's own cost is a part of.
 
     On a CPU that cost is in the ops themselves; on a GPU the kernels' own times do not have it.
     """
     if ops.exclusive_s > _MOST_OF_STEP * ops.step_time_s:
-        message = (
-            f"ops take {100 * ops.exclusive_s / ops.step_time_s:.0f} % of the profiled step: "
-            "impossible where the steps were alike, so something disturbed some of them"
-        )
-        yield "ops-above-step", "suspect", message
+        yield Finding.of("ops-above-step", percent=100 * ops.exclusive_s / ops.step_time_s)
     matched = matched_share(ops)
     if matched is not None and 1 - matched > _UNMATCHED_SHARE:
-        share = f"{100 * (1 - matched):.0f} %"
-        message = f"ops without a counterpart in the cost model take {share} of the time"
-        yield "unmatched-ops", "note", message
+        yield Finding.of("unmatched-ops", percent=100 * (1 - matched))
     if timed is not None and timed.measurement is not None:
         times = ops.step_time_s / timed.measurement.step_s
         if times > _SLOWED:
-            message = f"the profiled step took {times:.1f} times the timed one"
             level: Weight = "suspect" if on_host and times > _DISTURBED else "note"
-            yield "profiler-cost", level, message
-
-
-def _gb(count_bytes: float) -> str:
-    return f"{count_bytes / 1e9:.3g} GB"
+            yield Finding.of("profiler-cost", level, times=times)

@@ -28,6 +28,7 @@ from bench.profilers.ops.torch_profiler import profile_ops
 from bench.records import Complexity, Environment, OpProfile, ResolvedConfig, StepSpec
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
+from bench.records.run_verdict import of_precision
 from bench.training.devices import Device
 from bench.training.inputs import NextBatch, open_batches
 from bench.training.precision import (
@@ -343,9 +344,9 @@ class StepSetup:
                 self._journal.note("notice", text=f"fused_optimizer=auto is false: {_COMPLEX}")
             set_switches(config, precision, resolved.threads)
             self._switches = read_switches()
-            note = self.resolved.precision_note(config.precision)
-            if note is not None and not config.data_only:
-                self._journal.note("notice", text=note[1])
+            if not config.data_only:
+                for finding in of_precision(self.resolved, config.precision):
+                    self._journal.note("notice", text=finding.sentence)
             window = Window(
                 time.perf_counter,
                 device,

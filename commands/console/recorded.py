@@ -58,8 +58,6 @@ _DELETED = "deleted on the server"
 #: What may become of a record folder that is to be uploaded, in the order of printing.
 _FATES = ("uploaded", "put right", "not as their records", "there already", "not uploaded",
           "still measuring", "without a step", _DELETED, _LOCKED, "failed")  # fmt: skip
-#: Findings about what else the machine did.
-_DISTURBANCES = ("busy-host", "stolen-time", "foreign-process", "ops-above-step")
 #: A person waits: MLflow's import and a server that does not answer take no longer together, save
 #: on a machine so busy that the import takes all of it.
 _TOLD_WITHIN_S = 8.0
@@ -207,9 +205,9 @@ def verdict_fact(verdict: Verdict | None) -> dict[str, str]:
         return {}
     messages = findings_text(verdict.findings)
     facts = {"verdict": verdict.level + (f" ({messages})" if messages else "")}
-    found = {finding.code for finding in verdict.findings if finding.level != "note"}
-    if not found.isdisjoint(_DISTURBANCES):
-        facts["remedy"] = "measure again while the machine rests"
+    remedies = [finding.remedy for finding in verdict.findings if finding.level != "note"]
+    if known := [*dict.fromkeys(filter(None, remedies))]:
+        facts["remedy"] = "; ".join(known)
     return facts
 
 

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bench.config.model_names import TORCHVISION_MODELS, split_arch, timm_architectures
-from bench.records import Backend, Complexity, ImportedRecord, StepSpec, Verdict
-from bench.records.base import Found
+from bench.records import Backend, Complexity, Finding, ImportedRecord, StepSpec, Verdict
 from bench.records.metrics import imported_summary
 
 #: Precisions of files, as the cost model names them. CUDA's and Metal's autocast is fp16 unless
@@ -132,28 +131,22 @@ def _near(stated: float, other: float, tolerance: float = _TOLERANCE) -> bool:
     return abs(stated / other - 1) <= tolerance
 
 
-def _found(claim: _Claim, sound: Sequence[_Claim]) -> Found:
-    both = (
-        f"its file states {claim.stated:.4g} GFLOP/s, images/s x FLOP of a training step are "
-        f"{claim.own:.4g}"
-    )
+def _found(claim: _Claim, sound: Sequence[_Claim]) -> Finding:
+    both = {"stated_gflops": claim.stated, "own_gflops": claim.own}
     copied = next((one for one in sound if one.stated == claim.stated), None)
     if copied is None:
         fitting = (words for words, value in _conventions(claim) if _near(claim.stated, value))
         if convention := next(fitting, None):
-            return CLAIMED, "note", f"{both}: the stated figure fits {convention}"
+            fits = f"the stated figure fits {convention}"
+            return Finding.of(CLAIMED, "note", **both, fits=fits)
         near = (one for one in sound if _near(claim.stated, one.own, _COPIED))
         copied = next((one for one in near if one.about == claim.about), None)
     if copied is None:
-        return CLAIMED, "suspect", f"{both}: no usual count fits the stated figure"
-    line = copied.record.source_line
+        return Finding.of(CLAIMED, **both, fits="no usual count fits the stated figure")
+    line, batch = copied.record.source_line, copied.record.batch_size
     where = "another result" if line is None else f"the result in line {line}"
-    batch = copied.record.batch_size
-    return (
-        CLAIMED,
-        "suspect",
-        f"{both}: the stated figure fits {where}, {copied.record.arch} batch {batch}",
-    )
+    fits = f"the stated figure fits {where}, {copied.record.arch} batch {batch}"
+    return Finding.of(CLAIMED, **both, fits=fits)
 
 
 def _conventions(claim: _Claim) -> Iterator[tuple[str, float]]:

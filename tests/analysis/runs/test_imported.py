@@ -125,8 +125,8 @@ def test_impossible_numbers_are_found_by_the_rule_of_measured_runs():
     counted = make.complexity(**RESNET50, precision="amp-fp16", math_mode="fp16")
     published = place(result(11.9e6, counted, facts=nodes, **h100))
     assert [one.code for one in published.findings] == ["modelled", "below-fused-traffic"]
-    assert "would take 187 % of the step" in published.findings[1].message  # 6.3 of 3.35 TB/s
-    assert published.findings[1].message.endswith("or its file is wrong")
+    assert published.findings[1].facts["percent"] == pytest.approx(187, abs=0.5)  # 6.3 of 3.35 TB/s
+    assert published.findings[1].facts["what"] == "its file"
     assert published.verdict == "suspect"
     beyond = place(result(50e6, counted, facts=nodes, **h100))
     codes = [one.code for one in beyond.findings if one.level == "invalid"]
@@ -144,7 +144,8 @@ def test_the_fastest_part_of_a_result_is_held_against_the_roof_too():
     run = place(record)
     found = [one for one in run.findings if one.level == "invalid"]
     assert [one.code for one in found] == ["above-compute-roof", "above-memory-roof"]
-    assert found[0].message.startswith("at 1e+05 images/s: 1667 % of the compute ceiling")
+    assert found[0].facts["images_per_s"] == 1e5
+    assert found[0].facts["percent"] == pytest.approx(1667, abs=0.5)
     assert place(result(facts={"throughput_images_per_s_max": 11.0})).verdict == "not judged"
     whole = place(result(50_000.0, facts={"throughput_images_per_s_max": 100_000.0})).findings
     assert [one.code for one in whole if one.level == "invalid"] == [one.code for one in found]

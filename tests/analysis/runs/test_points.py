@@ -127,7 +127,7 @@ def test_above_the_compute_roof_is_invalid_past_three_percent_of_a_burst(burst, 
     assert placed.fraction_of_peak == pytest.approx(percent / 100)
     beyond = ["above-peak"] if percent == 122 else []  # what a burst, or Winograd, reaches
     assert [one.code for one in placed.findings] == (["above-compute-roof"] if said else beyond)
-    assert not said or f"{said} of the compute ceiling" in placed.findings[0].message
+    assert not said or f"{placed.findings[0].facts['percent']:.0f} %" == said
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from analysis.server.pull import addition_of, with_cost
 from analysis.server.tracked_frame import tracked_frame
 from bench.config import RunConfig
 from bench.errors import UserError
-from bench.records import Verdict
+from bench.records import Finding, Verdict
 from bench.records import metrics as record_metrics
 from bench.records.folders import AnyRecord
 from bench.records.metrics import MEAN_SERIES
@@ -49,7 +49,12 @@ EVERY_KIND = {
             warmup_ended_early="2 of 10 iterations",
         ),
         telemetry=samples.telemetry(energy_j=96.0, series=SAMPLED),
-        verdict=Verdict.of([("drift", "suspect", "slower"), ("heat", "note", "hot")]),
+        verdict=Verdict.of(
+            [
+                Finding(code="drift", level="suspect", message="slower"),
+                Finding(code="heat", level="note", message="hot"),
+            ]
+        ),
     ),
     "asked": make.run_record(config=RunConfig(arch="resnet18", batch_size="auto", workers=2)),
     "loader alone": make.run_record(settings={"data": "fakedata", "data_only": True}),

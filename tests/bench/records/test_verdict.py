@@ -67,7 +67,7 @@ def launching(backend, blocking):
 def test_whatever_did_not_end_well_is_invalid_with_its_reason(outcome):
     verdict = judge(samples.failed_record(outcome, "the reason"))
     assert verdict.level == "invalid"
-    assert (verdict.findings[0].code, verdict.findings[0].message) == (outcome, "the reason")
+    assert (verdict.findings[0].code, verdict.findings[0].sentence) == (outcome, "the reason")
 
 
 def in_fp32(share, math_mode="bf16"):
@@ -134,7 +134,7 @@ def test_a_short_warm_up_alone_leaves_a_run_clean():
     early = {"warmup_times_s": (9.0, 0.9, 0.8), "warmup_ended_early": "2 of 10 iterations"}
     verdict = judge(samples.run_record(**window(**early)))
     assert verdict.level == "clean"
-    assert verdict.findings[0].message == "warm-up ended after 2 of 10 iterations"
+    assert verdict.findings[0].facts == {"early": "2 of 10 iterations"}
 
 
 @pytest.mark.parametrize(
@@ -157,66 +157,74 @@ def series(name, *values):
     return Series(name=name, source="nvml", times_s=times_s, values=values)
 
 
-def messages(code, *series, window, **telemetry):
+def facts(code, *series, window, **telemetry):
+    """What was found under one code, of a run with this telemetry."""
     sampled = samples.telemetry(**{"series": series, **telemetry})
-    found = judge(samples.run_record(telemetry=sampled, **window)).findings
-    return [one.message for one in found if one.code == code]
+    findings = judge(samples.run_record(telemetry=sampled, **window)).findings
+    (found,) = [finding.facts for finding in findings if finding.code == code]
+    return found
 
 
-def test_a_window_that_slows_down_says_when_by_how_much_and_what_moved_with_it():
+@pytest.mark.parametrize(
+    ("code", "times_s", "kind", "after", "levels_s", "cut"),
+    [
+        ("drift", [1.0] * 20 + [1.1] * 10, "slows down", 20, (1.0, 1.1), None),
+        ("settles", [1.3] * 5 + [1.0] * 25, "settles", 5, (1.3, 1.0), 5),
+        ("drift", [1.3] * 15 + [1.0] * 15, "settles", 15, (1.3, 1.0), None),
+        ("never-steady", [1.0] * 10 + [1.2] * 10 + [1.0] * 10, "never steady", 10, (1.0, 1.2),
+         None),
+    ],
+)  # fmt: skip
+def test_a_window_says_what_it_does_and_when(code, times_s, kind, after, levels_s, cut):
+    found = facts(code, window=window(times_s))
+    assert (found["kind"], found["after"], found.get("cut")) == (kind, after, cut)
+    assert (found["before_s"], found["after_s"]) == levels_s
+    assert "moved" not in found
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "moved"),
+    [
+        ("gpu_sm_clock_mhz", 1980.0, 1845.0, "gpu_sm_clock_mhz from 1980 to 1845"),
+        ("gpu_temperature_c", 60.0, 61.0, None),
+        ("gpu_temperature_c", 60.0, 80.0, "gpu_temperature_c from 60 to 80"),
+        ("other_cpu_percent", 0.0, 4.0, None),
+        ("other_cpu_percent", 0.0, 5.5, "other_cpu_percent from 0 to 6"),
+        ("gpu_power_w", 9.0, 99.0, None),
+    ],
+)
+def test_a_window_that_slows_down_says_what_moved_with_it(name, before, after, moved):
+    sampled = series(name, *[before] * 20, *[after] * 11)
     slows = window([1.0] * 20 + [1.1] * 10)
-    clock = series("gpu_sm_clock_mhz", *[1980.0] * 20, *[1845.0] * 11)
-    heat = series("gpu_temperature_c", *[60.0] * 20, *[61.0] * 11)
-    others = series("other_cpu_percent", *[0.0] * 20, *[4.0] * 11)
-    assert messages("drift", clock, heat, others, window=slows) == [
-        "slows down after iteration 20 by 10 %: the clock fell from 1980 to 1845 MHz"
-    ]
-    assert messages("drift", window=slows) == ["slows down after iteration 20 by 10 %"]
-    heat = series("gpu_temperature_c", *[60.0] * 20, *[80.0] * 11)
-    others = series("other_cpu_percent", *[0.0] * 20, *[5.5] * 11)
-    assert messages("drift", series("gpu_power_w", *[9.0] * 31), heat, others, window=slows) == [
-        "slows down after iteration 20 by 10 %: the temperature rose from 60 to 80 °C, other "
-        "programs' use of the CPU rose from 0 to 6 %"
-    ]
-    settles = window([1.3] * 5 + [1.0] * 25)
-    assert messages("settles", window=settles) == [
-        "settled after 5 iterations: 1.3 s -> 1 s; no rate holds these"
-    ]
-    late = window([1.3] * 15 + [1.0] * 15)
-    assert messages("drift", window=late) == ["settles only after iteration 15: 1.3 s -> 1 s"]
-    steps = window([1.0] * 10 + [1.2] * 10 + [1.0] * 10)
-    assert messages("never-steady", window=steps) == [
-        "never steady: levels 20 % apart, the first until iteration 10"
-    ]
+    assert facts("drift", sampled, window=slows).get("moved") == moved
 
 
-def test_a_disturbed_run_says_both_rates_and_by_what():
-    bursts = of_two_rates(1.3)
-    rates = "7.273 samples/s, undisturbed 8"
-    assert messages("disturbed", window=bursts) == [f"{rates}; by what is not known"]
-    used = series("other_cpu_percent", 110.0, 130.0)
-    clock = series("gpu_sm_clock_mhz", 1980.0, 1980.0, 1200.0)
-    given = {"throttle_share": {"SwThermal": 0.01, "SwPowerCap": 1.0}}
-    given |= {"foreign_processes": ("812 firefox",)}
-    assert messages("disturbed", used, clock, window=bursts, **given) == [
-        f"{rates}: by other processes (1.2 cores), a clock of 1200 MHz at times, 1720 MHz on "
-        "average, other processes on the device, SwThermal"
-    ]
-    given["throttle_share"] = {"SwThermal": 0.0}
-    stolen = series("stolen_cpu_percent", 40.0)
-    steady_clock = series("gpu_sm_clock_mhz", 1980.0, 1900.0)
-    idle = series("other_cpu_percent", 5.0)
-    del given["foreign_processes"]
-    assert messages("disturbed", stolen, steady_clock, idle, window=bursts, **given) == [
-        f"{rates}: by other guests of its host (0.4 cores)"
-    ]
-    # the slow iterations cost 3 s in all
-    for collected_s, cause in ((1.4, "; by what is not known"), (1.6, ": by Python's garbage "
-                               "collection (1.6 s)")):  # fmt: skip
-        collected = of_two_rates(1.3, garbage_collections_s=collected_s)
-        assert messages("disturbed", window=collected) == [f"{rates}{cause}"]
-    nobody = judge(samples.run_record(telemetry=None, **bursts)).findings
-    assert f"{rates}; by what is not known" in [one.message for one in nobody]
+NOTHING = "what is not known"
+
+
+@pytest.mark.parametrize(
+    ("sampled", "telemetry", "collected_s", "causes"),
+    [
+        ([], {}, 0.0, NOTHING),
+        ([series("other_cpu_percent", 110.0, 130.0)], {}, 0.0, "other_cpu_percent of 120"),
+        ([series("other_cpu_percent", 5.0)], {}, 0.0, NOTHING),
+        ([series("stolen_cpu_percent", 40.0)], {}, 0.0, "stolen_cpu_percent of 40"),
+        ([series("gpu_sm_clock_mhz", 1980.0, 1980.0, 1200.0)], {}, 0.0,
+         "gpu_sm_clock_mhz of 1200 at times, 1720 on average"),
+        ([series("gpu_sm_clock_mhz", 1980.0, 1900.0)], {}, 0.0, NOTHING),
+        ([], {"foreign_processes": ("812 firefox",)}, 0.0, "other processes on the device"),
+        ([], {"throttle_share": {"SwThermal": 0.01, "SwPowerCap": 1.0}}, 0.0, "SwThermal"),
+        ([], {"throttle_share": {"SwThermal": 0.0}}, 0.0, NOTHING),
+        # the slow iterations cost 3 s in all
+        ([], {}, 1.4, NOTHING),
+        ([], {}, 1.6, "Python's garbage collection (1.6 s)"),
+    ],
+)  # fmt: skip
+def test_a_disturbed_run_says_both_rates_and_by_what(sampled, telemetry, collected_s, causes):
+    bursts = of_two_rates(1.3, garbage_collections_s=collected_s)
+    found = facts("disturbed", *sampled, window=bursts, **telemetry)
+    assert found["samples_per_s"] == pytest.approx(7.273, abs=1e-3)
+    assert (found["pace_samples_per_s"], found["causes"]) == (8, causes)
 
 
 CLOCK = "gpu_sm_clock_mhz"
@@ -224,33 +232,30 @@ CARD = {"backend": "cuda", "power_limit_w": 72.0, "max_clock_mhz": 1980.0}
 
 
 @pytest.mark.parametrize(
-    ("telemetry", "card", "level", "code", "message"),
+    ("telemetry", "card", "level", "code", "found"),
     [
         ({"throttle_share": {"SwThermal": 0.2, "SwPowerCap": 0.01}}, CARD, "suspect", "throttled",
-         "SwThermal in 20 % of the samples"),
+         {"reason": "SwThermal", "percent": 20}),
         ({"throttle_share": {"ApplicationsClocksSetting": 0.9},
           "series": (series(CLOCK, 1410.0),)}, CARD, "clean", "clock-setting",
-         "clocks held by a setting in 90 % of the samples, SM clock 1410 MHz on average of 1980 "
-         "at most"),
+         {"percent": 90, "clock_mhz": 1410, "most_mhz": 1980}),
         ({"throttle_share": {"SwPowerCap": 1.0}, "series": (series(CLOCK, 1000.0, 1070.0),),
           "slowed_share": {"power": 0.8, "heat": 0.0}}, CARD, "clean", "power-limited",
-         "at its power limit of 72 W in 100 % of the samples, SM clock 1035 MHz on average of 1980 "
-         "at most, for 80 % of the time below its application clock"),
+         {"percent": 100, "limit_w": 72, "slowed_percent": 80, "clock_mhz": 1035,
+          "most_mhz": 1980}),
         ({"throttle_share": {"SwPowerCap": 1.0}}, None, "clean", "power-limited",
-         "at its power limit in 100 % of the samples"),
+         {"percent": 100}),
         ({"foreign_processes": ("812 firefox",)}, CARD, "suspect", "foreign-process",
-         "others used the device: 812 firefox"),
+         {"processes": "812 firefox"}),
     ],
 )  # fmt: skip
-def test_what_slowed_the_device_or_used_it_too(telemetry, card, level, code, message):
+def test_what_slowed_the_device_or_used_it_too(telemetry, card, level, code, found):
     environment = card and samples.environment(device=samples.device_info(**card))
     telemetry = samples.telemetry(**{"series": (), **telemetry})
     verdict = judge(samples.run_record(telemetry=telemetry, environment=environment))
     assert verdict.level == level
-    assert [(one.code, one.message) for one in verdict.findings] == [
-        ("unproven", "6 iterations are too few to show a drift"),
-        (code, message),
-    ]
+    assert [finding.code for finding in verdict.findings] == ["unproven", code]
+    assert verdict.findings[1].facts == pytest.approx(found)
 
 
 @pytest.mark.parametrize(("backend", "level"), [("cpu", "suspect"), ("cuda", "clean")])
@@ -319,50 +324,49 @@ SHARED = {"cpu_counters": samples.cpu_counters(running_share=SHARES)}
 
 
 @pytest.mark.parametrize(
-    ("code", "level", "words", "causes", "near_miss"),
+    ("code", "level", "facts", "causes", "near_miss"),
     [
-        ("oom", "invalid", "out of memory", {"outcome": "oom", "reason": "out of memory"}, {}),
-        ("below-compulsory-bytes", "invalid", "0.01 GB counted, under the 0.01 GB",
+        ("oom", "invalid", {}, {"outcome": "oom", "reason": "out of memory"}, {}),
+        ("below-compulsory-bytes", "invalid", {"least_gb": 0.01, "cache_mib": 0},
          counted(dram_bytes=10**7 - 1), counted(dram_bytes=10**7)),
-        ("below-fused-bytes", "note", "a cache kept some tensors",
+        ("below-fused-bytes", "note", {"fused_gb": 0.05},
          counted(dram_bytes=5 * 10**7 - 1), counted(dram_bytes=5 * 10**7)),
-        ("above-eager-bytes", "suspect", "kernels move more than the cost model knows of",
+        ("above-eager-bytes", "suspect", {"eager_gb": 0.1},
          counted(dram_bytes=10**8 + 1), counted(dram_bytes=10**8)),
-        *(("metric-missing", "invalid", f"{metric} is needed and was not counted: n/a in B.csv",
+        *(("metric-missing", "invalid", {"metric": metric, "why": "n/a in B.csv"},
            uncounted(metric), {}) for metric in ("dram_bytes", "flops")),
-        *(("fewer-executed-flops", "note", "40 % of the algorithmic FLOP", causes, {})
+        *(("fewer-executed-flops", "note", {"percent": 40}, causes, {})
           for causes in (counted(flops=4 * 10**8), ON_CPU)),
-        ("multiplexed", "note", "2 of 3 events", SHARED, {}),
-        ("multiplexed", "note", "cache-misses was counted in 25 %", SHARED, {}),
-        ("unmatched-ops", "note", "", unknown(0.06), unknown(0.04)),
-        ("profiler-cost", "note", "took 1.4 times", profiled(0.7), profiled(0.6)),
-        ("profiler-cost", "note", "took 2.8 times", profiled(1.4, backend="cuda"), profiled(0.6)),
-        ("profiler-cost", "suspect", "took 2.8 times", profiled(1.4), profiled(0.6)),
-        ("ops-above-step", "suspect", "ops take 104 %", ops_of(0.52), ops_of(0.51)),
-        ("busy-host", "suspect", "used 1 cores", beside(200.0), beside(2.0)),
+        ("multiplexed", "note",
+         {"number": 2, "events": 3, "event": "cache-misses", "percent": 25}, SHARED, {}),
+        ("unmatched-ops", "note", {}, unknown(0.06), unknown(0.04)),
+        ("profiler-cost", "note", {"times": 1.4}, profiled(0.7), profiled(0.6)),
+        ("profiler-cost", "note", {"times": 2.8}, profiled(1.4, backend="cuda"), profiled(0.6)),
+        ("profiler-cost", "suspect", {"times": 2.8}, profiled(1.4), profiled(0.6)),
+        ("ops-above-step", "suspect", {"percent": 104}, ops_of(0.52), ops_of(0.51)),
+        ("busy-host", "suspect", {"cores": 1, "tool": "torch"}, beside(200.0), beside(2.0)),
     ],
 )  # fmt: skip
-def test_a_finding_of_a_profile_has_its_cause_and_its_limit(code, level, words, causes, near_miss):
+def test_a_finding_of_a_profile_has_its_cause_and_its_limit(code, level, facts, causes, near_miss):
     found = profile_findings(**causes)[code]
     assert found.level == level
-    assert words in found.message
+    assert {name: found.facts[name] for name in facts} == pytest.approx(facts)
     assert code not in profile_findings(**near_miss)
 
 
 @pytest.mark.parametrize(
-    ("work", "words"),
+    ("work", "differences"),
     [
         (samples.work_set(sgemm=2, relu=1, a=1, b=1, c=1),
-         "(a: 0 against 1; b: 0 against 1; c: 0 against 1; and 1 more)"),
-        (samples.work_set(relu=1), "(relu: 0 against 1; sgemm: 2 against 0)"),
-        (samples.work_set("ops", conv=1), "(kernels against ops)"),
+         "a: 0 against 1; b: 0 against 1; c: 0 against 1; and 1 more"),
+        (samples.work_set(relu=1), "relu: 0 against 1; sgemm: 2 against 0"),
+        (samples.work_set("ops", conv=1), "kernels against ops"),
     ],
 )  # fmt: skip
-def test_other_work_than_the_timed_run_is_an_error_that_names_it(work, words):
+def test_other_work_than_the_timed_run_is_an_error_that_names_it(work, differences):
     other = samples.run_record(measurement=samples.measurement(work=work))
     found = profile_findings(other)["other-work"]
-    assert found.level == "invalid"
-    assert words in found.message
+    assert (found.level, found.facts["differences"]) == ("invalid", differences)
 
 
 def test_kernels_that_a_library_chooses_may_differ_and_no_others():
@@ -373,11 +377,13 @@ def test_kernels_that_a_library_chooses_may_differ_and_no_others():
     timed = samples.run_record(measurement=samples.measurement(work=steps[0]))
     own = {"counters": None}
     found = profile_findings(timed, work=steps[1], **own)
-    assert [(one.code, one.level) for one in found.values()] == [("other-algorithms", "note")]
-    assert "(3 names or counts differ)" in found["other-algorithms"].message
+    assert [(finding.code, finding.level) for finding in found.values()] == [
+        ("other-algorithms", "note")
+    ]
+    assert found["other-algorithms"].facts["number"] == 3
     found = profile_findings(timed, work=steps[2], **own)
     assert found["other-work"].level == "invalid"
-    assert "(relu: 2 against 1)" in found["other-work"].message
+    assert found["other-work"].facts["differences"] == "relu: 2 against 1"
 
 
 def test_a_profile_that_agrees_with_all_is_clean_and_has_nothing_to_say():
@@ -398,9 +404,9 @@ def test_a_step_of_several_batches_is_expected_to_move_as_many():
 def test_the_counted_step_must_be_the_profiles_own():
     kernels = [samples.kernel("void sgemm(float*, int)"), samples.kernel("copy", flops=0)]
     found = profile_findings(counters=samples.counters(*kernels))
-    assert "the counted step did other work than the profile's own (copy: 2 against 0)" in (
-        found["other-work"].message
-    )
+    assert found["other-work"].facts == {
+        "us": "the counted step", "them": "the profile's own", "differences": "copy: 2 against 0"
+    }  # fmt: skip
     assert profile_findings(counters=samples.counters(kernels[0])) == {}
 
 
@@ -408,7 +414,7 @@ def test_what_cannot_be_compared_is_said_and_costs_nothing():
     record = samples.profile_record(timed_record_id=None)
     (finding,) = judge_profile(record, None).findings
     assert (finding.code, finding.level) == ("no-timed-run", "note")
-    assert "not in this sample" in finding.message
+    assert "not in this sample" in finding.facts["why"]
     found = profile_findings(samples.run_record())  # its window counted no kernels
     assert [(f.code, f.level) for f in found.values()] == [("work-unknown", "note")]
     assert [f.code for f in profile_findings(work=None).values()] == ["work-unknown"]

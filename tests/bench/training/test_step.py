@@ -194,12 +194,12 @@ def test_amp_is_what_the_device_computes_natively_and_emulation_is_asked_for_by_
     assert (found.math_mode, found.native_math) == (amp, True)
     assert found.autocast_dtype == ("none" if amp == "fp32" else amp)
     assert found.depthwise_fp32 is False
-    assert ("measured in fp32" in str(found.precision_note("amp"))) == (amp == "fp32")
+    assert found.departure("amp") == ("amp-in-fp32" if amp == "fp32" else None)
     for name in ("amp-bf16", "amp-fp16"):
         asked = resolved(RunConfig(precision=name), card, open_precision(name, card))
         mode = name.removeprefix("amp-")
         assert (asked.math_mode, asked.native_math) == (mode, mode in modes)
-        assert (asked.precision_note(name) is None) == (mode in modes)
+        assert (asked.departure(name) is None) == (mode in modes)
 
 
 @pytest.mark.parametrize(

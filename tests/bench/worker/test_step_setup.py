@@ -105,9 +105,8 @@ def test_weights_of_another_type_decide_the_arithmetic(setup_of, model, precisio
     with setup.opened() as ready:
         assert torch.isfinite(ready.step())
     assert setup.resolved.math_mode == setup.complexity().math_mode == mode
-    own = setup.resolved.precision_note(precision)
-    asked = precision.removeprefix("amp-")
-    assert (own is not None and own[0] == "own-arithmetic") == (mode != asked)
+    own = setup.resolved.departure(precision) == "own-arithmetic"
+    assert own == (mode != precision.removeprefix("amp-"))
     assert model != "double" or setup.complexity().step_flops == 2 * 2 * 2 * 8 * 10
     assert model != "half" or setup.complexity().memory.weights_bytes == 2 * (8 * 10 + 10)
 

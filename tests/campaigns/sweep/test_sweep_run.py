@@ -9,7 +9,7 @@ import samples
 from worker_processes import small_run
 
 from bench.launcher.device_lock import exclusive
-from bench.records import Verdict
+from bench.records import Finding, Verdict
 from bench.records.folders import read_records
 from campaigns.sweep.local import LocalExecutor, SweepOrder, SweepWatch
 from campaigns.sweep.local_devices import identify_machine
@@ -137,7 +137,7 @@ def test_a_profile_is_made_by_the_tools_that_can_examine_a_step(scripted, tmp_pa
 
 def test_a_configuration_is_profiled_once_after_its_first_run_without_a_doubt(scripted, tmp_path):
     here, profiles, doubts = scripted
-    doubts[:] = [[("busy-host", "suspect", "other processes")], [], []]
+    doubts[:] = [[Finding.of("busy-host", cores=1, usable=2)], [], []]
     delivered = []
 
     def again():

@@ -117,9 +117,9 @@ def result(line, claimed, images_per_s=10.0, **changes):
 
 
 def findings(*results):
-    """What is said of the last of the results of a file."""
+    """The findings of the last of the results of a file."""
     verdict = judge_claims(results)[-1].verdict
-    return [f"{one.level}: {one.message}" for one in verdict.findings] if verdict else []
+    return verdict.findings if verdict else ()
 
 
 @pytest.mark.parametrize(
@@ -135,20 +135,25 @@ def findings(*results):
 )
 def test_a_figure_of_other_work_is_named_with_its_convention(claimed, words):
     if words is None:
-        assert findings(result(2, claimed)) == []
+        assert findings(result(2, claimed)) == ()
         return
-    [said] = findings(result(2, claimed))
-    both = f"its file states {claimed:.4g} GFLOP/s, images/s x FLOP of a training step are 100"
-    assert said == f"note: {both}: the stated figure fits {words}"
+    [found] = findings(result(2, claimed))
+    assert found.level == "note"
+    assert found.facts == {
+        "stated_gflops": claimed,
+        "own_gflops": 100,
+        "fits": f"the stated figure fits {words}",
+    }
 
 
 def test_another_rows_figure_is_named_by_its_line():
     sound, copied = result(2, 100.0), result(3, 100.0, images_per_s=30.0, batch_size=20)
     assert judge_claims([sound, copied])[0] == sound
-    [said] = findings(sound, copied)
-    assert said.startswith("suspect: ")
-    assert said.endswith("the stated figure fits the result in line 2, resnet18 batch 10")
+    [found] = findings(sound, copied)
+    assert found.level == "suspect"
+    assert found.facts["fits"].endswith("the result in line 2, resnet18 batch 10")
     neighbour = result(4, 400.0, images_per_s=40.0)
-    assert "the result in line 4" in findings(neighbour, result(5, 400.5, images_per_s=30.0))[0]
+    [found] = findings(neighbour, result(5, 400.5, images_per_s=30.0))
+    assert "the result in line 4" in found.facts["fits"]
     other_model = result(5, 400.5, images_per_s=30.0, arch="vgg16")
-    assert "no usual count" in findings(neighbour, other_model)[0]
+    assert "no usual count" in findings(neighbour, other_model)[0].facts["fits"]
