@@ -1,4 +1,4 @@
-"""What holds a step back, by its account, its data and its launches, and what is worth a try.
+"""What holds a step back, by its account and its data, and what is worth a try.
 
 A knob is left out where it is on already, where this device cannot have it, and where a run of this
 machine and model with it was not surely faster. What such a run gained stands beside the knob.
@@ -8,27 +8,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise, permutations
+from itertools import permutations
 from typing import NamedTuple
 
-from analysis.account import REMOVABLE, Kind, largest_loss
-from analysis.findings.batches import beside, curve_row, why_no_larger_batch
+from analysis.account import Kind, largest_loss
+from analysis.findings.batches import beside, why_no_larger_batch
 from analysis.findings.differences import in_fp32
 from analysis.runs.bounds import INPUT_SHARE
 from analysis.runs.frame import Row
 from analysis.runs.groups import (
     Configurations,
     Group,
-    difference_between,
     fastest,
     group_runs,
     names_of,
     newest_accounts,
 )
 from analysis.runs.run import Run
-from analysis.runs.settings import OF_PRECISION, OF_WORK, is_implied_by
-from analysis.table import grouped
-from analysis.words import estimated, percent, percent_interval, three_digits, times, whole_number
+from analysis.runs.settings import OF_PRECISION
+from analysis.words import estimated, percent, three_digits, times, whole_number
 from bench.config import FAKEDATA, SYNTHETIC
 from bench.records.step_settings import OF_DATA
 from bench.statistics.ratios import estimate_ratio
@@ -260,52 +258,6 @@ def _waits(run: Run) -> bool:
     return run.metrics.get("data_wait_share", 0.0) > INPUT_SHARE
 
 
-#: With so many times the samples, a step that grows by less than this pays per launch.
-_MORE_SAMPLES = 1.9
-_SAME_STEP = 1.15
-#: A smaller step for more samples is no launch cost but a fault.
-_MIN_GROWTH = 0.9
-#: These modes of torch.compile use CUDA graphs.
-_CAPTURING = ("reduce-overhead", "max-autotune")
-#: Bounds that explain why a step takes as long for more samples.
-_EXPLAINING = ("compute", "memory", "input", "communication")
-
-
-def launch_rows(runs: Configurations) -> Iterator[Row]:
-    """Yield each accelerator's curve with a flat step time."""
-    for curve in runs.curves:
-        first, settings = curve[0], curve[0].first.settings
-        captured = settings.get("cuda_graphs") == "true" or settings.get("compile") in _CAPTURING
-        if first.backend == "cpu" or captured:  # where one launch starts the whole step
-            continue
-        if not (flat := [pair for pair in pairwise(curve) if _flat(*pair)]):
-            continue
-        small, last = flat[-1]
-        small_ms, last_ms = (three_digits(1e3 * group.step_s) for group in flat[-1])
-        advice = (f"a batch of {last.batch_size} or more",
-                  *knobs_for(last, ("cuda_graphs", "compile"), runs).values())  # fmt: skip
-        yield {
-            **curve_row(curve),
-            "what": f"the step takes {small_ms} ms at batch {small.batch_size} and {last_ms} ms at "
-            f"batch {last.batch_size}",
-            "advice": f" Fewer launches for the work: {', '.join(advice)}.",
-            "runs": names_of(group for pair in flat for group in pair),
-        }
-
-
-def _flat(small: Group, large: Group) -> bool:
-    """Whether a step takes as long for more samples, and neither roof nor input explains it.
-
-    A step that reads its weights each time may be flat by the roof.
-    """
-    more = (large.batch_size or 0) / (small.batch_size or 1)
-    explained = any(point.bound in _EXPLAINING for point in (*small.points, *large.points))
-    grows = large.step_s / small.step_s
-    return more >= _MORE_SAMPLES and _MIN_GROWTH <= grows < _SAME_STEP and not explained
-
-
-#: Of the account of a model beside others.
-_MOST_LOSSES = 3
 #: What may remove a part of a step, by its kind.
 _KNOBS_OF: Mapping[Kind, tuple[str, ...]] = {
     "traffic": ("compile", "channels_last", "fused_optimizer", "precision"),
@@ -357,59 +309,4 @@ def next_knob_rows(runs: Configurations) -> Iterator[Row]:
                 "label": group.label,
                 "says": ". ".join(loss),
                 "runs": group.names,
-            }
-
-
-def model_rows(runs: Configurations) -> Iterator[Row]:
-    """Yield the models of each machine and precision, by the account of their fastest batch.
-
-    Of the batches that have an undisturbed one.
-    """
-    best = fastest(group for group in runs.groups if group.of_the_roof and _losses(group)).values()
-    for those in grouped(best, lambda group: (group.env, group.precision_label)).values():
-        if len({group.arch for group in those}) > 1:
-            yield {
-                "machine": those[0].env,
-                "precision": those[0].precision_label,
-                "says": "; ".join(map(_losses, those)),
-                "runs": names_of(those),
-            }
-
-
-def _losses(group: Group) -> str:
-    """The share of its roof and the largest parts that keep it from there."""
-    accounts = [one for _, one in newest_accounts(group.runs) if not one.is_disturbed]
-    for account in accounts[:1]:
-        parts = [part for part in account.parts if part.kind in REMOVABLE][:_MOST_LOSSES]
-        losses = ", ".join(
-            f"{part.short} {percent(part.time_s / account.step_time_s)}" for part in parts
-        )
-        share = percent_interval(*group.of_the_roof) if group.of_the_roof else ""
-        return f"{group.model_label} at {share} of its roof ({losses} of its step)"
-    return ""
-
-
-def change_rows(runs: Configurations) -> Iterator[Row]:
-    """Yield each two configurations of a machine of which one setting made one faster, and where.
-
-    A setting that follows from another is none of its own; nor is another batch size one change:
-    its step has other work.
-    """
-    same = ("env", "device", "arch", *OF_WORK)
-    alike = grouped(runs.groups, lambda group: tuple(map(group.identity.ran.get, same)))
-    for slow, fast in (pair for groups in alike.values() for pair in permutations(groups, 2)):
-        before, after = slow.identity.ran, fast.identity.ran
-        differ = {name for name in (*before, *after) if before.get(name) != after.get(name)}
-        changed = [name for name in differ if not is_implied_by(name, differ)]
-        if len(changed) != 1:
-            continue
-        said = difference_between(slow.runs, fast.runs) if faster(fast, slow) else None
-        if said:
-            values = (side.get(changed[0], "not set") for side in (after, before))
-            yield {
-                "machine": fast.env,
-                "label": fast.label,
-                "change": f"{changed[0]} {' against '.join(values)}",
-                "says": said.words,
-                "runs": names_of((slow, fast)),
             }

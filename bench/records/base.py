@@ -134,11 +134,15 @@ _OPTIONAL = r"(\[[^]]*\])"
 
 
 @cache
-def catalogue() -> dict[str, dict[str, str]]:
-    """Return the level and the words of each finding by its code: `findings.toml`."""
+def catalogue(*parts: str) -> dict[str, dict[str, str]]:
+    """Return the level and the words of each finding of these parts of `findings.toml`."""
     text = Path(__file__).with_name("findings.toml").read_text(encoding="utf-8")
-    rows = (row for part in tomllib.loads(text).values() for row in part.items())
+    known = tomllib.loads(text)
+    rows = (row for part in parts for row in known[part].items())
     return {code: words for codes, words in rows for code in codes.split(", ")}
+
+
+_OF_RECORDS = ("run", "roof", "profile")
 
 
 class Finding(Record):
@@ -153,7 +157,7 @@ class Finding(Record):
     @classmethod
     def of(cls, code: str, level: Weight | None = None, /, **facts: Fact | None) -> Self:
         """Return a finding of the catalogue, by default of its level there; None is no fact."""
-        usual = catalogue()[code]["level"]
+        usual = catalogue(*_OF_RECORDS)[code]["level"]
         known = {name: fact for name, fact in facts.items() if fact is not None}
         return cls.model_validate({"code": code, "level": level or usual, "facts": known})
 
@@ -167,7 +171,7 @@ class Finding(Record):
         if self.message is not None:
             return self.message
         try:
-            always = re.split(_OPTIONAL, catalogue()[self.code]["says"])
+            always = re.split(_OPTIONAL, catalogue(*_OF_RECORDS)[self.code]["says"])
             return "".join(map(self._filled, always))
         except (LookupError, ValueError, TypeError):
             return f"{self.code} {self.facts or ''}".strip()
@@ -175,7 +179,8 @@ class Finding(Record):
     @property
     def remedy(self) -> str | None:
         """What to do, by the catalogue; None where that is nothing."""
-        return catalogue().get(self.code, {}).get("do")
+        remedy = catalogue(*_OF_RECORDS).get(self.code, {}).get("do")
+        return remedy and remedy.replace("`", "")
 
     def _filled(self, part: str) -> str:
         """A part of the sentence; one in brackets is left out where it has no facts."""

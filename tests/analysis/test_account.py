@@ -348,7 +348,7 @@ def test_a_healthy_step_and_a_disturbed_account_are_accused_of_nothing(ops, chan
     seen = {name: changes[name] for name in changes if name != "traced_s"}
     steps = samples.op_profile(*ops, step_time_s=changes["traced_s"], **seen)
     runs = place_runs([make.run_record(ops=steps)], [make.ceilings_record()])
-    assert not [one for one in find_all(runs) if one.kind in ("next knob", "launch-bound")]
+    assert not [one for one in find_all(runs) if one.kind == "next knob"]
 
 
 def test_of_each_configuration_the_last_run_has_its_account():

@@ -9,7 +9,7 @@ from observed import observation
 from analysis.comparison import METRICS, compare_pairs, pair_runs
 from analysis.comparison.noise import same_kinds
 from analysis.comparison.shown import notes
-from analysis.findings import KINDS
+from analysis.findings import conclusions
 from bench.statistics.series import chances_of_outlying
 
 
@@ -32,7 +32,7 @@ def kind(slow=0.96, machines=12, **changes):
 
 
 def find(runs):
-    return KINDS["odd machine"].findings(runs)
+    return list(conclusions("odd machine", runs))
 
 
 def test_a_machine_that_is_slow_in_all_is_one_finding_and_one_note():

@@ -9,7 +9,7 @@ from observed import curve, observation, published, repeated
 
 from analysis.comparison.machines import across_machines, efficiency_row, mean_row
 from analysis.comparison.prices import gather_prices
-from analysis.findings import KINDS, find_all
+from analysis.findings import conclusions, find_all
 from analysis.report.run_tables import machine_tables
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.place import place_runs
@@ -48,7 +48,7 @@ def test_one_machine_against_another_by_hand():
     ratios = [mean[key] for key in ("ratio", "least_ratio", "largest_ratio")]
     assert ratios == pytest.approx([4, 2, 8])
     assert mean["ratio_low"] is None  # single runs
-    (shown,) = KINDS["machine speed-up"].findings(runs)
+    (shown,) = conclusions("machine speed-up", runs)
     assert shown.headline == (
         "fast is 4 times as fast as slow (geometric mean of 2 configurations, 2 to 8)."
     )
@@ -83,7 +83,7 @@ def test_machines_that_ran_otherwise_say_so():
     (series,) = machine_tables(across)["speed-ups"].rows
     assert series["ratio"] == pytest.approx(2)
     assert (series["precision"], series["ran_with"]) == (row["series"][1], "threads 4 -> 8")
-    assert KINDS["machine speed-up"].findings(runs) == []
+    assert list(conclusions("machine speed-up", runs)) == []
 
 
 # Prices

@@ -12,12 +12,11 @@ import pytest
 import samples
 from observed import DRIFT, curve, observation, repeated
 
-from analysis.findings import KINDS, find_all
+from analysis.findings import KINDS, conclusions, find_all
 from analysis.findings.batches import gains_per_doubling, knee_of
 from analysis.runs.groups import batch_curves, difference_between
 from analysis.runs.place import place_runs
 from bench.records import Finding
-from tracking.importing.work import CLAIMED
 
 GIGA = make.GIGA
 GPU = make.environment(device=make.gpu())
@@ -88,12 +87,6 @@ def ran(name="r", step_s=1.0, batch=10, *, machine=None, resolved=None, **change
 on_gpu = partial(ran, machine=GPU)
 amp = partial(on_gpu, "amp", precision="amp", resolved=NATIVE)
 unconverted = partial(ran, channels_last="false")
-
-
-def doubted(code):
-    """A run of which its telemetry says so, and one that is fine."""
-    verdict = make.suspect(Finding(code=code, level="suspect", message="so"))
-    return placed(ran(verdict=verdict), ran("fine"))
 
 
 def placed(*records, ceilings=ROOFS):
@@ -201,28 +194,25 @@ def machines(slow):
     ]  # fmt: skip
 
 
-def stating(*findings):
-    return [observation("imported", metrics={"claimed_gflops": 50.0}, findings=findings)]
+def doubted(finding):
+    """A run of which that is found, and one that is fine."""
+    return placed(ran(verdict=make.suspect(finding)), ran("fine"))
 
 
-STATED = Finding(code=CLAIMED, level="suspect", message="its file says 50 GFLOP/s")
+THROTTLED = Finding.of("throttled", reason="SwThermal", percent=20)
+NOTED = Finding.of("outliers", slow=1, iterations=9)
 #: Kind, words of its finding, runs of which it says them, and others of which it does not.
 FAULTS = [
-    ("above the roof", "Measure the ceilings", lambda: placed(ran(step_s=0.4)),
+    ("in doubt", "Measure the roof again", lambda: placed(ran(step_s=0.4)),
      lambda: placed(ran(step_s=0.4), ceilings=[
          *ROOFS, make.ceilings_record("new", hours=1, ceilings=(FAST_ROOF,))])),
-    ("above the roof", "125 % of the compute ceiling", lambda: placed(ran(step_s=0.4)),
+    ("in doubt", "125 % of the compute ceiling", lambda: placed(ran(step_s=0.4)),
      lambda: placed(ran())),
+    ("in doubt", "SwThermal in 20 %", lambda: doubted(THROTTLED), lambda: doubted(NOTED)),
     ("inconsistent FLOP", "10 to 20 GFLOP an image. Compare images/s",
      lambda: placed(ran(), ran("b", **COUNTED_MORE)), lambda: placed(ran(), ran("b"))),
     ("inconsistent times", "a step of 16 images took 0.4 s, one of 8 took 0.8 s. More",
      lambda: curve({8: 10, 16: 40})),
-    ("throttled", "cooling", lambda: doubted("throttled"), lambda: doubted("busy-host")),
-    *(("foreign process", "batch 10: so. Measure these again", lambda code=code: doubted(code),
-       lambda: doubted("throttled")) for code in ("foreign-process", "busy-host", "stolen-time")),
-    ("stated GFLOP/s", "Compare images/s", lambda: stating(STATED), stating),
-    ("drifting", "the last third ran slower. A window that slows down was heated",
-     lambda: drifting(0.1, 0.12), lambda: doubted("throttled")),
 ]  # fmt: skip
 BATCHES = [
     ("memory spill", "from 110 images/s at batch 64 to 70 images/s at batch 128",  # 0.636
@@ -266,15 +256,6 @@ BOTTLENECKS = [
     ("input-bound", "100 images/s, 2x (single runs, no interval) of 50 images/s",
      lambda: [waited(0.5), observation("s")], lambda: [waited(0.05), observation("s")],
      lambda: [observation("s")]),
-    ("launch-bound", "the step takes 80 ms at batch 8 and 81.6 ms at batch 16. Launching",
-     lambda: curve({8: 100, 16: 196, 32: 300}, backend="cuda")),
-    ("launch-bound", "launching", lambda: placed(*flat()),
-     lambda: placed(*flat(cuda_graphs=True)), lambda: placed(*flat(compile="reduce-overhead"))),
-    ("launch-bound", "launching", lambda: weighty(2), lambda: weighty(40)),
-    ("launch-bound", "torch.compile", lambda: placed(*flat()),
-     lambda: placed(*flat(compile="default"))),
-    ("launch-bound", "CUDA graphs", lambda: placed(*flat()),
-     lambda: placed(*flat(), on_gpu("g", 4.0, 20, cuda_graphs=True))),
 ]  # fmt: skip
 DIFFERENCES = [
     ("precision uplift", "lab, resnet18: amp measured 2.5 times as fast as fp32; 1 of 1 undecided.",
@@ -289,10 +270,6 @@ DIFFERENCES = [
      lambda: placed(ran(), ran("o", batch=20, machine=OTHER_GPU))),
     ("machine speed-up", "batch 10: of 500 ms saved: convolution 450, the host between ops 50.",
      lambda: placed(ran(), ran("o", 1.5, machine=OTHER_GPU))),
-    ("models", "fp32: resnet18 at", lambda: placed(ran(), ran("b", arch="vgg16")),
-     lambda: placed(ran(), ran("b", batch=20))),
-    ("one change", "channels_last true against false: of 200 ms saved: convolution 180, the host "
-     "between ops 20.", lambda: placed(unconverted(step_s=1.2), ran("b"))),
     ("odd machine", "leave it out", lambda: machines(0.95), lambda: machines(0.95)[2:]),
     ("variability", "measured more often", lambda: scattering(a=0.001, b=0.1),
      lambda: scattering(a=0.1, b=0.1)),
@@ -351,7 +328,7 @@ CASES = [*FAULTS, *BATCHES, *BOTTLENECKS, *DIFFERENCES, *(("next knob", *case) f
 
 #: Kind, and runs that show nothing of it.
 NOTHING = [
-    ("above the roof", lambda: placed(ran())),
+    ("in doubt", lambda: placed(ran())),
     ("inconsistent times", lambda: curve({8: 10, 16: 21})),
     ("inconsistent times", lambda: (
         repeated("a", [5, 20], batch_size=8) + repeated("b", [20, 60], batch_size=16))),
@@ -363,10 +340,6 @@ NOTHING = [
     ("batch knee", lambda: curve({126: 1, 127: 1.1, 128: 1.2})),
     ("batch knee", lambda: curve({8: 10, 16: 12, 32: 40})),  # impossible
     ("batch knee", lambda: curve({8: 9, 16: 10, 32: 2})),  # past a cliff
-    ("launch-bound", lambda: curve({8: 100, 16: 196}, backend="cpu")),
-    ("launch-bound", lambda: curve({8: 100, 16: 150}, backend="cuda")),
-    ("launch-bound", lambda: curve({8: 100, 16: 230}, backend="cuda")),  # a fault
-    ("launch-bound", lambda: weighty(40)),
     ("input-bound", lambda: [waited(0.5), *repeated("s", [40, 140])]),  # not surely faster
     ("inconsistent FLOP", lambda: placed(
         ran(), ran("b", complexity=make.complexity(step_flops=100 * GIGA + GIGA // 100)))),
@@ -380,25 +353,19 @@ NOTHING = [
         CONVOLUTION(time_s=0.5), step_time_s=0.51)))),
     ("next knob", lambda: placed(ran(), ceilings=[])),
     ("next knob", lambda: placed(ran(ops=None))),
-    ("one change", lambda: placed(ran(), unconverted("b", 1.2, compile="default"))),
-    ("one change", lambda: placed(ran(), unconverted("b", 1.2, ops=None))),
-    ("one change", lambda: placed(ran(), unconverted("b", 1.04))),  # as fast
-    ("one change", lambda: placed(ran(), unconverted("b", 1.2, ops=samples.op_profile(
-        step_time_s=1.4)))),  # disturbed
-    ("one change", lambda: placed(ran(), ran("b", 1.9, 20))),  # other work
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "runs"), NOTHING)
 def test_what_runs_do_not_show_is_not_found(kind, runs):
-    assert KINDS[kind].findings(runs()) == []
+    assert list(conclusions(kind, runs())) == []
     assert find_all([]) == find_all([observation("r1")]) == []
 
 
 def said(kind, runs):
     """All that the findings of a kind say."""
-    found = KINDS[kind].findings(runs)
-    lines = [line for one in found for line in (one.headline, *one.evidence, f"{one.advice}")]
+    shown = conclusions(kind, runs)
+    lines = [line for one in shown for line in (one.headline, *one.evidence, f"{one.advice}")]
     return " ".join(lines).lower()
 
 
@@ -444,18 +411,17 @@ def test_the_knee_by_hand():
 
 def test_what_runs_say_of_themselves_is_told_by_machine():
     """Nine of ten runs: six are told, the rest counted."""
-    verdict = make.suspect(Finding(code="throttled", level="suspect", message="it did so"))
+    verdict = make.suspect(THROTTLED)
     runs = placed(
         *(make.run_record(f"r{n}", n, verdict=verdict) for n in range(1, 10)), make.run_record("r")
     )
-    (found,) = KINDS["throttled"].findings(runs)
+    (found,) = conclusions("in doubt", runs)
     assert "9 of 10 runs" in found.headline
-    assert found.headline.startswith("lab: ")
-    assert found.evidence[0] == "lab resnet18 fp32 batch 1: it did so."
+    assert found.evidence[0].startswith("lab resnet18 fp32 batch 1: SwThermal")
     assert (len(found.evidence), found.evidence[-1]) == (7, "and 3 more")
-    assert len(found.runs) == 9
-    (one,) = KINDS["throttled"].findings(runs[:1])
-    assert (one.headline, one.evidence) == (found.evidence[0], ())
+    assert (len(found.runs), found.advice) == (9, "Cool it, then measure again.")
+    (single,) = conclusions("in doubt", runs[:1])
+    assert (single.headline, single.evidence) == (found.evidence[0], ())
 
 
 def test_the_numbers_are_in_a_table_of_the_report():
@@ -464,23 +430,11 @@ def test_the_numbers_are_in_a_table_of_the_report():
         for arch in ("a", "b")
         for run in curve({8: 100, 16: 98, 32: 90}, arch=arch)
     ]  # fmt: skip
-    (found,) = KINDS["batch knee"].findings(runs, {"batch-gains": 5})
+    (found,) = conclusions("batch knee", runs, {"batch-gains": 5})
     assert found.evidence[-1] == "the numbers: Table 5"
     more = [run for arch in "abcdefgh" for run in curve({8: 100, 16: 98, 32: 90}, arch=arch)]
-    (found,) = KINDS["batch knee"].findings(more, {"batch-gains": 5})
+    (found,) = conclusions("batch knee", more, {"batch-gains": 5})
     assert found.evidence[6:] == ("and 2 more in Table 5",)
-
-
-def test_drift_is_what_the_stored_verdict_says():
-    """Records of before were judged by medians: where the rules differ, what is stored counts."""
-    steps = make.measurement(times_s=(0.1,) * 60 + (0.12,) * 30)
-    steady = make.measurement(iterations=30)
-    runs = placed(
-        make.run_record("called clean", measurement=steps),
-        make.run_record("called drifting", measurement=steady, verdict=make.suspect(DRIFT)),
-    )
-    (found,) = KINDS["drifting"].findings(runs)
-    assert found.runs == ("called drifting",)
 
 
 def test_a_difference_is_of_the_steps_that_are_nearest_to_the_mean():

@@ -13,7 +13,7 @@ from observed import observation, published
 
 from analysis import place_runs
 from analysis.comparison import METRICS, compare_pairs, pair_runs
-from analysis.findings import KINDS
+from analysis.findings import conclusions
 from analysis.findings.differences import uplifts
 from analysis.report.run_tables import configuration_tables
 from analysis.report.sentences import commands, matrix, opening
@@ -329,7 +329,7 @@ def test_the_opening_the_findings_and_compare_speak_of_an_uplift_alike(fp32_s, a
     runs = [*fp32, *amp]
     (found,) = compare_pairs(pair_runs(fp32, amp, THROUGHPUT).pairs, METRICS[THROUGHPUT])
     (uplift,), (row,) = uplifts(runs), make.rows_of(configuration_tables(runs)["uplift"])
-    (finding,) = KINDS["precision uplift"].findings(runs)
+    (finding,) = conclusions("precision uplift", runs)
     assert uplift.found == found
     assert row["verdict"] == found.word
     assert words in opening(runs)[0]

@@ -3,7 +3,7 @@
 import factories as make
 import pytest
 
-from analysis.findings import KINDS
+from analysis.findings import conclusions
 from analysis.findings.differences import uplifts
 from analysis.prediction import choose_curve
 from analysis.report.run_tables import configuration_tables
@@ -63,7 +63,7 @@ def test_amp_that_ran_in_fp32_has_no_uplift_and_every_row_says_so():
     assert row["precision"] == "fp32 (amp asked for)"
     assert row.keys().isdisjoint(("times as fast", "95 % interval", "verdict"))
     assert row["note"] == "amp ran in fp32: this device has neither bf16 nor fp16 arithmetic"
-    (found,) = KINDS["precision uplift"].findings(runs)
+    (found,) = conclusions("precision uplift", runs)
     assert found.headline.startswith("lab, resnet18: no uplift of amp. Amp ran in fp32: ")
     assert choose_curve(runs, "resnet18", "amp")[0].names == ("r3",)
     assert choose_curve(runs, "resnet18", "fp32")[0].names == ("r1", "r2", "r3")

@@ -65,7 +65,7 @@ def test_a_profile_explains_the_timed_run_of_the_same_work(tmp_path, perf, monke
     assert record.outcome == "ok"
     assert record.timed_record_id == timed.record_id
     assert record.verdict.level == "invalid"
-    assert any("relu" in finding.message for finding in record.verdict.findings)
+    assert any("relu" in finding.sentence for finding in record.verdict.findings)
     assert "install" in record.missing["cpu_counters"]
 
 

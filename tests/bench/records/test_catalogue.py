@@ -10,8 +10,9 @@ from bench.records import Finding
 from bench.records.base import catalogue, tomllib
 
 PROJECT = Path(__file__).parents[3]
-PAGE = PROJECT / "docs/record.md"
 PARTS = tomllib.loads((PROJECT / "bench/records/findings.toml").read_text(encoding="utf-8"))
+
+RECORDED = catalogue("run", "roof", "profile")
 
 
 def facts_of(says):
@@ -20,9 +21,9 @@ def facts_of(says):
     return {name: 2.5 if form else f"<{name}>" for name, form in fields}
 
 
-@pytest.mark.parametrize("code", catalogue())
+@pytest.mark.parametrize("code", RECORDED)
 def test_a_sentence_is_filled_with_its_facts_and_whole_without_those_in_brackets(code):
-    row = catalogue()[code]
+    row = RECORDED[code]
     facts = facts_of(row["says"])
     whole = Finding.of(code, **facts)
     assert whole.level == row["level"]
@@ -52,15 +53,22 @@ def rows_of(part):
         yield f"| {names} | {levels} | {meaning} | {row.get('do', 'nothing')} |"
 
 
-def test_the_page_of_verdicts_is_made_of_the_catalogue(request):
-    page = PAGE.read_text(encoding="utf-8")
-    made = page
-    for part in PARTS:
-        table = "\n".join(rows_of(part))
-        begin, end = f"<!-- findings: {part} -->\n", "\n<!-- end -->"
-        made = re.sub(f"(?<={begin})(.*?)(?={end})", lambda _, table=table: table, made, flags=re.S)
-        assert begin in made
+def kinds():
+    yield "| kind | reported when |"
+    yield "|---|---|"
+    for kind, row in PARTS["analysis"].items():
+        yield f"| {kind} | {row['when']} |"
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_pages_of_verdicts_and_kinds_are_made_of_the_catalogue(request, part):
+    path = PROJECT / ("docs/report.md" if part == "analysis" else "docs/record.md")
+    page = path.read_text(encoding="utf-8")
+    table = "\n".join(kinds() if part == "analysis" else rows_of(part))
+    before, begin, rest = page.partition(f"<!-- findings: {part} -->\n")
+    _, end, after = rest.partition("\n<!-- end -->")
+    made = "".join((before, begin, table, end, after))
     if request.config.getoption("--golden"):
-        PAGE.write_text(made, encoding="utf-8")
+        path.write_text(made, encoding="utf-8")
     else:
         assert made == page, "make it again: pytest --golden tests/bench/records/test_catalogue.py"
