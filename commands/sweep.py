@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -101,6 +102,7 @@ class Sweep(Tracked, Shown, Answering):
         "only the blocks that name this backend; default: all that fit"
     )
     limit: Count | None = option("only the first N configurations")
+    shard: str | None = option("only part I of N of them, all repeats", metavar="I/N")
     minutes: Annotated[float, click.FloatRange(min=1)] | None = option("time limit for everything")
     yes: bool = option("allow a matrix of thousands of runs")
     retry_failed: bool = option("measure runs that failed before again")
@@ -145,11 +147,14 @@ class Sweep(Tracked, Shown, Answering):
                 backends=where.backends,
                 only=self.backend,
                 limit=self.limit,
+                shard=self._part(),
             )
             if not plan.blocks:
                 raise UserError(f"backend={self.backend!r}: no block of matrix={name!r} names it")
             if self.dry_run:
                 return plan_result(plan, where, self.records)
+            if not plan.runs and any(block.runs_here for block in plan.blocks):
+                raise UserError(f"shard={self.shard}: more parts than configurations; give fewer")
             if not plan.runs:
                 needed = "; ".join(map(str, plan.left_out))
                 raise UserError(
@@ -178,6 +183,13 @@ class Sweep(Tracked, Shown, Answering):
             )
         if self.executor == "ray" and self.minutes is not None:
             raise UserError(f"minutes={self.minutes:g}: of this machine; use --executor local")
+
+    def _part(self) -> tuple[int, int]:
+        match = re.fullmatch(r"([0-9]+)/([0-9]+)", self.shard or "1/1")
+        part, parts = map(int, match.groups()) if match else (0, 0)
+        if not 1 <= part <= parts:
+            raise UserError(f"shard={self.shard!r}: give a part and their number, such as 2/4")
+        return part, parts
 
     def _overridden(self) -> dict[str, str]:
         names = RunConfig.model_fields.keys() - FILING_FIELDS

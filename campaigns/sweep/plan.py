@@ -64,21 +64,24 @@ def plan_runs(
     backends: Collection[str],
     only: str | None = None,
     limit: int | None = None,
+    shard: tuple[int, int] = (1, 1),
 ) -> Plan:
     """Return the runs of `matrix` on a machine that has `backends`, and those that need others.
 
     Every configuration once, then every configuration a second time, and so on, each round
     shuffled by the matrix's seed: what drifts while a sweep runs (heat, a neighbour on the host)
     then falls on all configurations alike. `only` keeps the configurations of that backend;
-    `limit` keeps the first so many of the matrix, with all their repeats, on each machine. Models
-    whose package is not installed here are left out.
+    `limit` keeps the first so many of the matrix, with all their repeats, on each machine; `shard`
+    (2, 4) of these the second, the sixth and so on. Models whose package is not installed here are
+    left out.
     """
     asked = _repeats(matrix, only)
     here = {"auto", *backends}
 
     def runs_on(on: Collection[str]) -> tuple[RunConfig, ...]:
-        first = islice((one for one in asked.items() if one[0].backend in on), limit)
-        return tuple(_rounds(dict(first), matrix.seed, campaign=campaign, env=env))
+        first = islice((item for item in asked.items() if item[0].backend in on), limit)
+        part = islice(first, shard[0] - 1, None, shard[1])
+        return tuple(_rounds(dict(part), matrix.seed, campaign=campaign, env=env))
 
     absent = dict.fromkeys(config.backend for config in asked if config.backend not in here)
     blocks = (_planned(block, only, here) for block in matrix.blocks)

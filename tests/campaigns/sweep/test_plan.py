@@ -42,6 +42,18 @@ def test_a_limit_keeps_whole_configurations():
     assert Counter(run.batch_size for run in runs) == {4: 3, 8: 3}
 
 
+def test_shards_have_whole_configurations_and_are_together_what_there_is():
+    shards = [planned(block(), limit=4, shard=(part, 3)).runs for part in (1, 2, 3)]
+    assert [{run.batch_size for run in runs} for runs in shards] == [{4, 32}, {8}, {16}]
+    assert [len(runs) for runs in shards] == [6, 3, 3]
+
+
+@pytest.mark.parametrize("shard", ["2", "0/2", "3/2"])
+def test_a_shard_that_cannot_be_is_refused(mlproject_command, shard):
+    code, _, err = mlproject_command("sweep", "smoke", "--dry-run", "--shard", shard)
+    assert (code, f"shard='{shard}': give" in err) == (2, True)
+
+
 HERE = samples.environment()
 
 
