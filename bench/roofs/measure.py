@@ -260,7 +260,7 @@ def _products(
 
 
 @dataclass(frozen=True)
-class Plan:
+class RoofPlan:
     """What is tried on a backend; `group_s` is the least time of one repetition.
 
     Where power limits the clock the winner of each math mode is repeated alone for `sustain_s`
@@ -277,14 +277,14 @@ class Plan:
 
 
 PLANS = {
-    "cpu": Plan(
+    "cpu": RoofPlan(
         products=_products(1024, (512, 2048, 4096), 12544, 256, 2304),
         convolutions=((16, 128, 28, 128), (16, 256, 14, 256), (64, 256, 28, 256)),
         stream_steps=(1, 2, 4),
         group_s=0.1,
         budget_s=30.0,
     ),
-    "cuda": Plan(
+    "cuda": RoofPlan(
         products=_products(8192, (4096, 16384), 200704, 512, 4608),
         convolutions=((256, 512, 14, 512), (128, 256, 56, 256), (256, 512, 28, 512)),
         stream_steps=(1, 4, 16),
@@ -293,7 +293,7 @@ PLANS = {
         sustain_s=4.0,
         one_way=True,
     ),
-    "mps": Plan(
+    "mps": RoofPlan(
         products=_products(4096, (2048, 8192), 50176, 256, 2304),
         convolutions=((64, 256, 14, 256), (32, 256, 28, 256), (64, 512, 28, 512)),
         stream_steps=(1, 2, 4),
@@ -345,7 +345,7 @@ def measure_ceilings(
     return ceilings, (*(sample for group in groups for sample in group.samples()), *alone)
 
 
-def compute_probes(device: Device, plan: Plan, mode: MathMode) -> list[Probe]:
+def compute_probes(device: Device, plan: RoofPlan, mode: MathMode) -> list[Probe]:
     """Return the probes that set the roof of `mode`, those of least work first."""
     probes = [product_probe(shape, mode, device.torch_device) for shape in plan.products]
     if not _may_execute_fewer(device, mode):
@@ -356,7 +356,7 @@ def compute_probes(device: Device, plan: Plan, mode: MathMode) -> list[Probe]:
     return sorted(probes, key=lambda probe: probe.work_per_launch)
 
 
-def convolution_probes(device: Device, plan: Plan, mode: MathMode) -> list[Probe]:
+def convolution_probes(device: Device, plan: RoofPlan, mode: MathMode) -> list[Probe]:
     """Return the convolutions in `mode`, in each layout that training uses."""
     return [
         convolution_probe(shape, mode, device.torch_device, channels_last)
@@ -374,7 +374,7 @@ def _may_execute_fewer(device: Device, mode: MathMode) -> bool:
     return device.backend == "cuda" and mode == "fp32"
 
 
-def _bandwidth_groups(device: Device, plan: Plan) -> tuple[ProbeGroup, ProbeGroup]:
+def _bandwidth_groups(device: Device, plan: RoofPlan) -> tuple[ProbeGroup, ProbeGroup]:
     free = free_bytes(device)
     sizes = array_sizes(device.info().last_level_cache_bytes, plan.stream_steps, free)
     if not sizes:

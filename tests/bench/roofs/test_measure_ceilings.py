@@ -9,7 +9,7 @@ import torch
 from scripted_gpu import MIB, QueueingDevice, ScriptedWork
 
 from bench.roofs import MINIMUM_REPETITIONS, measure_ceilings, sustained_rate
-from bench.roofs.measure import PLANS, Plan
+from bench.roofs.measure import PLANS, RoofPlan
 from bench.training.devices import open_device
 
 GPU_MODES = ("fp32", "tf32", "bf16", "fp16")
@@ -145,7 +145,7 @@ def test_arithmetic_switches_are_put_back(roomy_gpu, before, monkeypatch):
 
 @pytest.mark.slow
 def test_this_cpus_ceilings_follow_from_its_samples_with_arrays_past_its_cache(monkeypatch):
-    small = Plan(
+    small = RoofPlan(
         products=((64, 64, 64, "NT"), (128, 128, 128, "NN")),
         convolutions=((1, 16, 8, 16),),
         stream_steps=(1,),
