@@ -57,9 +57,8 @@ def check_image_folder(path: str | Path) -> ImageFolderSummary:
             faults.append((file, _fault(error)))
     if faults:
         file, fault = faults[0]
-        count = "1 file" if len(faults) == 1 else f"{len(faults)} files"
         raise UserError(
-            f"data={str(path)!r}: {count} of {len(chosen)} cannot be decoded, "
+            f"data={str(path)!r}: {len(faults)} of {len(chosen)} files cannot be decoded, "
             f"first {str(file)!r} ({fault}): replace or delete what is damaged"
         )
     return ImageFolderSummary(
@@ -79,35 +78,26 @@ def images_by_class(path: str | Path) -> dict[str, list[tuple[Path, int]]]:
     classes would be splits such as train and val.
     """
     root = user_path(path)
-    if not root.exists():
-        raise UserError(
-            f"data={str(path)!r}: no such folder: give an ImageFolder's path, "
-            "or make one with: mlproject dataset generate"
-        )
-    if not root.is_dir():
-        raise UserError(
-            f"data={str(path)!r}: not a folder: give the folder that holds one sub-folder per class"
-        )
     try:
         classes = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
         _refuse_splits(path, root, classes)
         images = {name: list(_image_files(root / name)) for name in classes}
     except OSError as error:
-        raise UserError(
-            f"data={str(path)!r}: {error.filename}: {error.strerror}: make it readable"
-        ) from None
+        raise UserError(f"data={str(path)!r}: {error.filename}: {error.strerror}: {_ASK}") from None
     if not classes:
-        raise UserError(
-            f"data={str(path)!r}: holds no class sub-folders: put the images of each class into a "
-            "folder of their own, or make some with: mlproject dataset generate"
-        )
+        raise UserError(f"data={str(path)!r}: holds no class sub-folders: {_ASK}")
     if empty := [name for name in classes if not images[name]]:
-        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
         raise UserError(
-            f"data={str(path)!r}: no images in class {', '.join(empty[:5])}{more}: "
-            f"add some ({', '.join(IMAGE_EXTENSIONS)}) or delete the folder"
+            f"data={str(path)!r}: no images in {len(empty)} of {len(classes)} classes, first "
+            f"{empty[0]}: add some ({', '.join(IMAGE_EXTENSIONS)}) or delete the folder"
         )
     return images
+
+
+_ASK = (
+    "give a readable folder that holds one sub-folder per class, or make one with: "
+    "mlproject dataset generate"
+)
 
 
 def _refuse_splits(path: str | Path, root: Path, classes: list[str]) -> None:
@@ -236,7 +226,12 @@ def subset_image_folder(
         raise UserError(f"images_per_class={images_per_class}: give a number from 1")
     root, target = user_path(source).resolve(), user_path(out)
     images = images_by_class(root)
-    _refuse_small_classes(images_per_class, {name: len(files) for name, files in images.items()})
+    fewest, smallest = min((len(files), name) for name, files in images.items())
+    if fewest < images_per_class:
+        raise UserError(
+            f"images_per_class={images_per_class}: class {smallest} has {fewest}: "
+            f"ask for at most {fewest}"
+        )
     if target.resolve().is_relative_to(root):
         raise UserError(f"out={str(out)!r}: lies inside the source: give a folder outside {root}")
     settings = {
@@ -251,16 +246,6 @@ def subset_image_folder(
             # One stream per class: a class added to the source leaves the others as they were.
             for file, _ in random.Random(f"{seed}/{name}").sample(files, images_per_class):  # noqa: S311
                 _link(file, target / file.relative_to(root), copy=copy)
-
-
-def _refuse_small_classes(images_per_class: int, counts: dict[str, int]) -> None:
-    small = [f"{name} has {count}" for name, count in counts.items() if count < images_per_class]
-    if small:
-        more = f" and {len(small) - 3} more" if len(small) > 3 else ""
-        raise UserError(
-            f"images_per_class={images_per_class}: class {', '.join(small[:3])}{more}: "
-            f"ask for at most {min(counts.values())}"
-        )
 
 
 def _link(file: Path, target: Path, *, copy: bool) -> None:

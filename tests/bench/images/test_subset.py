@@ -66,7 +66,7 @@ def test_places_that_would_spoil_something_and_too_few_images(photos, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("keep")
     assert "something else" in refused(photos, tmp_path / "full")
-    assert "no such folder" in refused(tmp_path / "nowhere", tmp_path / "out")
+    assert "No such file" in refused(tmp_path / "nowhere", tmp_path / "out")
     assert "images_per_class=0" in refused(photos, tmp_path / "out", images_per_class=0)
     assert chosen(photos) == before
     (photos / "class_001" / "00000.jpg").unlink()
