@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import platform
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -71,20 +70,14 @@ def data_caches(cpus: Iterable[int], root: Path = ROOT) -> dict[int, CacheLevel]
         for index in (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
             if text_of(index / "type") != "Instruction":
                 shared = caches.setdefault(int(text_of(index / "level")), {})
-                shared[text_of(index / "shared_cpu_list")] = _bytes(text_of(index / "size"))
+                size = int(text_of(index / "size").removesuffix("K"))  # drivers/base/cacheinfo.c
+                shared[text_of(index / "shared_cpu_list")] = 1024 * size
     if not caches:
         raise UnknownFactError("the kernel lists no caches")
     return {
-        level: CacheLevel(min(found.values()), max(found.values()), sum(found.values()))
-        for level, found in caches.items()
+        level: CacheLevel(min(sizes), max(sizes), sum(sizes))
+        for level, sizes in ((level, shared.values()) for level, shared in caches.items())
     }
-
-
-def _bytes(size: str) -> int:
-    found = re.fullmatch(r"(\d+)([KMG]?)", size)
-    if not found:
-        raise UnknownFactError(f"cache size {size!r} is not understood")
-    return int(found[1]) * {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}[found[2]]
 
 
 def _apple_cache_bytes() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -16,7 +17,7 @@ import torch
 
 from bench.errors import Unknown
 from bench.machine.cpu import CacheLevel, cpu_caches
-from bench.machine.probes import UnknownFactError
+from bench.machine.probes import UnknownFactError, reason_of
 from bench.records import CacheRoof, CeilingSample
 from bench.records.journal import Clock, ignore
 from bench.roofs.measure import ProbeGroup, ProbeSampler, software_of
@@ -137,15 +138,13 @@ def read_probe(
     whole = elements * (programs if own_regions else 1)
 
     def prepare() -> Launch:
-        try:
-            from bench.roofs.gpu_reader import read
-        except ImportError as error:
-            raise RuntimeError(f"Triton cannot be used here: {error}") from None
         data = torch.randn(whole, device=device.torch_device)
         sums = torch.empty(programs * GPU_BLOCK, device=device.torch_device)
+        try:
+            from bench.roofs.gpu_reader import read
 
-        def launch() -> None:
-            read(
+            launch = partial(
+                read,
                 data,
                 sums,
                 programs=programs,
@@ -154,12 +153,9 @@ def read_probe(
                 rounds=_GPU_ROUNDS,
                 block=GPU_BLOCK,
             )
-
-        try:
             launch()  # which compiles; Triton has errors of many kinds: an old GPU, no C compiler
         except Exception as error:
-            words = str(error).strip().splitlines() or [""]
-            raise RuntimeError(f"Triton: {type(error).__name__}: {words[0]}") from None
+            raise RuntimeError(f"Triton: {reason_of(error)}") from None
         return launch
 
     region = f"{elements * _ELEMENT_BYTES // 2**10} KiB {'each' if own_regions else 'together'}"
@@ -212,26 +208,21 @@ def _roof(
     launch_s: float,
     device: Device,
 ) -> CacheRoof:
-    source = "not measured"
-    peak: float | Unknown = Unknown(notes)
-    if isinstance(level.probe, Unknown):
-        peak = level.probe
-    elif sample is not None:
+    facts: dict[str, object] = {
+        "level": level.name,
+        "size_bytes": level.size_bytes,
+        "peak_bytes_per_s": Unknown(notes) if level.probe else level.probe,
+        "source": "not measured",
+    }
+    if sample is not None and level.probe:
         rate = sustained_rate(sample.rates)
         overhead = launch_s * rate / level.probe.work_per_launch
-        source = (
+        doubt = _doubt(level, sample, below, overhead)
+        facts["peak_bytes_per_s"] = Unknown(doubt) if doubt else rate
+        facts["source"] = (
             f"{account_of(sample)}; launches take {100 * overhead:.1f} %; {software_of(device)}"
         )
-        doubt = _doubt(level, sample, below, overhead)
-        peak = Unknown(doubt) if doubt else rate
-    return CacheRoof.model_validate(
-        {
-            "level": level.name,
-            "size_bytes": level.size_bytes,
-            "peak_bytes_per_s": peak,
-            "source": source,
-        }
-    )
+    return CacheRoof.model_validate(facts)
 
 
 def _doubt(
