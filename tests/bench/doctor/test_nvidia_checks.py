@@ -36,11 +36,6 @@ def found(root, opener=lambda: ONE_CARD, capability=NO_DRIVER):
     return {check.name: check for check in nvidia_checks(root, opener, capability)}
 
 
-@pytest.fixture(autouse=True)
-def _not_under_sudo(monkeypatch):
-    monkeypatch.delenv("SUDO_USER", raising=False)
-
-
 def test_without_a_device_there_is_nothing_to_mend(tree, only_programs):
     root = tree({"sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n"})
     checks = found(root, fails_with("NVML: NVML Shared Library Not Found"))

@@ -40,13 +40,8 @@ _NVTX = [
     "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",
     "Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",
 ]
-_RULES = [
-    "Rule Name",
-    "Rule Type",
-    "Rule Description",
-    "Estimated Speedup Type",
-    "Estimated Speedup",
-]
+_RULES = ["Rule Name", "Rule Type", "Rule Description"]
+_RULES += ["Estimated Speedup Type", "Estimated Speedup"]
 
 
 @dataclass
@@ -75,14 +70,10 @@ class Style:
 def launches(count, values=None, kernels=("gemm", "relu"), **others):
     """`count` launches that take turns at `kernels`, every metric with a value of its own."""
     values = values or {name: 10**6 + 1000 * index for index, name in enumerate(ALL)}
+    taking_turns = [kernels[index % len(kernels)] for index in range(count)]
     return [
-        Launch(
-            index,
-            kernels[index % len(kernels)],
-            {name: value + index for name, value in values.items()},
-            **others,
-        )
-        for index in range(count)
+        Launch(index, kernel, {name: value + index for name, value in values.items()}, **others)
+        for index, kernel in enumerate(taking_turns)
     ]
 
 
