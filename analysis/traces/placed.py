@@ -236,17 +236,21 @@ def compare_two(records: Sequence[TraceRecord]) -> TraceComparison | Unknown | N
         return repetitions
     changes = sorted(_changes(records, repetitions), key=lambda op: -abs(op.difference_s))
     step_s, idle_s = [], []
-    for one, times in zip(records, repetitions, strict=True):
+    for record, times in zip(records, repetitions, strict=True):
         # where the host runs ahead, its marks say nothing of the difference
-        lengths_s = [step.device_time_s or step.wall_s for step in one.known_steps]
-        known_s = [step.idle_s for step in one.known_steps if step.idle_s is not None]
+        lengths_s = [step.device_time_s or step.wall_s for step in record.known_steps]
+        known_s = [step.idle_s for step in record.known_steps if step.idle_s is not None]
         step_s.append(statistics.median(lengths_s) / times)
         idle_s.append(statistics.median(known_s) / times if known_s else None)
     before_s, after_s = idle_s
     idle_difference_s = None if before_s is None or after_s is None else after_s - before_s
-    devices = [f" ({one.device or 'device unknown'})" * (a.device != b.device) for one in records]
+    names = [record.source_file for record in records]
+    if a.device != b.device:
+        names = [
+            f"{record.source_file} ({record.device or 'device unknown'})" for record in records
+        ]
     return TraceComparison(
-        names=(a.source_file + devices[0], b.source_file + devices[1]),
+        names=(names[0], names[1]),
         step_s=(step_s[0], step_s[1]),
         idle_s=(before_s, after_s),
         difference_s=step_s[1] - step_s[0],

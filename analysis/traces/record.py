@@ -124,7 +124,7 @@ def explained_trace(
             digest.update(chunk)
     ran = trace.device or trace.counters or not hidden
     device, cores = (
-        trace.of_the_device(one) if ran else None for one in ("name", "multiprocessors")
+        trace.of_the_device(fact) if ran else None for fact in ("name", "multiprocessors")
     )
     mode = _math_mode(rows)
     if profile is not None and profile.environment is not None:
@@ -214,7 +214,7 @@ def _math_mode(rows: OpRows) -> MathMode | None:
     """The arithmetic in which most of the time of convolutions and products went."""
     times_s: defaultdict[MathMode, float] = defaultdict(float)
     for called, op in rows:
-        kind = next((one for one in called.types or () if one in _MODES), None)
+        kind = next((name for name in called.types or () if name in _MODES), None)
         if op.flops and kind is not None:
             tf32 = kind == "float" and any(map(_TF32.search, op.kernels))
             times_s["tf32" if tf32 else _MODES[kind]] += op.time_s
@@ -395,7 +395,7 @@ def explain(
     return Explanation(
         (computation or bound) if bound == COMPUTATION else bound,
         tuple(_findings(steps, known, {cause: shares[cause] for cause in costly}, calls)),
-        tuple(_remedy(one, calls[one], compiled, tool) for one in costly if one != COMPUTATION),
+        tuple(_remedy(lost, calls[lost], compiled, tool) for lost in costly if lost != COMPUTATION),
     )
 
 

@@ -228,10 +228,10 @@ def timeline(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> list[TracedSte
             continue
         idle = tuple(
             IdleTime(cause=cause, time_s=time_us / per_s, call=call, op=op)
-            for (cause, call, op), time_us in sorted(causes_us.items(), key=lambda one: -one[1])
+            for (cause, call, op), time_us in sorted(causes_us.items(), key=lambda item: -item[1])
         )
         times_s = {name: time_us / per_s for name, time_us in parts_us.items()}
-        times_s |= {"wall_s": step.wall_s, "idle_s": sum(one.time_s for one in idle)}
+        times_s |= {"wall_s": step.wall_s, "idle_s": sum(part.time_s for part in idle)}
         times.append(TracedStep.of("not in the trace", name=step.name, **times_s, idle=idle))
     return times
 
@@ -254,7 +254,8 @@ def why_hidden(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> str | None:
         return trace.left_out
     if trace.device or not trace.devices:
         return None
-    names = " and ".join(sorted({one.name or "a device" for one in trace.devices.values()}))
+    devices = trace.devices.values()
+    names = " and ".join(sorted({device.name or "a device" for device in devices}))
     return f"{NO_DEVICE}, though the machine has {names}: {REMEDIES[trace.tool]}"
 
 
@@ -289,7 +290,7 @@ def step_time_s(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> float:
 
 def loader_share(steps: Sequence[StepSpans]) -> float:
     """Return the share of a step, their median, that the host spends in a data loader's marks."""
-    marks = [span_times([one for one in step.host if one.loads]) for step in steps]
+    marks = [span_times([span for span in step.host if span.loads]) for step in steps]
     shares = [
         Intervals.union(*times_us).length / 1e6 / step.wall_s
         for step, times_us in zip(steps, marks, strict=True)

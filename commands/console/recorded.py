@@ -302,17 +302,16 @@ def upload_all(
         try:
             runs = held.get(folder.record_id, [])
             fate = _uploaded(folder, server, place, runs, say, verify=verify)
+        except LockedError:
+            fate = _LOCKED
         except Exception as error:  # no record stops the others, whatever is in it
-            if isinstance(error, LockedError):
-                fate = _LOCKED
-            elif getattr(error, "away", False):
+            if getattr(error, "away", False):
                 if counts["uploaded"]:
                     click.echo(f"{counts['uploaded']} uploaded before that", err=True)
                 raise
-            else:
-                fate = _DELETED if isinstance(error, DeletedRunError) else "failed"
-                ours = isinstance(error, UserError | TrackingError | OSError)
-                note(f"{folder.path}: {error if ours else fault_line(error)}")
+            fate = _DELETED if isinstance(error, DeletedRunError) else "failed"
+            ours = isinstance(error, UserError | TrackingError | OSError)
+            note(f"{folder.path}: {error if ours else fault_line(error)}")
         counts[fate] += 1
     return counts
 
