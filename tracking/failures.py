@@ -133,9 +133,10 @@ def _answer(error: BaseException) -> requests.Response | None:
 
 
 def _is_strange(error: BaseException) -> bool:
-    """Whether the answer is none of MLflow's; it has no text for a file that is not there."""
+    """Whether the answer is none of MLflow's; a file may be missing, a list of files may not."""
     answer = _answer(error)
-    if answer is None or (isinstance(error, requests.HTTPError) and answer.status_code == 404):
+    is_file = isinstance(error, requests.HTTPError) and "artifacts?path=" not in str(error)
+    if answer is None or (is_file and answer.status_code == 404):
         return False
     return re.search("error_code|Permission denied", answer.text) is None
 

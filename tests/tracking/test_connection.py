@@ -102,10 +102,11 @@ def test_what_the_server_refuses_is_not_asked_again(clock):
         Server("http://x").ask(lambda: 1 / 0)
 
 
-def answered(status):
+def answered(status, said="said", text=""):
     response = requests.Response()
     response.status_code = status
-    return requests.HTTPError(f"{status} said", response=response)
+    response._content = text.encode()
+    return requests.HTTPError(f"{status} {said}", response=response)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,7 @@ def answered(status):
         (answered(503), True, "fails (503)"),
         (answered(429), True, "429"),
         (answered(404), False, "404"),
+        (answered(404, "url: http://x/artifacts?path=0", PAGE), False, "web page"),
         (answered(401), False, "MLFLOW_TRACKING_USERNAME"),
         (answered(403), False, "right to write"),
         (RestException({"error_code": "BAD_REQUEST", "message": "QueuePool limit"}), True, "Queue"),
