@@ -113,14 +113,14 @@ def place_runs(
     A line on a run that fails goes to `unplaced`, where it is given, and the others go on.
     """
     placed = []
-    for one in measurements:
+    for record in measurements:
         try:
-            run_id = (run_ids or {}).get(one.record_id)
-            placed.append(place(one, ceilings, profiles, run_id=run_id, peaks=peaks))
+            run_id = (run_ids or {}).get(record.record_id)
+            placed.append(place(record, ceilings, profiles, run_id=run_id, peaks=peaks))
         except Exception as error:
             if unplaced is None or isinstance(error, UserError):
                 raise
-            unplaced.append(f"{one.record_id}: {fault_line(error)}")
+            unplaced.append(f"{record.record_id}: {fault_line(error)}")
     ordered = sorted(distinguished(placed), key=Run.order)
     return [replace(run, number=number) for number, run in enumerate(ordered, start=1)]
 
@@ -229,18 +229,18 @@ def _modelled_point(
     name = driver_name(record.device)
     device = DeviceInfo.of("its file does not say", name=name, backend=backend)
     because = "its roof is that of a device of this name"
-    found = [
-        ceiling_by_name(device, one, ceilings, peaks, because=because, env=record.env)
-        for one in _MODES[mode]
+    by_mode = [
+        ceiling_by_name(device, roof_mode, ceilings, peaks, because=because, env=record.env)
+        for roof_mode in _MODES[mode]
     ]
-    fitting = [one for one in found if isinstance(one, UsedCeiling)]
+    fitting = [ceiling for ceiling in by_mode if isinstance(ceiling, UsedCeiling)]
     if not fitting:
-        why = next(one.reason for one in found if isinstance(one, Unknown))
+        why = next(ceiling.reason for ceiling in by_mode if isinstance(ceiling, Unknown))
         return Unknown(f"no ceiling: {why}; report --peaks FILE takes figures of your own")
     used = fitting[0]
     if mode == "fp32":
-        measured = [one for one in fitting if one.record_id is not None]
-        used = max(measured or fitting, key=lambda one: one.roof.peak_flops_per_s)
+        measured = [ceiling for ceiling in fitting if ceiling.record_id is not None]
+        used = max(measured or fitting, key=lambda ceiling: ceiling.roof.peak_flops_per_s)
     taken = [used.instead_of_measured or "", *record.assumed]
     if record.precision == "fp32" and used.ceiling.math_mode == "tf32":
         taken.append("fp32 under the roof of tf32, which libraries use for it on this device")

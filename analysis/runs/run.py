@@ -44,8 +44,8 @@ class Run(Identified):
 
     `settings` are what ran, as text, with machine and device: resolved values where the run has
     them, else those asked for. `asked` are those that read otherwise when they were asked for
-    (`auto`). `metrics` are named as in the tracking schema, where images have names of their own;
-    what takes a metric's name takes that of samples in general too. `count` is of the repeats
+    (`auto`). `metrics` are named as in the tracking schema, where images have names of their own.
+    A method that is given a metric's name also takes that of samples. `count` is of the repeats
     behind the numbers (1 but for imported summaries), `deviations` those between them by metric.
     """
 
@@ -154,12 +154,12 @@ class Run(Identified):
 
     def order(self) -> tuple[str, str, str, int, int, str]:
         """Return what sorts runs by machine, model, precision and batch size."""
-        repeat, name, one = 0, self.name, self.imported
+        repeat, name, imported = 0, self.name, self.imported
         if self.record is not None:
             repeat, name = self.record.config.repeat, self.record.record_id
-        elif one is not None:  # repeats come as in their file
-            repeat = one.repeat or 0
-            name = f"{one.source_file} {one.source_line or 0:09} {one.record_id}"
+        elif imported is not None:  # repeats come as in their file
+            repeat = imported.repeat or 0
+            name = f"{imported.source_file} {imported.source_line or 0:09} {imported.record_id}"
         return self.env, self.arch, self.precision, self.batch_size or 0, repeat, name
 
     def metric(self, name: str) -> float | None:
