@@ -660,3 +660,18 @@ def test_of_two_whole_runs_of_one_record_all_read_the_same_and_verify_names_the_
     unfinished = tracking.create_run("0", tags={schema.RECORD_ID: record.record_id}).info.run_id
     assert list(pull_runs(ours)["run_id"]) == [first]
     assert unfinished in store.runs_of(record.record_id)
+
+
+@pytest.mark.long
+def test_machines_that_upload_at_once_lose_and_double_nothing(
+    tmp_path, server, store, mlproject_command, monkeypatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    machines = [tmp_path / f"machine-{number}" for number in range(4)]
+    kept = [filed(records) for _ in range(5) for records in machines]
+    uploads = [mlproject_command.start("sync", "--records", records) for records in machines]
+    for process in uploads:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+    for folder, record in kept:
+        assert_one_run(store, folder, record)
