@@ -23,8 +23,6 @@ from tracking.importing import load_readers, read_results
 from tracking.importing.ledger import GIVEN, GIVEN_COUNTS, MEANINGS, plain
 from tracking.importing.work import judge_claims, step_of, with_work
 
-_UNITS = ("s", "ms", "us", "images/s")
-
 
 class Import(Tracked, Formatted):
     """Import the results of other programs from their files.
@@ -112,14 +110,12 @@ def _named(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _check_facts(facts: dict[str, str]) -> None:
-    """Refuse a count that is none, and an unit that no time or rate has."""
+    """Refuse a count that is none."""
     for name, text in facts.items():
         if name in GIVEN_COUNTS and not (text.isascii() and text.isdigit()):
             raise UserError(f"set='{name}={text}': give a whole number")
         if name in GIVEN_COUNTS and name != "warmup_iters" and int(text) == 0:
             raise UserError(f"set='{name}={text}': give a number above 0")
-        if name == "unit" and text not in _UNITS:
-            raise UserError(f"set='{name}={text}': give {', '.join(_UNITS[:-1])} or {_UNITS[-1]}")
 
 
 def _with_work(results: Sequence[ImportedRecord]) -> list[ImportedRecord]:

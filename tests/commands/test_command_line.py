@@ -99,7 +99,6 @@ MISTAKES = [
     ("import table.csv --set speed=9", "FACT=VALUE"),
     ("import table.csv --set batch_size=many", "whole number"),
     ("import table.csv --set devices=0", "above 0"),
-    ("import table.csv --set unit=h", "give s, ms, us or images/s"),
     ("import table.csv --campaign ../../etc", "letters, digits"),
     ("import table.csv none.csv", "none.csv"),
     ("sync --records /no/such/folder", "/no/such/folder"),

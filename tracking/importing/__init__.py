@@ -5,4 +5,12 @@
 
 from tracking.importing.import_results import Imported, Reader, load_readers, read_results
 from tracking.importing.ledger import Result, gpu_in_name
-from tracking.importing.table import OtherFileError, Problem, SourceFile, count, number, part
+from tracking.importing.table import (
+    OtherFileError,
+    Problem,
+    SourceFile,
+    count,
+    number,
+    parse_table,
+    part,
+)

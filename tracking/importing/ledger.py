@@ -213,7 +213,7 @@ _GPU = re.compile(
 _LARGEST_BATCH = 10_000_000
 #: Facts that a user may state, and of these the whole numbers.
 GIVEN_COUNTS = ("batch_size", "repeat", "image_size", "devices", "warmup_iters")
-GIVEN = ("arch", "env", "device", "backend", "precision", "unit", *GIVEN_COUNTS)
+GIVEN = ("arch", "env", "device", "backend", "precision", *GIVEN_COUNTS)
 _SETTINGS = (
     *("image_size", "iterations", "warmup_iters", "repeats"),
     *("devices", "nodes", "grad_accum_steps"),
@@ -263,8 +263,9 @@ def record_of(
     """
     facts = {name: fact for name, fact in result.facts.items() if fact not in (None, "")}
     texts = {name: str(fact) for name, fact in facts.items() if name in TEXTS}
-    stated: dict[str, Any] = {name: text for name, text in given.items() if name != "unit"}
-    stated |= {name: int(text) for name, text in given.items() if name in GIVEN_COUNTS}
+    stated: dict[str, Any] = dict(given) | {
+        name: int(text) for name, text in given.items() if name in GIVEN_COUNTS
+    }
     result.facts = stated | facts_in_name(texts.get("label", "")) | facts | texts
     if label := result.facts.pop("label", None):
         result.extra.setdefault("label", label)

@@ -1,36 +1,25 @@
-"""Results in tables: with a row per result, a row per iteration of a run, or a column per model.
-
-Times in `*_model_train_benchmark.csv` of lamikr/pytorch-gpu-benchmark are milliseconds of a step
-without an optimizer, behind its own warm-up (`train` in its `benchmark_models.py`); its
-`config.json` has the batch of all GPUs. Of any other table with a column per model the user states
-the unit.
-"""
+"""Results in tables: with a row per result, or a row per iteration of a run."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
-from bench.config.model_names import TORCHVISION_MODELS
 from bench.records.metrics import iteration_statistics_ms
 from tracking.importing.ledger import (
     BESIDE,
     CLAIMED,
     COUNTS,
     ITERATION_TIMES,
-    MS_FACTORS,
     TEXTS,
     TIMM,
     Meaning,
     Result,
     check_headings,
     facts_in_name,
-    gpu_in_name,
     known_columns,
     names_a_rate,
     plain,
@@ -47,7 +36,6 @@ from tracking.importing.table import (
 )
 
 _EMPTY = frozenset(("", "-", "n/a", "na", "none", "null"))
-_IMAGES_PER_S = "images/s"
 
 
 def read_table(
@@ -65,12 +53,6 @@ def read_table(
     known = known_columns(table.columns, named, TIMM if is_timm else None)
     facts = {fact for fact, _ in known.values()}
     has_result = any(fact.startswith(("throughput", "iteration_time")) for fact in facts)
-    if not (has_result or facts & {"arch", "iterations"}) and any(map(_is_model, table.columns)):
-        table = parse_table(text, index="env")
-        known = known_columns(table.columns, named)
-        check_headings(table, known, named, has_rate=True)
-        yield from _read_columns_of_models(table, known, file, given)
-        return
     times = known_columns(table.columns, named, ITERATION_TIMES)
     counter = _counter_of_iterations(table, times)
     if counter or has_result or ("arch" in facts and any(map(names_a_rate, table.columns))):
@@ -124,12 +106,6 @@ def _take(result: Result, table: Table, column: str, cell: str, meaning: Meaning
 _LEAST_PARAMETERS = 10_000
 #: Deviations, and shares of a processor's time, may be zero.
 _MAY_BE_ZERO = ("_std", "user_s", "system_s")
-
-
-def _of_times(kind: str, times_s: Sequence[float]) -> Result:
-    facts = iteration_statistics_ms(times_s) | {"window_s": math.fsum(times_s)}
-    facts["iterations"] = len(times_s)
-    return Result(kind, facts, iteration_times_s=tuple(times_s))
 
 
 # A row per result: ledgers, published tables, files of timm's `benchmark.py`
@@ -222,7 +198,9 @@ def _read_iterations(
     times_s = [number * known[column][1] / 1e3 for number in _numbers(table, rows, column)[0]]
     if len(times_s) >= _CLOCK_ROWS and all(a < b for a, b in pairwise(times_s)):
         raise ValueError(f"{column!r} grows from row to row: a clock, not an iteration's time")
-    result = _of_times("iterations", times_s)
+    facts = iteration_statistics_ms(times_s) | {"window_s": math.fsum(times_s)}
+    facts["iterations"] = len(times_s)
+    result = Result("iterations", facts, iteration_times_s=tuple(times_s))
     for each, meaning in known.items():
         cells = {row.cells[each] for row in rows}
         if meaning[0] in _OF_A_RUN and each != column and len(cells) == 1 and (cell := cells.pop()):
@@ -271,137 +249,3 @@ def _check_numbers(table: Table, rows: Sequence[Row], counter: str) -> None:
         )
         if number != last + 1 and not begins:
             raise ValueError(f"line {row.line}: iteration {number} follows {last}")
-
-
-# A column per model, and a row per machine or per iteration
-
-_GPU_BENCHMARK = re.compile(
-    r"(?P<device>.+?)_{1,2}(?:(?P<gpus>\d{1,2})X_{1,2})?(?P<precision>half|float|double)"
-    r"_model_(?P<work>train|inference)_benchmark"
-)
-_PRECISIONS = {"half": "fp16", "float": "fp32", "double": "fp64"}
-#: Names of files whose numbers are throughputs, and of those whose are batch sizes.
-_OF_RATES = re.compile(r"throughput|images?[_-]?per[_-]?s", re.IGNORECASE)
-_OF_BATCHES = re.compile(r"(?<![a-z])(?:bs|batch)(?![a-z])", re.IGNORECASE)
-
-
-def _is_model(column: str) -> bool:
-    return column in TORCHVISION_MODELS
-
-
-def _read_columns_of_models(
-    table: Table, known: Mapping[str, Meaning], file: SourceFile, given: Mapping[str, str]
-) -> Iterator[Result | Problem]:
-    """A run per model of a row, or per model where the rows are iterations.
-
-    Columns that are not named after a model of torchvision are left out, or are facts of the row.
-    """
-    if all(_is_model(column) for column in table.columns if column):
-        yield from _read_iterations_of_models(table, file, given)
-    elif given.get("unit") == _IMAGES_PER_S:
-        if not _OF_RATES.search(file.stem):  # the unit is of the folder, not of all in it
-            if _OF_BATCHES.search(file.stem):
-                raise OtherFileError("a table of batch sizes by its name")
-            if not file.alone:
-                raise ValueError("its name does not say throughput: import it by its own name")
-        yield from table.problems
-        for row in table.rows:
-            yield from _read_machine(table, known, row)
-    else:
-        raise ValueError(
-            f"the unit of the columns of models is not stated: add --set unit={_IMAGES_PER_S} "
-            "if they are throughputs"
-        )
-
-
-def _read_machine(
-    table: Table, known: Mapping[str, Meaning], row: Row
-) -> Iterator[Result | Problem]:
-    for model in filter(_is_model, table.columns):
-        cell = row.cells[model]
-        if cell.lower() in _EMPTY | {"0", "0.0"}:
-            continue
-        result = Result("wide-table", {"arch": model}, row.line)
-        try:
-            result.facts["throughput_images_per_s"] = table.number(cell)
-        except ValueError as error:
-            yield Problem(f"{model}: {error}", row.line)
-            continue
-        for column, meaning in known.items():
-            if meaning[0] in TEXTS | BESIDE and row.cells[column]:
-                _take(result, table, column, row.cells[column], meaning)
-        facts = result.facts
-        device, devices = gpu_in_name(facts.get("env") or facts.get("device") or "")
-        facts.setdefault("device", device)
-        facts.setdefault("devices", devices)
-        result.missing["iteration_times_s"] = "the table has one number per model"
-        yield result
-
-
-def _read_iterations_of_models(
-    table: Table, file: SourceFile, given: Mapping[str, str]
-) -> Iterator[Result | Problem]:
-    benchmark = _GPU_BENCHMARK.fullmatch(file.stem)
-    if benchmark is not None and benchmark["work"] == "inference":
-        raise OtherFileError("times of inference")
-    unit = "ms" if benchmark is not None else given.get("unit")
-    if unit not in MS_FACTORS:
-        raise ValueError("the unit of the times is not stated: add --set unit=s, ms or us")
-    if table.problems:
-        yield from table.problems
-        return
-    rows = table.rows if benchmark else table.rows[int(given.get("warmup_iters", 0)) :]
-    if not rows:
-        raise ValueError("no iteration but those of the warm-up")
-    for model in filter(None, table.columns):
-        numbers, bad = _numbers(table, rows, model)
-        if bad:
-            yield bad[0]
-            continue
-        times_s = [number * MS_FACTORS[unit] / 1e3 for number in numbers]
-        result = _of_times("wide-iterations", times_s)
-        result.facts["arch"] = model
-        if benchmark is not None:
-            _take_gpu_benchmark(result, benchmark, file)
-        yield result
-
-
-def _take_gpu_benchmark(result: Result, named: re.Match[str], file: SourceFile) -> None:
-    """What pytorch-gpu-benchmark says by the file's name and by `config.json` beside it."""
-    result.params = {"step": "forward and backward", "data": "synthetic"}
-    result.extra["step"] = "forward, loss and backward; no optimizer"
-    if named["precision"] == "float":
-        result.extra["precision_note"] = (
-            "PyTorch may compute fp32 convolutions in TF32 from Ampere on"
-        )
-    result.facts |= {
-        "device": named["device"].strip("_").replace("_", " "),
-        "devices": int(named["gpus"] or 0) or None,
-        "env": file.folders[0] if file.folders else named["device"],
-        "backend": "cuda",  # so does PyTorch call ROCm
-        "precision": _PRECISIONS[named["precision"]],
-        "image_size": 224,
-    }
-    result.missing["throughput_images_per_s"] = "no batch size is known"
-    result.missing["batch_size"] = _take_config(result.facts, file.near("config.json"))
-
-
-def _take_config(facts: dict[str, Any], text: str | None) -> str:
-    """Take the batch and the number of GPUs; return why there is no batch."""
-    if text is None:
-        return "no config.json is beside the file"
-    config = json.loads(text)
-    if not isinstance(config, dict):
-        return "config.json beside the file holds no object"
-    if count(str(config.get("NUM_TEST", 0))) != facts["iterations"]:
-        return "config.json beside the file is of another number of iterations"
-    gpus = count(str(config.get("GPU_COUNT", config.get("NUM_GPU", 1))))
-    if facts["devices"] not in (None, gpus) or not gpus:
-        return "config.json beside the file is of another number of GPUs"
-    facts["devices"] = gpus
-    facts["warmup_iters"] = count(str(config.get("WARM_UP", 0)))
-    batch = count(str(config.get("BATCH_SIZE", 0)))
-    if not batch or batch % gpus:
-        return f"a batch of {batch} is not shared evenly by {gpus} GPUs"
-    facts["batch_size"] = batch // gpus
-    return ""

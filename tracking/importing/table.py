@@ -172,11 +172,8 @@ class Table:
         return number(text, may_be_zero=may_be_zero, decimal_comma=self.delimiter != ",")
 
 
-def parse_table(text: str, *, index: str = "") -> Table:
-    """Return the table in `text`; `index` names a first column that has no name.
-
-    Raises `OtherFileError` where its header cannot be understood.
-    """
+def parse_table(text: str) -> Table:
+    """Return the table in `text`. Raises `OtherFileError` for a header that is none."""
     lines = text.splitlines(keepends=True)
     first = next((line for line in lines if line.strip()), "")
     delimiter = max(_DELIMITERS, key=first.count)
@@ -187,8 +184,6 @@ def parse_table(text: str, *, index: str = "") -> Table:
     columns = [name.strip() for name in header]
     if len(columns) > _MOST_COLUMNS:
         raise OtherFileError(f"{len(columns)} columns; a ledger has at most {_MOST_COLUMNS}")
-    if index not in columns:
-        columns[0] = columns[0] or index
     if twice := {name for name in columns if name and columns.count(name) > 1}:
         raise OtherFileError(f"column {min(twice)!r} is there twice: rename one")
     good, problems = [], []

@@ -31,10 +31,6 @@ TIMM = "benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv"
             *("label,images_per_s,gpus\na_vgg16_amp_bs64_run2,9,4\n", "a.csv", {"env": "lab"}),
             ["cf50728704332a74ae1d"],
         ),
-        (
-            *("resnet18\n10\n20\n", "a.csv", {"unit": "us", "batch_size": "4"}),
-            ["3723a470ca0c07bce33e"],
-        ),
     ],
 )
 def test_a_result_that_an_earlier_version_imported_is_known_again(read, text, name, given, ids):

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-PLUG_INS = ("dllogger", "milabench", "mlperf", "optimum")
+PLUG_INS = ("dllogger", "milabench", "mlperf", "model_columns", "optimum")
 
 
 def assert_facts(record, **expected):
@@ -327,6 +327,73 @@ def test_a_report_is_taken_with_its_own_steps_or_beside_its_configuration(read, 
     (tmp_path / "benchmark_config.json").write_text(json.dumps(BENCHMARK))
     [beside] = read(json.dumps(REPORT), "benchmark_report.json").records
     assert beside.record_id == record.record_id
+
+
+# Columns of models: pytorch-gpu-benchmark's times and Lambda's throughputs
+
+TIMES = "resnet18,vgg16\n10.0,40.0\n20.0,80.0\n"
+FOLDER = "GeForce_RTX_3090"
+TRAINED = f"{FOLDER}/GeForce_RTX_3090__half_model_train_benchmark.csv"
+TIMES_CONFIG = {"WARM_UP": 5, "NUM_TEST": 2, "BATCH_SIZE": 12, "GPU_COUNT": 1}
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"GPU_COUNT": 3}, None),
+        ({"GPU_COUNT": 1}, "another number of GPUs"),
+        ({"NUM_TEST": 50}, "another number of iterations"),
+        ({"GPU_COUNT": 3, "BATCH_SIZE": 16}, "not shared evenly by 3 GPUs"),
+    ],
+)
+def test_the_batch_of_several_gpus_is_shared_and_a_strange_configuration_not_believed(
+    read, config, reason
+):
+    read(json.dumps(TIMES_CONFIG | config), f"{FOLDER}/config.json")
+    [record, _] = read(TIMES, TRAINED.replace("__half", "__3X__half")).records
+    assert (record.device, record.params["devices"]) == ("GeForce RTX 3090", "3")
+    assert record.batch_size == (4 if reason is None else None)
+    assert (reason or "") in record.missing.get("batch_size", "")
+
+
+def test_a_bad_time_costs_its_model(read):
+    found = read(TIMES.replace("80.0", "nan"), TRAINED)
+    assert [record.arch for record in found.records] == ["resnet18"]
+    assert [(one.line, one.reason) for one in found.problems] == [
+        (3, "vgg16: 'nan' is not a number")
+    ]
+
+
+def test_times_of_inference_are_something_else(read):
+    name = TRAINED.replace("train", "inference")
+    assert "inference" in read(TIMES, name).problems[0].reason
+
+
+def test_a_row_of_throughputs_is_a_run_per_image_model(read):
+    table = (
+        ",ssd,resnet50,vgg16\n"
+        "Lambda_8xH100_80GB_SXM5_99_v2,6501.0,21880.0,0.0\n"
+        "2x4090_v1,300,2000,900\n"
+    )
+    name = "pytorch-train-throughput-fp16.csv"
+    found = read(table, name)
+    assert found.problems == []
+    assert [
+        (one.source_line, one.env, one.device, one.params["devices"], one.throughput_images_per_s)
+        for one in found.records
+    ] == [
+        (2, "Lambda_8xH100_80GB_SXM5_99_v2", "H100 80GB SXM5", "8", 21880.0),
+        (3, "2x4090_v1", "4090", "2", 2000.0),
+        (3, "2x4090_v1", "4090", "2", 900.0),
+    ]
+    assert [one.arch for one in found.records] == ["resnet50", "resnet50", "vgg16"]
+    [named] = read("name_gpu,num_gpu,watt,resnet50\nRTX 3090,2,350,905\n", name).records
+    assert (named.device, named.params["devices"]) == ("RTX 3090", "2")
+    found = read(table.replace("900", "fast"), name)
+    assert [one.reason for one in found.problems] == ["vgg16: 'fast' is not a number"]
+    read(table, "pytorch-train-bs-fp16.csv")  # batch sizes: no table of results
+    folder = read(name=".")
+    assert (len(folder.records), folder.other_files) == (2, 1)
 
 
 # What cannot be true, is damaged, or is of something else
