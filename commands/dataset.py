@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Literal
@@ -100,16 +101,7 @@ class Check(Answering):
 def _summary(path: str | Path) -> Output:
     from bench.images import check_image_folder
 
-    found = check_image_folder(path)
-    facts = {
-        "path": str(path),
-        "classes": found.classes,
-        "images": found.images,
-        "mean_bytes": round(found.bytes / found.images),
-        "mean_width": round(found.mean_width),
-        "mean_height": round(found.mean_height),
-        "checked": found.checked,
-    }
+    facts = {"path": str(path), **asdict(check_image_folder(path))}
     line = (
         "{images} images in {classes} classes, {mean_bytes} bytes and "
         "{mean_width}x{mean_height} pixels on average: {path}"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, BinaryIO
 
 from PIL import Image, UnidentifiedImageError
@@ -28,14 +29,14 @@ ENDINGS = {"JPEG": b"\xff\xd9", "PNG": b"IEND\xaeB\x60\x82"}
 
 @dataclass(frozen=True)
 class ImageFolderSummary:
-    """What an image folder holds; the means are of the `checked` files that were looked into."""
+    """What an image folder holds; width and height are of the `checked` files, in pixels."""
 
     classes: int
     images: int
-    bytes: int
+    mean_bytes: int
+    mean_width: int
+    mean_height: int
     checked: int
-    mean_width: float
-    mean_height: float
 
 
 def check_image_folder(path: str | Path) -> ImageFolderSummary:
@@ -64,10 +65,10 @@ def check_image_folder(path: str | Path) -> ImageFolderSummary:
     return ImageFolderSummary(
         classes=len(images),
         images=len(sizes),
-        bytes=sum(sizes),
+        mean_bytes=round(fmean(sizes)),
+        mean_width=round(fmean(width for width, _ in dimensions)),
+        mean_height=round(fmean(height for _, height in dimensions)),
         checked=len(chosen),
-        mean_width=sum(width for width, _ in dimensions) / len(chosen),
-        mean_height=sum(height for _, height in dimensions) / len(chosen),
     )
 
 
