@@ -72,10 +72,10 @@ def datasheet_ceiling(
     )
     row = next(of_part, None)
     if row is None:
-        known = " and ".join(one.part for one in rows)
+        parts = " and ".join(row.part for row in rows)
         limit = "unknown" if watts is None else f"{watts:g} W"
         return Unknown(
-            f"the peaks of {device.name!r} differ by part: the datasheet table holds {known}, this "
+            f"the peaks of {device.name!r} differ by part: the datasheet table holds {parts}, this "
             f"device's limit is {limit}, its multiprocessors are {device.cores or 'unknown'}"
         )
     if math_mode not in row.flops_per_s:
@@ -135,13 +135,17 @@ def choose_ceiling(
     if math_mode == "fp64":
         return Unknown("no roof is measured in fp64")
     of_device = (
-        one for one in ceilings if one.environment and same_device(one.environment, environment)
+        roofs
+        for roofs in ceilings
+        if roofs.environment and same_device(roofs.environment, environment)
     )
     why = ""
-    for one in sorted(of_device, key=lambda one: (not _doubts(one), one.created), reverse=True):
-        if found := _matching(one, record, environment, math_mode):
-            return UsedCeiling(*found, one.record_id, None, _doubts(one), one.cache_roofs)
-        why = why or f"no measured ceiling fits ({found.reason})"
+    order = sorted(of_device, key=lambda roofs: (not _doubts(roofs), roofs.created), reverse=True)
+    for roofs in order:
+        match = _matching(roofs, record, environment, math_mode)
+        if match:
+            return UsedCeiling(*match, roofs.record_id, None, _doubts(roofs), roofs.cache_roofs)
+        why = why or f"no measured ceiling fits ({match.reason})"
     why = why or "no ceilings were measured on this device"
     datasheet = datasheet_ceiling(environment.device, math_mode, peaks)
     if isinstance(datasheet, Unknown):
@@ -206,7 +210,7 @@ def _measured(candidate: CeilingsRecord, mode: MathMode) -> tuple[Ceiling, Roof]
     for ceiling in candidate.ceilings:
         if ceiling.math_mode == mode and ceiling.kind == "measured":
             if roof := Roof.of(ceiling):
-                measured = {one.math_mode: one.peak_flops_per_s for one in candidate.ceilings}
+                measured = {roof.math_mode: roof.peak_flops_per_s for roof in candidate.ceilings}
                 fp32 = measured.get("fp32") if mode in HALVES else None
                 return ceiling, replace(roof, fp32_flops_per_s=fp32 or 0.0)
             return Unknown(f"{candidate.record_id} measured only one of the two roofs of {mode}")
@@ -259,7 +263,7 @@ def ceiling_by_name(
     measured roof of one also has the label `env`. `because` says in the result why it is not
     measured on the device itself.
     """
-    for candidate in sorted(ceilings, key=lambda one: one.created, reverse=True):
+    for candidate in sorted(ceilings, key=lambda roofs: roofs.created, reverse=True):
         environment = candidate.environment
         if environment is None or candidate.outcome != "ok":
             continue
@@ -269,10 +273,10 @@ def ceiling_by_name(
             and normalised(theirs.name) == normalised(device.name)
             and (device.backend != "cpu" or environment.label == env)
             and len({theirs.cores, device.cores} - {None}) < 2
-            and (found := _measured(candidate, math_mode))
+            and (measured := _measured(candidate, math_mode))
         ):
             caches = candidate.cache_roofs
-            return UsedCeiling(*found, candidate.record_id, because, cache_roofs=caches)
+            return UsedCeiling(*measured, candidate.record_id, because, cache_roofs=caches)
     datasheet = datasheet_ceiling(device, math_mode, peaks)
     return datasheet and UsedCeiling(*datasheet, None, because)
 

@@ -169,7 +169,7 @@ def read_peaks(path: Path) -> tuple[Peaks, ...]:
     a device.
     """
     own = _read(path, f"peaks={str(path)!r}")
-    return tuple(one.model_copy(update={"source": f"{one.source} ({path.name})"}) for one in own)
+    return tuple(row.model_copy(update={"source": f"{row.source} ({path.name})"}) for row in own)
 
 
 def _read(path: Path, where: str) -> tuple[Peaks, ...]:

@@ -211,11 +211,11 @@ def _checkpoints() -> Mapping[str, str]:
 def _read_mappings() -> Mapping[str, Mapping[str, str]]:
     source = extra_folder("transformers", "hf") / "models" / "auto" / "modeling_auto.py"
     text = source.read_text(encoding="utf-8")
-    found = {}
+    mappings = {}
     for name in (*_MAPPINGS.values(), _ENCODER_DECODERS):
         body = text.partition(f"\n{name} = OrderedDict(\n")[2].partition("\n)\n")[0]
-        found[name] = {match[1]: match[2] for match in _ENTRY.finditer(body)}
-    return found
+        mappings[name] = {match[1]: match[2] for match in _ENTRY.finditer(body)}
+    return mappings
 
 
 _OF_TIMM = re.compile(r"^@register_model\ndef (\w+)", re.M)
@@ -238,7 +238,7 @@ def split_arch(arch: str) -> tuple[ModelSource, str]:
     prefix, colon, name = arch.partition(":")
     if not colon:
         return "torchvision", arch
-    return next(((known, name) for known in _PREFIXES if prefix == known), ("own", arch))
+    return next(((source, name) for source in _PREFIXES if prefix == source), ("own", arch))
 
 
 def arch_label(arch: str) -> str:

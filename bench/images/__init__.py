@@ -148,9 +148,9 @@ def _ends_well(stream: BinaryIO, image_format: str | None) -> bool:
         return False
     here = stream.tell()
     stream.seek(-len(ending), os.SEEK_END)
-    found = stream.read(len(ending))
+    last = stream.read(len(ending))
     stream.seek(here)
-    return found == ending
+    return last == ending
 
 
 #: Lies at the root, where ImageFolder looks at folders only; written last.
@@ -176,9 +176,9 @@ def claimed(out: Path, settings: dict[str, Any]) -> Iterator[None]:
     holds anything else, and for an `OSError`, with the remedy.
     """
     with disk_errors_named(out):
-        found = next((name for name in (MANIFEST, UNFINISHED) if (out / name).is_file()), None)
-        if found is not None:
-            _refuse_other_settings(out, found, settings)
+        manifest = next((name for name in (MANIFEST, UNFINISHED) if (out / name).is_file()), None)
+        if manifest is not None:
+            _refuse_other_settings(out, manifest, settings)
         elif out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UserError(
                 f"out={str(out)!r}: holds something else: give a new or empty folder as --out"
@@ -193,14 +193,14 @@ def claimed(out: Path, settings: dict[str, Any]) -> Iterator[None]:
 
 def _refuse_other_settings(out: Path, name: str, settings: dict[str, Any]) -> None:
     try:
-        found = json.loads((out / name).read_text(encoding="utf-8"))
-        different = [key for key in settings if found.get(key) != settings[key]]
+        present = json.loads((out / name).read_text(encoding="utf-8"))
+        different = [key for key in settings if present.get(key) != settings[key]]
     except (ValueError, AttributeError):
         raise UserError(
             f"out={str(out)!r}: its {name} is damaged: delete the folder or give another --out"
         ) from None
     if different:
-        was = ", ".join(f"{key}={found.get(key)}" for key in different)
+        was = ", ".join(f"{key}={present.get(key)}" for key in different)
         now = ", ".join(f"{key}={settings[key]}" for key in different)
         raise UserError(
             f"out={str(out)!r}: holds a data set of {was}, not {now}: "

@@ -150,10 +150,10 @@ def cpu_signature(root: Path = ROOT) -> str:
         return registry_text(_CPU_KEY, "Identifier")
     first, _, _ = text_of(root / "proc/cpuinfo").partition("\n\n")
     lines = (line.partition(":") for line in first.splitlines())
-    known = {key.strip(): " ".join(value.split()) for key, _, value in lines}
+    facts = {key.strip(): " ".join(value.split()) for key, _, value in lines}
     for names in (_X86_NUMBERS, _ARM_NUMBERS):
-        if all(known.get(name) for name in names):
-            return " ".join(f"{name.lower().removeprefix('cpu ')} {known[name]}" for name in names)
+        if all(facts.get(name) for name in names):
+            return " ".join(f"{name.lower().removeprefix('cpu ')} {facts[name]}" for name in names)
     raise UnknownFactError("the kernel shows no numbers of the processor")
 
 

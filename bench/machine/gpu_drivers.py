@@ -41,9 +41,9 @@ def compute_capability(opener: Callable[[], Any] = open_driver) -> tuple[int, in
 def device_uuid(opener: Callable[[], Any] = open_driver, number: int = 0) -> str:
     """Return the UUID of CUDA's device `number`, or of the slice that it is, as torch spells it."""
     driver = opener()
-    found = (ctypes.c_ubyte * 16)()
-    _call(driver, "cuDeviceGetUuid_v2", ctypes.byref(found), _device(driver, number))
-    return str(uuid.UUID(bytes=bytes(found)))
+    buffer = (ctypes.c_ubyte * 16)()
+    _call(driver, "cuDeviceGetUuid_v2", ctypes.byref(buffer), _device(driver, number))
+    return str(uuid.UUID(bytes=bytes(buffer)))
 
 
 #: What a management library knows of a device beside its UUID.
@@ -154,10 +154,10 @@ def amd_management_facts(
         smi = smi_opener()
         return smi, amd_device(smi, device_uuid)
 
-    found = probe(opened)
-    if isinstance(found, Unknown):
-        return {"uuid": device_uuid, **dict.fromkeys(_FACTS, found)}
-    smi, handle = found
+    library = probe(opened)
+    if isinstance(library, Unknown):
+        return {"uuid": device_uuid, **dict.fromkeys(_FACTS, library)}
+    smi, handle = library
 
     def power_limit_w() -> float:
         return number_of(smi.amdsmi_get_power_cap_info(handle)["power_cap"]) / 1e6  # microwatts

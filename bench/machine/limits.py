@@ -53,8 +53,8 @@ def oom_kills(root: Path = ROOT) -> int | None:
     names = ("memory.events", "memory.oom_control")
     own = (group / name for group in _groups(root, "memory") for name in names)
     for path in (*own, root / "proc/vmstat"):
-        if found := re.search(r"^oom_kill (\d+)$", _text(path), re.MULTILINE):
-            return int(found[1])
+        if kills := re.search(r"^oom_kill (\d+)$", _text(path), re.MULTILINE):
+            return int(kills[1])
     return None
 
 
@@ -91,13 +91,13 @@ def peak_memory_bytes() -> int:
     import resource
 
     who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    own, children = (resource.getrusage(each).ru_maxrss for each in who)
+    own, children = (resource.getrusage(whose).ru_maxrss for whose in who)
     if sys.platform == "darwin":  # bytes there, KiB on Linux (getrusage(2) of each)
         return max(own, children)
-    found = re.search(r"^VmHWM:\s*(\d+) kB", _text(ROOT / "proc/self/status"), re.MULTILINE)
-    if found is None:
+    peak = re.search(r"^VmHWM:\s*(\d+) kB", _text(ROOT / "proc/self/status"), re.MULTILINE)
+    if peak is None:
         raise UnknownFactError("the kernel shows no high-water mark")
-    return 1024 * max(int(found[1]), children)
+    return 1024 * max(int(peak[1]), children)
 
 
 #: Bit numbers of capabilities(7).
@@ -110,8 +110,8 @@ def profiling_capabilities(root: Path = ROOT) -> frozenset[str]:
     With either it may read performance counters whatever the system's default is.
     """
     status = _text(root / "proc/self/status")
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
-    effective = int(found[1], 16) if found else 0
+    mask = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    effective = int(mask[1], 16) if mask else 0
     return frozenset(name for name, bit in _BITS.items() if effective >> bit & 1)
 
 
@@ -127,7 +127,7 @@ def describe_exit(
     """
     words = f"exit code {returncode}"
     if returncode < 0:
-        names = {each.value: each.name for each in signal.Signals}
+        names = {number.value: number.name for number in signal.Signals}
         words = f"ended by {names.get(-returncode, 'an unnamed signal')} (signal {-returncode})"
     elif returncode >= 2**31:  # Windows's NTSTATUS, such as 0xC0000005: access violation
         words = f"ended by exception 0x{returncode:08X}"

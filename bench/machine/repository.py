@@ -155,7 +155,7 @@ def _imported(module: str, folders: Sequence[Path]) -> Iterator[tuple[str, Path]
 
 def _file_of(name: str, folders: Sequence[Path]) -> Path | None:
     places = [folder.joinpath(*name.split(".")) for folder in folders]
-    files = (file for each in places for file in (each / "__init__.py", each.with_suffix(".py")))
+    files = (file for place in places for file in (place / "__init__.py", place.with_suffix(".py")))
     return next((file for file in files if file.is_file()), None)
 
 
@@ -163,12 +163,12 @@ def _named(tree: ast.Module, package: str) -> Iterator[str]:
     """What a module of `package` imports; `from a import b` may mean a module b, or none."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             start = "." * node.level + (node.module or "")
             base = resolve_name(start, package) if node.level else start
             yield base
-            yield from (f"{base}.{one.name}" for one in node.names)
+            yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
 def _installed(module: str) -> dict[str, Path]:

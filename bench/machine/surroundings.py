@@ -36,10 +36,10 @@ def read_dmi(root: Path = ROOT) -> dict[str, str]:
     """Return the DMI fields that can be read, by the kernel's names; none on macOS."""
     if platform.system() == "Windows":
         key = r"HARDWARE\DESCRIPTION\System\BIOS"
-        found = {field: probe(registry_text, key, name) for field, name in _DMI.items()}
+        texts = {field: probe(registry_text, key, name) for field, name in _DMI.items()}
     else:
-        found = {field: probe(text_of, root / "sys/class/dmi/id" / field) for field in _DMI}
-    return {field: text for field, text in found.items() if not isinstance(text, Unknown)}
+        texts = {field: probe(text_of, root / "sys/class/dmi/id" / field) for field in _DMI}
+    return {field: text for field, text in texts.items() if not isinstance(text, Unknown)}
 
 
 #: What container runtimes leave in their containers; the orchestrator comes first.
@@ -120,8 +120,8 @@ def host(root: Path = ROOT) -> str:
     system = platform.system()
     if system == "Darwin":
         listing = output_of("/usr/sbin/ioreg", "-rd1", "-c", "IOPlatformExpertDevice")
-        _, found, rest = listing.partition('"IOPlatformUUID" = "')
-        if not found:
+        _, mark, rest = listing.partition('"IOPlatformUUID" = "')
+        if not mark:
             raise UnknownFactError("ioreg names no IOPlatformUUID")
         name = rest.partition('"')[0]
     elif system == "Windows":

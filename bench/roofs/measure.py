@@ -90,8 +90,8 @@ class ProbeGroup:
     @property
     def leader(self) -> Candidate | None:
         """The live probe of the highest sustained rate."""
-        measured = [one for one in self.candidates if one.launch and one.rates]
-        return max(measured, key=lambda one: sustained_rate(one.rates), default=None)
+        measured = [probe for probe in self.candidates if probe.launch and probe.rates]
+        return max(measured, key=lambda probe: sustained_rate(probe.rates), default=None)
 
     def give_up_slower(self) -> None:
         """End the probes that two repetitions have shown to be far behind."""
@@ -102,7 +102,7 @@ class ProbeGroup:
 
     def samples(self) -> list[CeilingSample]:
         """Every probe that was measured, with its raw rates; not what was repeated alone."""
-        return [one.sample("", one.rates) for one in self.candidates if one.rates]
+        return [probe.sample("", probe.rates) for probe in self.candidates if probe.rates]
 
 
 def free_bytes(device: Device) -> int:
@@ -232,7 +232,7 @@ class ProbeSampler:
 
 
 def _in_turn(groups: Sequence[ProbeGroup]) -> Iterator[tuple[ProbeGroup, Candidate]]:
-    lanes = [[(group, one) for one in group.candidates if one.live] for group in groups]
+    lanes = [[(group, probe) for probe in group.candidates if probe.live] for group in groups]
     for row in itertools.zip_longest(*lanes):
         yield from filter(None, row)
 
