@@ -107,15 +107,15 @@ def tuning_facts(result: TuneResult, place: Place) -> dict[str, Any]:
         "no_roof": place.reason if isinstance(place, Unknown) else None,
         "duels": [
             {
-                "knob": one.field,
-                "value": one.value,
-                "decision": one.decision,
-                "reason": one.reason or None,
-                **_ratio_facts(one.estimate),
-                "ratios": list(one.ratios),
-                "trials": list(one.trials),
+                "knob": comparison.field,
+                "value": comparison.value,
+                "decision": comparison.decision,
+                "reason": comparison.reason or None,
+                **_ratio_facts(comparison.estimate),
+                "ratios": list(comparison.ratios),
+                "trials": list(comparison.trials),
             }
-            for one in result.comparisons
+            for comparison in result.comparisons
         ],
         "trials": [
             {

@@ -136,8 +136,8 @@ def check(name: str, expected: str, *, cuda: bool = False) -> Callable[[Question
 @check("roofs", "a clean verdict; a power limit is a note")
 def _roofs(contact: Contact) -> Seen:
     peaks = [
-        f"{one.math_mode} {(one.peak_flops_per_s or 0) / 1e12:.4g} TFLOP/s"
-        for one in contact.roofs.ceilings
+        f"{roof.math_mode} {(roof.peak_flops_per_s or 0) / 1e12:.4g} TFLOP/s"
+        for roof in contact.roofs.ceilings
     ]
     level = level_of(contact.roofs)
     return f"{level}: {', '.join(peaks)}", "clean" in level
@@ -179,7 +179,7 @@ def _telemetry(contact: Contact) -> Seen:
     telemetry = contact.run(precision=precision).telemetry
     if telemetry is None:
         return "none", False
-    series = {one.name: one.values for one in telemetry.series}
+    series = {gauge.name: gauge.values for gauge in telemetry.series}
     seen = f"{', '.join(series)}; without: {telemetry.missing}"
     power = series.get("gpu_power_w")
     if contact.backend != "cuda":

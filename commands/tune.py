@@ -75,7 +75,7 @@ class Tune(Configured, Tracked, Answering):
         began_s = time.monotonic()
         config = self._start()
         here = identify_machine(config.env)
-        backends = [each.device.backend for each in here]
+        backends = [environment.device.backend for environment in here]
         if config.backend not in ("auto", *backends):
             asked = f"backend={config.backend!r}"
             raise UserError(f"{asked}: not on this machine; use {' or '.join(backends)}")
@@ -88,20 +88,20 @@ class Tune(Configured, Tracked, Answering):
         delivery.catch_up(self.records)
         where = f"tags.`{schema.ENVIRONMENT_ID}` = '{environment_id(environment)}'"
         whole = f"tags.`{schema.UPLOADED}` = 'true' and {where}"
-        known = self._with_servers(
+        past = self._with_servers(
             RunRecord,
             campaign_records(self.records, config.campaign, environment),
             schema.runs_filter(whole, config.campaign, kind="measurement"),
         )
         if self.retry_failed:
-            known = [record for record in known if record.outcome in ("ok", "interrupted")]
+            past = [record for record in past if record.outcome in ("ok", "interrupted")]
         limits = Limits(self.budget, fixed_batch=self.fixed_batch, max_batch=self.max_batch)
         with TuneProgress(config, self.budget, began_s) as progress:
             measure = partial(measure_here, self.records, delivery.deliver, progress.on_event)
             try:
-                found = tune(
+                tuned = tune(
                     *(config, environment, measure, limits),
-                    known=known,
+                    known=past,
                     watch=progress,
                     began_s=began_s,
                 )
@@ -110,7 +110,7 @@ class Tune(Configured, Tracked, Answering):
             except KeyboardInterrupt:
                 delivery.end("interrupted before the start was measured", interrupted=True)
                 raise
-        return self._close(found, delivery)
+        return self._close(tuned, delivery)
 
     def _start(self) -> RunConfig:
         """The configuration to start from, filed under a campaign; all that is wrong at once."""
@@ -155,60 +155,60 @@ class Tune(Configured, Tracked, Answering):
         from tracking.connection import TrackingError
         from tracking.reading.tracked_runs import tracked_records
 
-        found = list(here)
+        records = list(here)
         try:
-            for record in tracked_records(wanted, {each.record_id for each in here}):
-                found += [record] if isinstance(record, kind) else []
+            for record in tracked_records(wanted, {record.record_id for record in here}):
+                records += [record] if isinstance(record, kind) else []
         except TrackingError as error:
             note(f"the server was not asked ({error})")
-        return found
+        return records
 
-    def _close(self, found: TuneResult, delivery: AnyDelivery) -> Output:
+    def _close(self, tuned: TuneResult, delivery: AnyDelivery) -> Output:
         """Write what was found to the folder and to the server."""
         from analysis.runs.points import roofline_point
         from analysis.tuning import best_command, best_record, roof_line, verdict_line
 
-        campaign = found.start.campaign
+        campaign = tuned.start.campaign
         out = self.out or Path("reports") / campaign
-        known = (record for _, record in readable_records(self.records))
-        roofs = [record for record in known if isinstance(record, CeilingsRecord)]
+        records = (record for _, record in readable_records(self.records))
+        roofs = [record for record in records if isinstance(record, CeilingsRecord)]
         roofs = self._with_servers(CeilingsRecord, roofs, schema.CEILINGS_FILTER)
-        place = roofline_point(best_record(found), roofs)
-        result = tune_result(found, place)
+        place = roofline_point(best_record(tuned), roofs)
+        result = tune_result(tuned, place)
         remedy = "choose another folder: no trial is lost, the same command goes on from here"
         result.write(out, "tuning", remedy)
-        delivery.end(result.text("markdown"), interrupted=found.interrupted)
+        delivery.end(result.text("markdown"), interrupted=tuned.interrupted)
         problem = delivery.problem
-        if self.tracked and not found.interrupted:
-            said = (f"`{best_command(found)}`", verdict_line(found), roof_line(place))
-            tags = {schema.KIND: "tune", schema.CAMPAIGN: campaign, schema.NOTE: "\n\n".join(said)}
+        if self.tracked and not tuned.interrupted:
+            lines = (f"`{best_command(tuned)}`", verdict_line(tuned), roof_line(place))
+            tags = {schema.KIND: "tune", schema.CAMPAIGN: campaign, schema.NOTE: "\n\n".join(lines)}
             _, unlogged = log_folder(out, f"{campaign}_tune", tags, delivery.project_run)
             problem = unlogged or problem
         if problem is not None:
             say_not_uploaded(problem)
         code = NOT_TRACKED if problem else 0
-        if found.interrupted:
+        if tuned.interrupted:
             note("interrupted; the same command goes on from here")
             code = INTERRUPTED
         return replace(result, parts=[*result.parts, f"written to {out}"], exit_code=code)
 
 
-def tune_result(found: TuneResult, place: Place) -> Output:
+def tune_result(tuned: TuneResult, place: Place) -> Output:
     """Return the best command line, what each knob gave, and what to know besides."""
     from analysis import tuning
     from analysis.figures.rows import tuning_chart
 
-    facts = tuning.tuning_facts(found, place)
-    tables = list(tuning.tuning_tables(found, facts))
+    facts = tuning.tuning_facts(tuned, place)
+    tables = list(tuning.tuning_tables(tuned, facts))
     return Output(
         [
-            tuning.best_command(found),
-            *(f"  {line}" for line in tuning.tuning_lines(found, place)),
+            tuning.best_command(tuned),
+            *(f"  {line}" for line in tuning.tuning_lines(tuned, place)),
             *(table for table in tables if table.name == "knobs"),
         ],
         facts,
         tables,
-        lambda: {"tuning": tuning_chart(found)},
+        lambda: {"tuning": tuning_chart(tuned)},
     )
 
 

@@ -66,11 +66,11 @@ def mean_ratio(estimates: Sequence[RatioEstimate]) -> RatioEstimate:
     That the ratios differ widens nothing: the mean is of these. Its scope is the narrowest one.
     """
     count = len(estimates)
-    ratio = math.exp(sum(math.log(one.ratio) for one in estimates) / count)
-    errors = [one.error for one in estimates if one.error]
+    ratio = math.exp(sum(math.log(estimate.ratio) for estimate in estimates) / count)
+    errors = [estimate.error for estimate in estimates if estimate.error]
     if len(errors) < count:
         return RatioEstimate(ratio, Unknown("some of the ratios have no error"))
-    scopes = [_SCOPES.index(one.scope) for one in estimates]
+    scopes = [_SCOPES.index(estimate.scope) for estimate in estimates]
     if max(scopes) > 1:
         deviation = sum(error.deviation for error in errors) / count
         degrees = min(error.degrees for error in errors)
@@ -96,15 +96,15 @@ def estimate_ratio(a: Repeats, b: Repeats) -> RatioEstimate:
         paired = LogError(math.sqrt(variance / len(ratios)), len(ratios) - 1)
         return RatioEstimate(ratio, paired, "this kind of machine")
     ours, theirs = a.units, b.units
-    known = [side for side in (ours, theirs) if side.log_variance is not None]
-    if not known:
+    scattered = [side for side in (ours, theirs) if side.log_variance is not None]
+    if not scattered:
         single = a.count == b.count == 1
         why = "one run on each side" if single else "repeats summed up without their scatter"
         return RatioEstimate(ratio, Unknown(f"{why}: repeat-to-repeat variance unknown"))
-    if len(known) == 2:
+    if len(scattered) == 2:
         return RatioEstimate(ratio, _welch(ours, theirs), _scope(a, b))
-    deviation = math.sqrt(known[0].variance * (1 / ours.count + 1 / theirs.count))
-    return RatioEstimate(ratio, LogError(deviation, known[0].count - 1), _scope(a, b))
+    deviation = math.sqrt(scattered[0].variance * (1 / ours.count + 1 / theirs.count))
+    return RatioEstimate(ratio, LogError(deviation, scattered[0].count - 1), _scope(a, b))
 
 
 def paired_ratio(log_ratios: Sequence[float], before: Iterable[Repeats] = ()) -> RatioEstimate:
@@ -161,8 +161,8 @@ def deciding_repeats(a: Repeats, b: Repeats, limit: float, alpha: float) -> int 
 
     As far as ratio and scatter of those at hand can say; the test is one-sided, at `alpha`.
     """
-    known = [side.variance for side in (a, b) if side.log_variance is not None]
-    deviation = math.sqrt(statistics.fmean(known))
+    variances = [side.variance for side in (a, b) if side.log_variance is not None]
+    deviation = math.sqrt(statistics.fmean(variances))
     beyond = abs(abs(a.log_mean - b.log_mean) - math.log(limit))
     more = (n for n in _TRIED if n > max(a.count, b.count))
     enough = (n for n in more if deviation * _needed(n, alpha) <= beyond)

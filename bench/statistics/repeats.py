@@ -154,11 +154,13 @@ def _machine_means(parts: Sequence[Repeats], machines: Sequence[str | None]) -> 
 
 def pooled_scatter(repeats: Iterable[Repeats]) -> LogError | Unknown:
     """Return the deviation of one repeat, pooled over several configurations."""
-    known = [(one.count - 1, one.log_variance) for one in repeats if one.log_variance is not None]
-    if not known:
+    pooled = [
+        (group.count - 1, group.log_variance) for group in repeats if group.log_variance is not None
+    ]
+    if not pooled:
         return Unknown("no configuration has two repeats")
-    degrees = sum(count for count, _ in known)
-    return LogError(math.sqrt(sum(count * own for count, own in known) / degrees), degrees)
+    degrees = sum(count for count, _ in pooled)
+    return LogError(math.sqrt(sum(count * own for count, own in pooled) / degrees), degrees)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

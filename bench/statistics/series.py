@@ -39,10 +39,10 @@ def chances_of_outlying(values: Sequence[float], errors: Sequence[float] = ()) -
         raise ValueError(f"{len(values)} values: at least {FEWEST_MACHINES} are needed")
     series = np.asarray(values, dtype=float)
     deviations = (series - np.median(series)) / _scales(series, np.asarray(errors, dtype=float))
-    found = _distances(deviations[None, :])[0]
+    distances = _distances(deviations[None, :])[0]
     farthest = _farthest_by_chance(len(values))
-    beyond = _DRAWS - np.searchsorted(farthest, found, side="left")
-    return [float(one) for one in (beyond + 1) / (_DRAWS + 1)]
+    beyond = _DRAWS - np.searchsorted(farthest, distances, side="left")
+    return [float(chance) for chance in (beyond + 1) / (_DRAWS + 1)]
 
 
 def _scales(series: _Numbers, errors: _Numbers) -> _Numbers:
@@ -62,16 +62,16 @@ def _distances(sets: _Numbers) -> _Numbers:
     nearest = np.sort(deviations, axis=1)[:, : -(-2 * sets.shape[1] // 3)]
     spread = np.sqrt((nearest**2).mean(axis=1, keepdims=True))
     floor = 1e-9 * deviations.max(axis=1, keepdims=True)  # all but a few are equal
-    found: _Numbers = deviations / np.maximum(spread, np.where(floor > 0, floor, 1.0))
-    return found
+    distances: _Numbers = deviations / np.maximum(spread, np.where(floor > 0, floor, 1.0))
+    return distances
 
 
 @lru_cache
 def _farthest_by_chance(count: int) -> _Numbers:
     """The largest distance in each of the simulated sets, in order; the same in each call."""
     rng = np.random.default_rng(count)
-    found: _Numbers = np.sort(_distances(rng.standard_normal((_DRAWS, count))).max(axis=1))
-    return found
+    largest: _Numbers = np.sort(_distances(rng.standard_normal((_DRAWS, count))).max(axis=1))
+    return largest
 
 
 #: Robust deviations from the median; of normal noise one iteration in 1.7 million.
@@ -121,8 +121,8 @@ def find_changes(values: Sequence[float], alpha: float = 0.05) -> list[LevelChan
     """
     logs = np.log(np.asarray(values, dtype=float))
     edges = [0, *_cuts(logs, 0, len(logs), alpha), len(logs)]
-    found = (_change(logs, start, end) for start, end in zip(edges, edges[2:]))  # noqa: B905
-    return [one for one in found if one.p_value <= alpha]
+    changes = (_change(logs, start, end) for start, end in zip(edges, edges[2:]))  # noqa: B905
+    return [change for change in changes if change.p_value <= alpha]
 
 
 def _cuts(logs: _Numbers, start: int, end: int, alpha: float) -> list[int]:
@@ -131,10 +131,10 @@ def _cuts(logs: _Numbers, start: int, end: int, alpha: float) -> list[int]:
         return []
     change = _change(logs, start, end)
     cuts = [change.index] if change.p_value <= alpha else _stretch(logs, start, end, alpha)
-    found = list(cuts)
-    for one, other in pairwise([start, *cuts, end] if cuts else []):
-        found += _cuts(logs, one, other, alpha * (other - one) / (end - start))
-    return sorted(found)
+    inner = list(cuts)
+    for begin, stop in pairwise([start, *cuts, end] if cuts else []):
+        inner += _cuts(logs, begin, stop, alpha * (stop - begin) / (end - start))
+    return sorted(inner)
 
 
 def _stretch(logs: _Numbers, start: int, end: int, alpha: float) -> list[int]:
@@ -147,7 +147,7 @@ def _stretch(logs: _Numbers, start: int, end: int, alpha: float) -> list[int]:
         return []
     lengths, sums = lasts - firsts, np.append(0, np.cumsum(piece - piece.mean()))
     explained = (sums[lasts] - sums[firsts]) ** 2 * (1 / lengths + 1 / (count - lengths))
-    first, last = (int(each[np.argmax(explained)]) for each in (firsts, lasts))
+    first, last = (int(ends[np.argmax(explained)]) for ends in (firsts, lasts))
     p_value = len(firsts) * _p_value(piece[first:last], np.delete(piece, slice(first, last)))
     return [start + first, start + last] if p_value <= alpha else []
 

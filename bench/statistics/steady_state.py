@@ -102,7 +102,7 @@ def _independent(times_s: Sequence[float]) -> float:
     squares, correlated = sum(map(abs, signs)) or 1, 1.0
     for lag in range(1, min(len(signs) // 2, 200), 2):
         later = zip(signs, signs[lag:], [*signs[lag + 1 :], 0], strict=False)
-        pair = sum(sign * (one + other) for sign, one, other in later) / squares
+        pair = sum(sign * (next_sign + after) for sign, next_sign, after in later) / squares
         if pair <= 0:
             break
         correlated += 2 * pair
@@ -137,7 +137,9 @@ def drift(times_s: Sequence[float]) -> float | None:
     first, last = times_s[:size], times_s[-size:]
     change = statistics.median(last) / statistics.median(first) - 1
     floor = sorted(last)[size // 4] / sorted(first)[size // 4] - 1
-    intervals = [_interval(one, _OF_DRIFT, _independent(_level(one))) for one in (first, last)]
+    intervals = [
+        _interval(third, _OF_DRIFT, _independent(_level(third))) for third in (first, last)
+    ]
     if (
         abs(change) <= _DRIFT
         or floor * change <= 0
@@ -145,7 +147,7 @@ def drift(times_s: Sequence[float]) -> float | None:
         or None in intervals
     ):
         return None
-    (_, end), (begin, _) = sorted(one for one in intervals if one)
+    (_, end), (begin, _) = sorted(interval for interval in intervals if interval)
     return change if end < begin else None
 
 
@@ -200,7 +202,7 @@ def window_class(times_s: Sequence[float]) -> WindowClass:
         third = len(steady_s) // 3
         kind, after = "slows down" if drifted > 0 else "settles", len(times_s) - third
         before_s, after_s = (
-            statistics.median(one) for one in (steady_s[:third], steady_s[-third:])
+            statistics.median(third_s) for third_s in (steady_s[:third], steady_s[-third:])
         )
     return WindowClass(kind, after, before_s, after_s, drifted)
 
@@ -242,9 +244,9 @@ def _levels(times_s: Sequence[float]) -> list[tuple[int, float]]:
     edges = [count]
     while edges[0]:
         edges.insert(0, best.get(edges[0], (0.0, 0))[1])
-    found: list[tuple[int, float]] = []
+    levels: list[tuple[int, float]] = []
     for begin, end in pairwise(edges):
         level_s = statistics.median(times_s[begin * size : end * size if end < count else None])
-        if not found or abs(level_s / found[-1][1] - 1) > _ONE_LEVEL:
-            found.append((begin * size, level_s))
-    return found
+        if not levels or abs(level_s / levels[-1][1] - 1) > _ONE_LEVEL:
+            levels.append((begin * size, level_s))
+    return levels

@@ -52,7 +52,9 @@ def environment_of(config: RunConfig, environments: tuple[Environment, ...]) -> 
     """Return the environment that `config` is measured on."""
     if config.backend == "auto":
         return environments[0]
-    return next(each for each in environments if each.device.backend == config.backend)
+    return next(
+        environment for environment in environments if environment.device.backend == config.backend
+    )
 
 
 class Settler:
@@ -129,7 +131,7 @@ class Durations:
     """What those of `records` took that were measured whole."""
 
     def __init__(self, records: Iterable[RunRecord], flops_per_sample: FlopsPerSample) -> None:
-        self._known = [one for record in records if (one := _measured(record))]
+        self._known = [measured for record in records if (measured := _measured(record))]
         self._flops_per_sample = flops_per_sample
 
     def of_all(
@@ -143,11 +145,13 @@ class Durations:
     def of(self, config: RunConfig, environment: Environment) -> float | None:
         """Return the seconds that a run of `config` will take, or None where it is unknown."""
         here, config_id = environment_id(environment), config.config_id
-        alike = [one for one in self._known if one.environment == here]
-        exact = [one.whole_s for one in alike if one.record.config_id == config_id]
+        alike = [past for past in self._known if past.environment == here]
+        exact = [past.whole_s for past in alike if past.record.config_id == config_id]
         if exact:
             return median(exact)
-        alike = [one for one in alike if _same(one.record.config, config, "precision", "data_only")]
+        alike = [
+            past for past in alike if _same(past.record.config, config, "precision", "data_only")
+        ]
         if not alike or config.batch_size == "auto":
             return None
         sample_s = self._sample_s(config, alike)
@@ -156,18 +160,18 @@ class Durations:
         batch_s = sample_s * config.batch_size * config.grad_accum_steps * config.world_size
         limits = TimeLimits.of(config, environment.device.backend)
         measured_s = limits.expected_warmup_s(batch_s) + limits.expected_window_s(batch_s)
-        return measured_s + median(one.rest_s for one in alike)
+        return measured_s + median(past.rest_s for past in alike)
 
     def _sample_s(self, config: RunConfig, alike: Sequence[_Measured]) -> float | None:
         names = ("arch", "image_size", "seq_len")
-        same = [one.sample_s for one in alike if _same(one.record.config, config, *names)]
+        same = [past.sample_s for past in alike if _same(past.record.config, config, *names)]
         if same:
             return median(same)
         flops = self._flops_per_sample(config)
         paces = [
-            one.sample_s / one.record.complexity.step_flops_per_sample
-            for one in alike
-            if one.record.complexity is not None
+            past.sample_s / past.record.complexity.step_flops_per_sample
+            for past in alike
+            if past.record.complexity is not None
         ]
         return flops * median(paces) if flops and paces else None
 

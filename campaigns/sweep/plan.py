@@ -35,11 +35,11 @@ class PlannedBlock:
     runs_without_package: int
 
     def __str__(self) -> str:
-        found = [" or ".join(self.needs)] if self.runs_elsewhere == self.runs else []
+        needs = [" or ".join(self.needs)] if self.runs_elsewhere == self.runs else []
         if self.packages:
             packages = " and ".join(self.packages)
-            found.append(f"{packages} for {self.runs_without_package} of {self.runs} runs")
-        return f"{self.name}: needs {' and '.join(found)}"
+            needs.append(f"{packages} for {self.runs_without_package} of {self.runs} runs")
+        return f"{self.name}: needs {' and '.join(needs)}"
 
 
 @dataclass(frozen=True)

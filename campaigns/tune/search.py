@@ -234,12 +234,12 @@ class Search:
 
     def _not_tried(self) -> list[str]:
         """Values of the table, and batch sizes, that are allowed and were not compared."""
-        known = {(comparison.field, comparison.value) for comparison in self.comparisons}
+        tried = {(comparison.field, comparison.value) for comparison in self.comparisons}
         names = [
             f"{knob.field}={value}"
             for knob in KNOBS[self._resolved.backend]
             for value in values_to_try(knob, self.environment, self.best, self._resolved)
-            if (knob.field, value) not in known
+            if (knob.field, value) not in tried
             and value != current(self.start.config, self._started_as, knob.field)
             and isinstance(with_value(self.best, knob.field, value), RunConfig)
         ]
@@ -292,14 +292,14 @@ class Confirmation:
     @property
     def ablation(self) -> tuple[Effect, ...]:
         """Each adopted knob by itself, the largest gain first."""
-        known = []
+        effects = []
         for field, config in self._put_back.items():
             before = spelled(getattr(self._start, field))
             if before == "auto":
                 before = f"{spelled(getattr(self._resolved, field, before))} (auto)"
             effect = self._effect(field, spelled(getattr(self._best, field)), before, config)
-            known += [effect] if effect else []
-        return tuple(sorted(known, key=lambda effect: -effect.estimate.ratio))
+            effects += [effect] if effect else []
+        return tuple(sorted(effects, key=lambda effect: -effect.estimate.ratio))
 
     def _keep_what_fits(self) -> None:
         """Leave out the smallest gains where time is too short for a few rounds of all."""
@@ -324,9 +324,9 @@ class Confirmation:
             order, "confirmation", stop=lambda trial: trial.failure is not None
         )
         rates = {trial.config_id: trial.samples_per_s for trial in trials}
-        known = {config_id: rate for config_id, rate in rates.items() if rate is not None}
-        if len(known) == len(order):
-            self._rounds.append(known)
+        measured = {config_id: rate for config_id, rate in rates.items() if rate is not None}
+        if len(measured) == len(order):
+            self._rounds.append(measured)
             return True
         return self._give_up(trials[-1].config, trials[-1].failure or "")
 

@@ -45,12 +45,14 @@ class PastTrials:
     """
 
     def __init__(self, records: Iterable[RunRecord] = ()) -> None:
-        known = sorted(records, key=lambda record: record.record_id)
+        ordered = sorted(records, key=lambda record: record.record_id)
         self._tape = [
-            record for record in known if record.outcome != "interrupted" and not _is_of_old(record)
+            record
+            for record in ordered
+            if record.outcome != "interrupted" and not _is_of_old(record)
         ]
         self._repeats: Counter[str] = Counter()
-        for record in known:
+        for record in ordered:
             before = self._repeats[record.config_id]
             self._repeats[record.config_id] = max(before, record.config.repeat)
 
@@ -69,7 +71,7 @@ class PastTrials:
         wanted = [config.config_id for config in configs]
         for first, record in enumerate(self._tape):
             window = self._tape[first : first + len(wanted)]
-            if [each.config_id for each in window] != wanted or not all(
+            if [past.config_id for past in window] != wanted or not all(
                 map(_neighbours, window, window[1:])
             ):
                 window = [record]
