@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 
-from bench.errors import Unknown
 from bench.machine.limits import cpu_quota, memory_bytes
 from bench.machine.probes import (
     ROOT,
@@ -101,18 +100,14 @@ _CPU_KEY = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
 
 def cpu_device_info(root: Path = ROOT) -> DeviceInfo:
     """Return the CPU as a device: the cores, memory and last-level cache usable here."""
-    return DeviceInfo(
+    return DeviceInfo.of(
+        "not asked of a CPU",
         backend="cpu",
         name=probe(cpu_model, root) or f"{platform.machine()} CPU",
         memory_bytes=probe(memory_bytes, root),
         last_level_cache_bytes=probe(last_level_cache_bytes, _allowed_cpus(), root),
         max_clock_mhz=probe(_max_clock_mhz),
         cores=probe(usable_physical_cores, root),
-        uuid=Unknown("a CPU has no UUID"),
-        compute_capability=Unknown("not an NVIDIA device"),
-        driver=Unknown("a CPU has no driver"),
-        power_limit_w=Unknown("not read for CPUs"),
-        pcie=Unknown("not asked of this device"),
     )
 
 

@@ -255,19 +255,13 @@ def mps_device_info() -> DeviceInfo:
     """Return the GPU of Apple silicon; `memory_bytes` is what Metal recommends to use at most."""
     import torch
 
-    return DeviceInfo(
+    return DeviceInfo.of(
+        "not asked of an Apple GPU",
+        {"last_level_cache_bytes": "Apple does not publish the system cache's size"},
         backend="mps",
         name=value_or_none(cpu_model) or "Apple GPU",
         memory_bytes=probe(torch.mps.recommended_max_memory),
         cores=probe(_apple_gpu_cores),
-        uuid=Unknown("Apple GPUs have no UUID"),
-        last_level_cache_bytes=Unknown("Apple does not publish the system cache's size"),
-        compute_capability=Unknown("not an NVIDIA device"),
-        driver=Unknown("part of macOS"),
-        pcie=Unknown("not asked of this device"),
-        application_clock_mhz=Unknown("not asked of this device"),
-        power_limit_w=Unknown("Apple does not publish a limit"),
-        max_clock_mhz=Unknown("only root can read it, by powermetrics"),
     )
 
 
