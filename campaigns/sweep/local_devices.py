@@ -86,18 +86,16 @@ class Settler:
         sources = [HostSource(here), device_source(backend, uuid, here)]
         return cls(sources, at_rest_c=at_rest_c)
 
-    def settle(self, limit_s: float) -> str | None:
-        """Wait, at most `limit_s`; return what was not quiet when the time was up, or None."""
+    def settle(self, limit_s: float) -> bool:
+        """Wait, at most `limit_s`; return whether the device was quiet before the time was up."""
         deadline_s = self._clock() + limit_s
         quiet = 0
-        not_quiet: str | None = "no reading yet"
         while self._clock() < deadline_s:
-            not_quiet = self._not_quiet(self._read())
-            quiet = 0 if not_quiet else quiet + 1
+            quiet = quiet + 1 if self._is_quiet(self._read()) else 0
             if quiet == _QUIET_READINGS:
-                return None
+                return True
             self._sleep(_POLL_S)
-        return not_quiet or "not quiet for long enough"
+        return False
 
     def _read(self) -> dict[str, float]:
         values: dict[str, float] = {}
@@ -105,14 +103,12 @@ class Settler:
             values |= source.read().known
         return values
 
-    def _not_quiet(self, values: dict[str, float]) -> str | None:
-        for name in _LOADS:
-            if values.get(name, 0.0) > _IDLE_PERCENT:
-                return f"{name} is {values[name]:.0f}"
-        for name, at_rest_c in self.at_rest_c.items():
-            if values.get(name, at_rest_c) > at_rest_c + _COOL_C:
-                return f"{name} is {values[name]:.0f}, at rest it was {at_rest_c:.0f}"
-        return None
+    def _is_quiet(self, values: dict[str, float]) -> bool:
+        idle = all(values.get(name, 0.0) <= _IDLE_PERCENT for name in _LOADS)
+        return idle and all(
+            values.get(name, at_rest_c) <= at_rest_c + _COOL_C
+            for name, at_rest_c in self.at_rest_c.items()
+        )
 
 
 #: FLOP of one sample's training step of a model, or None where it is unknown.
