@@ -28,7 +28,7 @@ from bench.records import (
     RankFigures,
     ResolvedConfig,
     RunRecord,
-    Series,
+    SampledSeries,
     Telemetry,
     TracedOp,
     TracedStep,
@@ -178,7 +178,9 @@ complexity = sample(
 )
 
 
-CPU_PERCENT = Series(name="cpu_percent", source="psutil", times_s=(0.0, 0.5), values=(90.0, 95.0))
+CPU_PERCENT = SampledSeries(
+    name="cpu_percent", source="psutil", times_s=(0.0, 0.5), values=(90.0, 95.0)
+)
 telemetry = sample(Telemetry, interval_s=0.5, series=(CPU_PERCENT,))
 
 

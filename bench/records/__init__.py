@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         Environment,
         ModelCode,
         ProcessFigures,
-        Series,
+        SampledSeries,
         Telemetry,
     )
     from bench.records.measurement import (

@@ -171,7 +171,7 @@ class ProcessFigures(Facts):
     max_rss_bytes: Count | None  # of the largest single process
 
 
-class Series(Record):
+class SampledSeries(Record):
     """One sampled quantity; `name` carries the unit, `times_s` count from the window's start."""
 
     name: str
@@ -190,7 +190,7 @@ class Telemetry(Facts):
     """Series sampled by the launching process during the window, and what could not be read."""
 
     interval_s: PositiveRate
-    series: tuple[Series, ...]
+    series: tuple[SampledSeries, ...]
     energy_j: Number | None  # by the device's own counter over the window
     throttle_share: dict[str, float] | None  # throttle reason -> share of samples; {} means never
     slowed_share: dict[str, float] | None  # power or heat -> share of time below application clocks

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from bench.errors import Unknown
 from bench.machine.probes import UnknownFactError, probe
-from bench.records import Series, Telemetry
+from bench.records import SampledSeries, Telemetry
 from bench.records.journal import Clock
 
 T = TypeVar("T")
@@ -218,7 +218,7 @@ class Sampler:
                 if inside:
                     times_s, values = zip(*inside, strict=True)
                     series.append(
-                        Series(name=name, source=source.name, times_s=times_s, values=values)
+                        SampledSeries(name=name, source=source.name, times_s=times_s, values=values)
                     )
                 else:
                     last = samples[-1][1].values.get(name)

@@ -20,7 +20,7 @@ from observed import Server, published, published_records, records_on_disk
 from analysis.comparison.machines import across_machines
 from analysis.findings import find_all
 from bench.errors import UserError
-from bench.records import Copies, Finding, Series
+from bench.records import Copies, Finding, SampledSeries
 
 LAB = make.environment()
 FAST = make.environment(label="fast", device=make.gpu())
@@ -138,7 +138,7 @@ def _watched():
         "cpu_utilization_percent": (50.0,),
     }
     series = tuple(
-        Series(name=name, source="test", times_s=tuple(range(len(one))), values=one)
+        SampledSeries(name=name, source="test", times_s=tuple(range(len(one))), values=one)
         for name, one in values.items()
     )
     shares = {"thermal": 0.25}

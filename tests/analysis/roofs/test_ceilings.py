@@ -71,7 +71,9 @@ def test_a_roof_at_another_clock_that_no_load_explains_does_not_fit(
     roofs_mhz, run_mhz, limited, refused
 ):
     def sampled(mhz, who):
-        clock = samples.Series(name="gpu_sm_clock_mhz", source="nvml", times_s=(0,), values=(mhz,))
+        clock = samples.SampledSeries(
+            name="gpu_sm_clock_mhz", source="nvml", times_s=(0,), values=(mhz,)
+        )
         share = {"SwPowerCap": limited.get(who, 0.0)}
         return samples.telemetry(series=(clock,), throttle_share=share)
 

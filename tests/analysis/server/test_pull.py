@@ -27,7 +27,7 @@ from tracking.schema import runs_filter
 
 FILTER = "params.arch = 'a'"
 SAMPLED = tuple(
-    samples.Series(name=name, source="sample", times_s=(0.0, 0.5), values=(1.0, 3.0))
+    samples.SampledSeries(name=name, source="sample", times_s=(0.0, 0.5), values=(1.0, 3.0))
     for name in MEAN_SERIES
 )
 PHASE_TIMES = {"data": 0.125, "forward": 0.1875, "backward": 0.125, "optimizer": 0.03125}

@@ -82,7 +82,7 @@ def test_all_batches_of_an_iteration_count_as_work(config, batches):
 
 def test_phases_and_telemetry_give_means_over_the_window():
     phases = {"forward": (0.25, 0.25, 0.25, 0.25, 0.25, 0.1), "optimizer": (0.0,) * 6}
-    power = samples.Series(
+    power = samples.SampledSeries(
         name="gpu_power_w", source="nvml", times_s=(0.0, 0.5, 1.0), values=(100.0, 200.0, 300.0)
     )
     other_rank = power.model_copy(update={"name": "rank1_gpu_power_w"})

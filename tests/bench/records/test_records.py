@@ -20,7 +20,7 @@ from bench.records import (
     ProfileRecord,
     RankAccount,
     RunRecord,
-    Series,
+    SampledSeries,
     Verdict,
 )
 from bench.records.folders import ANY_RECORD, RecordFolder, parse_record
@@ -68,7 +68,7 @@ def test_a_none_needs_its_reason():
         (samples.measurement, {"phase_times_s": {"forward": (0.1,)}}, "phase forward"),
         (samples.measurement, {"window_end_clock_s": 999.0}, "before it starts"),
         (Measurement, samples.measurement().model_dump() | {"flop": 1}, "flop"),
-        (Series, {"name": "a", "source": "b", "times_s": (1.0,), "values": ()}, "in length"),
+        (SampledSeries, {"name": "a", "source": "b", "times_s": (1.0,), "values": ()}, "in length"),
         (samples.failed_record, {"outcome": "ok", "why": "none"}, "ok without a measurement"),
     ],
 )  # fmt: skip

@@ -4,7 +4,7 @@ import pytest
 import samples
 
 from bench.config import RunConfig
-from bench.records import Series
+from bench.records import SampledSeries
 from bench.records.profile_verdict import judge_profile
 from bench.records.run_verdict import judge
 
@@ -23,7 +23,7 @@ def ramp(last_s):
 
 def using(percent, backend="cpu", who="other"):
     """Two samples of what others used; 200 would be both cores of the sample machine."""
-    load = samples.Series(
+    load = samples.SampledSeries(
         name=f"{who}_cpu_percent", source="psutil", times_s=(0.0, 0.5), values=(0.0, percent)
     )
     device = samples.environment(device=samples.device_info(backend=backend))
@@ -154,7 +154,7 @@ def test_a_window_that_begins_slower_than_it_goes_on_was_not_warm(times_s, warmu
 
 def series(name, *values):
     times_s = tuple(map(float, range(len(values))))
-    return Series(name=name, source="nvml", times_s=times_s, values=values)
+    return SampledSeries(name=name, source="nvml", times_s=times_s, values=values)
 
 
 def facts(code, *series, window, **telemetry):

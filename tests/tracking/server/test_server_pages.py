@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from stored_runs import filed
 
 from bench.config import RunConfig
-from bench.records import Series
+from bench.records import SampledSeries
 from commands.report import Report
 from tracking.connection import Server
 from tracking.upload.upload import upload
@@ -36,8 +36,8 @@ def record_of(arch, repeat):
     times[40] *= 1.4
     at = tuple(1000 + second for second in range(41))
     series = (
-        Series(name="cpu_percent", source="psutil", times_s=at, values=(92.0,) * 41),
-        Series(name="memory_used_bytes", source="psutil", times_s=at, values=(2e9,) * 41),
+        SampledSeries(name="cpu_percent", source="psutil", times_s=at, values=(92.0,) * 41),
+        SampledSeries(name="memory_used_bytes", source="psutil", times_s=at, values=(2e9,) * 41),
     )
     return samples.run_record(
         config=config,
