@@ -39,6 +39,7 @@ from analysis.traces.timeline import (
     loader_share,
     step_time_s,
     timeline,
+    words_of_devices,
 )
 from analysis.words import flops_rate, interval, percent, three_digits
 from bench.config import THROUGHPUT, Sample, rate_unit
@@ -180,9 +181,7 @@ def explained_trace(
     compiled = any(name.startswith("triton_") for op in record.ops for name in op.kernels)
     loader, tool = loader_share(steps), trace.tool
     found = explain(record.steps, kernels, in_loader=loader, compiled=compiled, tool=tool)
-    several = len(trace.computing) > 1
-    mean = f"Every figure is the mean over {len(trace.computing)} devices" if several else None
-    others = (mean, trace.left_out, of_kernels, _of_model(placed))
+    others = (words_of_devices(trace, steps), trace.left_out, of_kernels, _of_model(placed))
     findings = (*found.findings, *filter(None, others))
     findings += tuple(left_out(trace, steps))
     record = record.replaced(

@@ -41,7 +41,7 @@ from analysis.traces.idle import (
     span_times,
     thread_waits,
 )
-from analysis.words import counted
+from analysis.words import counted, three_digits
 from bench.errors import UserError
 from bench.profilers.ops.op_nest import host_of_steps, is_backward, several_ranks
 from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace
@@ -49,6 +49,8 @@ from bench.profilers.traces.trace import UNNAMED
 from bench.records import IdleTime, TracedStep
 
 WHOLE = "whole trace"
+#: Devices that are busy for times that differ by no more of the mean do the same.
+_ALIKE = 0.05
 NO_DEVICE = "the trace holds no kernel, copy or fill of a device"
 #: How each tool records a device.
 REMEDIES = {
@@ -257,6 +259,24 @@ def why_hidden(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> str | None:
     devices = trace.devices.values()
     names = " and ".join(sorted({device.name or "a device" for device in devices}))
     return f"{NO_DEVICE}, though the machine has {names}: {REMEDIES[trace.tool]}"
+
+
+def words_of_devices(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> str | None:
+    """Say that figures are means over several devices, and which is busy more or less than most."""
+    if len(trace.computing) < 2:
+        return None
+    busy_us: dict[int | str | None, float] = {}
+    for device in trace.computing:
+        of_steps = ([run for run in step.device if run.device == device] for step in steps)
+        busy_us[device] = statistics.fmean(by_kind(runs)[0].length for runs in of_steps)
+    mean_us = statistics.fmean(busy_us.values())
+    other = max(busy_us, key=lambda device: abs(busy_us[device] - mean_us))
+    mean = f"Every figure is the mean over {len(busy_us)} devices"
+    if abs(busy_us[other] - mean_us) <= _ALIKE * mean_us:
+        return mean
+    others_us = (mean_us * len(busy_us) - busy_us[other]) / (len(busy_us) - 1)
+    busy_ms, others_ms = (three_digits(time_us / 1e3) for time_us in (busy_us[other], others_us))
+    return f"{mean}; device {other} is busy {busy_ms} ms of a step, the others {others_ms} ms"
 
 
 def device_windows(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> list[tuple[float, float]]:

@@ -89,6 +89,21 @@ def test_parts_are_means_over_the_devices(devices, tmp_path):
     assert any(f"over {devices} devices" in said for said in found.record.findings) == (devices > 1)
 
 
+@pytest.mark.parametrize(
+    ("devices", "told"), [(2, "device 0 is busy 7 "), (4, "device 1 is busy 2 ")]
+)
+def test_the_device_that_differs_is_named(devices, told, tmp_path):
+    events = Events(devices)
+    events.step(1, 0, 10_000)
+    for device in range(devices):
+        lasts = 2000 if device == 1 else 7000
+        events.launch(100 + 20 * device, [(1000, lasts)], device=device)
+    found = events.placed(tmp_path)
+    assert any(told in said for said in found.record.findings)
+    assert sum(parts_ms(found).values()) == pytest.approx(10)
+    assert "not explained" not in parts_ms(found)
+
+
 @pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"])
 @pytest.mark.parametrize(("launches", "why"), [(True, "lacks: 8"), (False, "machine has")])
 def test_host_times_of_a_devices_ops_have_no_rate_and_no_roof(name, launches, why, tmp_path):
