@@ -24,7 +24,7 @@ _WHOLE = f"tags.`{schema.UPLOADED}` = 'true'"
 
 
 @dataclass(frozen=True)
-class Baseline:
+class NamedRuns:
     """Runs under a name: `side` is what was named when it was set, `set_at` when, in UTC."""
 
     name: str
@@ -33,7 +33,7 @@ class Baseline:
     run_ids: tuple[str, ...]
 
 
-def set_baseline(name: str, side: str, run_ids: Sequence[str]) -> Baseline:
+def set_baseline(name: str, side: str, run_ids: Sequence[str]) -> NamedRuns:
     """Let `name` mean these runs, in the experiment that MLflow's variables name.
 
     Raises `UserError` for a name that cannot be written as `baseline=NAME`, and `TrackingError`.
@@ -53,22 +53,22 @@ def set_baseline(name: str, side: str, run_ids: Sequence[str]) -> Baseline:
     server.end(made.info.run_id)
     server.log(made.info.run_id, tags=whole)
     _delete(server, name, but=made.info.run_id)
-    return Baseline(name, side, whole[schema.UPLOADED_AT], tuple(run_ids))
+    return NamedRuns(name, side, whole[schema.UPLOADED_AT], tuple(run_ids))
 
 
-def find_baseline(name: str) -> Baseline:
+def find_baseline(name: str) -> NamedRuns:
     """Return the baseline of that name. Raises `UserError` where there is none, `TrackingError`."""
     server = Server(must_exist=True)
     return _read(server, _run(server, name))
 
 
-def all_baselines() -> list[Baseline]:
+def all_baselines() -> list[NamedRuns]:
     """Return the baselines by name. Raises `TrackingError`."""
     server = Server(must_exist=True)
     return [_read(server, run) for _, run in sorted(_newest(server).items())]
 
 
-def remove_baseline(name: str) -> Baseline:
+def remove_baseline(name: str) -> NamedRuns:
     """Forget the name and return what it meant; its runs stay. Raises as `find_baseline`."""
     server = Server(must_exist=True)
     found = _read(server, _run(server, name))
@@ -104,8 +104,8 @@ def _run(server: Server, name: str) -> Run:
     return found[name]
 
 
-def _read(server: Server, run: Run) -> Baseline:
+def _read(server: Server, run: Run) -> NamedRuns:
     tags = run.data.tags
     name, side, set_at = (tags[each] for each in (schema.BASELINE, schema.SIDE, schema.UPLOADED_AT))
     run_ids = tuple(json.loads(server.read(run.info.artifact_uri, _ARTIFACT)))
-    return Baseline(name, side, set_at, run_ids)
+    return NamedRuns(name, side, set_at, run_ids)

@@ -15,7 +15,6 @@ from tracking.store import CREDENTIALS
 #: What MLflow's server answers when its database fails, such as without a free connection; for
 #: what a client got wrong it has other codes.
 _DATABASE = "BAD_REQUEST"
-_LOST = "the connection broke"
 #: What a server, its database or the way there can raise, besides SQLAlchemy's.
 _FAILURES = (MlflowException, requests.RequestException, OSError, sqlite3.Error)
 #: What the text of a failed request says of its cause.
@@ -24,9 +23,7 @@ _SIGNS = {
     "timed? ?out": "the server does not answer",
     "refused": "nothing answers there (connection refused)",
     "NameResolution|getaddrinfo": "there is no host of that name",
-    "reset": f"{_LOST} (reset)",
-    "Remote end closed|RemoteDisconnected": f"{_LOST} (closed without an answer)",
-    "IncompleteRead": f"{_LOST} (half an answer)",
+    "reset|Remote end closed|RemoteDisconnected|IncompleteRead": "the connection broke",
     "CERTIFICATE": "its TLS certificate is not trusted: set MLFLOW_TRACKING_SERVER_CERT_PATH",
 }
 #: What an HTTP status says, and the remedy.

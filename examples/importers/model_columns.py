@@ -14,8 +14,8 @@ from math import fsum
 from bench.config.model_names import TORCHVISION_MODELS
 from bench.records.metrics import iteration_statistics_ms
 from tracking.importing import (
+    NotTaken,
     OtherFileError,
-    Problem,
     Result,
     SourceFile,
     count,
@@ -37,7 +37,7 @@ def recognises(file: SourceFile, text: str) -> bool:
     return _THROUGHPUTS in file.stem or _TIMES.fullmatch(file.stem) is not None
 
 
-def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Result | Problem]:
+def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Result | NotTaken]:
     """Yield a result for each model of a machine, or for the iterations of each model."""
     if (name := _TIMES.fullmatch(file.stem)) is None:
         yield from _throughputs(text)
@@ -47,7 +47,7 @@ def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Resu
         yield from _times(file, text, name)
 
 
-def _throughputs(text: str) -> Iterator[Result | Problem]:
+def _throughputs(text: str) -> Iterator[Result | NotTaken]:
     """Cells that are empty or 0, and columns of other models, are left out."""
     table = parse_table(f"env{text}" if text.startswith(",") else text)
     models = [column for column in table.columns if column in TORCHVISION_MODELS]
@@ -62,17 +62,17 @@ def _throughputs(text: str) -> Iterator[Result | Problem]:
                 facts = {"throughput_images_per_s": table.number(cells[model])}
                 facts["devices"] = count(cells["num_gpu"]) if cells.get("num_gpu") else gpus
             except ValueError as error:
-                yield Problem(f"{model}: {error}", line)
+                yield NotTaken(f"{model}: {error}", line)
                 continue
             facts |= {"arch": model, "env": names["env"], "device": names["device"] or gpu}
             why = {"iteration_times_s": "the table has one number per model"}
             yield Result("wide-table", facts, line, missing=why)
 
 
-def _times(file: SourceFile, text: str, name: re.Match) -> Iterator[Result | Problem]:
+def _times(file: SourceFile, text: str, name: re.Match) -> Iterator[Result | NotTaken]:
     table = parse_table(text)
     if table.problems or not table.rows:
-        yield from table.problems or [Problem("no iteration")]
+        yield from table.problems or [NotTaken("no iteration")]
         return
     for model in filter(None, table.columns):
         times_s = []
@@ -80,7 +80,7 @@ def _times(file: SourceFile, text: str, name: re.Match) -> Iterator[Result | Pro
             for row in table.rows:
                 times_s.append(table.number(row.cells[model]) / 1e3)
         except ValueError as error:
-            yield Problem(f"{model}: {error}", row.line)
+            yield NotTaken(f"{model}: {error}", row.line)
             continue
         facts = iteration_statistics_ms(times_s) | {"window_s": fsum(times_s)}
         facts |= {"iterations": len(times_s), "arch": model, "image_size": 224}

@@ -6,8 +6,8 @@
 from tracking.importing.import_results import Imported, Reader, load_readers, read_results
 from tracking.importing.ledger import Result, gpu_in_name
 from tracking.importing.table import (
+    NotTaken,
     OtherFileError,
-    Problem,
     SourceFile,
     count,
     number,

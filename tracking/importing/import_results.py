@@ -19,7 +19,7 @@ from bench.errors import UserError, one_line
 from bench.records import ImportedRecord
 from tracking.importing.ledger import Result, record_of
 from tracking.importing.readers import read_table
-from tracking.importing.table import OtherFileError, Problem, SourceFile, source_files
+from tracking.importing.table import NotTaken, OtherFileError, SourceFile, source_files
 
 #: Installed distributions name readers of theirs in this group of entry points.
 ENTRY_POINTS = "mlproject.readers"
@@ -34,7 +34,7 @@ class Reader(Protocol):
 
     def read(
         self, file: SourceFile, text: str, given: Mapping[str, str]
-    ) -> Iterator[Result | Problem]:
+    ) -> Iterator[Result | NotTaken]:
         """Yield the results in a text, and what cannot be taken by its line.
 
         `given` is what the user states. Raises `OtherFileError` where the results are not of
@@ -51,7 +51,7 @@ class Imported:
     """
 
     records: list[ImportedRecord] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[NotTaken] = field(default_factory=list)
     repeated: int = 0
     other_files: int = 0
 
@@ -97,7 +97,7 @@ def read_results(
     now = datetime.now(timezone.utc).replace(microsecond=0)
     known: set[str] = set()
     for file in source_files(path):
-        if isinstance(file, Problem):
+        if isinstance(file, NotTaken):
             imported.problems.append(file)
             continue
         problems = []
@@ -107,8 +107,8 @@ def read_results(
             read = reader.read if reader else partial(read_table, named=named)
             for one in read(file, text, given):
                 about = (file, campaign, given, now)
-                record = one if isinstance(one, Problem) else _record(one, *about)
-                if isinstance(record, Problem):
+                record = one if isinstance(one, NotTaken) else _record(one, *about)
+                if isinstance(record, NotTaken):
                     problems.append(record)
                 elif record.record_id in known:
                     imported.repeated += 1
@@ -122,7 +122,7 @@ def read_results(
                 imported.other_files += 1
             else:
                 kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-                problems.append(Problem(f"{kind}{error}"))
+                problems.append(NotTaken(f"{kind}{error}"))
         problems.sort(key=lambda problem: problem.line or 0)
         imported.problems += [replace(problem, path=file.path) for problem in problems]
     return imported
@@ -130,12 +130,12 @@ def read_results(
 
 def _record(
     result: Result, file: SourceFile, campaign: str, given: Mapping[str, str], now: datetime
-) -> ImportedRecord | Problem:
+) -> ImportedRecord | NotTaken:
     try:
         return record_of(result, file, campaign=campaign, given=given, imported_at=now)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        return Problem(f"{where}: {first['msg']}", result.line)
+        return NotTaken(f"{where}: {first['msg']}", result.line)
     except ValueError as error:
-        return Problem(str(error), result.line)
+        return NotTaken(str(error), result.line)

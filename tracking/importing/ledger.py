@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from bench.errors import UserError
 from bench.records import ImportedRecord
-from tracking.importing.table import SourceFile, Table
+from tracking.importing.table import Sheet, SourceFile
 
 #: A fact, and what a cell is multiplied by to be in its unit.
 Meaning: TypeAlias = tuple[str, float]
@@ -112,6 +112,16 @@ _UNCLEAR = re.compile(
     r"data|tensor|model|pipeline|cuda|visible|available|slurm|cores?|graphics"
     r")_?)+"
 )
+#: What such a heading may be, the fact to name it by, and what that counts.
+_TO_NAME = {
+    "batch": (
+        "a batch",
+        "batch_size",
+        "of one device; global_batch_size is of all, grad_accum_steps counts batches",
+    ),
+    "device": ("a number of devices", "devices", "of each machine; nodes counts machines"),
+    "rate": ("a throughput", "throughput", "images/s of all devices"),
+}
 #: The same of rates, where no column is known as one.
 _RATE = re.compile(
     r"(?!infer|eval|test|val)(?:.*_)?"
@@ -147,7 +157,7 @@ def names_a_rate(column: str) -> bool:
 
 
 def check_headings(
-    table: Table, known: Mapping[str, Meaning], named: Mapping[str, str], *, has_rate: bool
+    table: Sheet, known: Mapping[str, Meaning], named: Mapping[str, str], *, has_rate: bool
 ) -> None:
     """Raise `UserError` for a column that may be a batch or devices, and is not known.
 
@@ -160,24 +170,16 @@ def check_headings(
         number = r"\W*\d{1,3}" if fact else r"\W*\d.*"
         if not any(re.fullmatch(number, row.cells.get(column, "")) for row in table.rows):
             continue
-        found = _UNCLEAR.fullmatch(name)
-        if found and found["batch"]:
-            what, fact = "a batch", "batch_size"
-            how = "of one device; global_batch_size is of all, grad_accum_steps counts batches"
-        elif found and found["device"]:
-            what, fact, how = (
-                "a number of devices",
-                "devices",
-                "of each machine; nodes counts machines",
+        unclear = _UNCLEAR.fullmatch(name)
+        kind = next((name for name in ("batch", "device") if unclear and unclear[name]), None)
+        if kind is None and not has_rate and names_a_rate(column):
+            kind = "rate"
+        if kind is not None:
+            what, fact, how = _TO_NAME[kind]
+            option = f"--column {fact}={shlex.quote(column)}"
+            raise UserError(
+                f"{column!r} looks like {what}: add {option} ({how}; other is none of these)"
             )
-        elif not has_rate and names_a_rate(column):
-            what, fact, how = "a throughput", "throughput", "images/s of all devices"
-        else:
-            continue
-        option = f"--column {fact}={shlex.quote(column)}"
-        raise UserError(
-            f"{column!r} looks like {what}: add {option} ({how}; other is none of these)"
-        )
 
 
 _BACKENDS = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}

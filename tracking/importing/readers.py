@@ -25,11 +25,11 @@ from tracking.importing.ledger import (
     plain,
 )
 from tracking.importing.table import (
+    NotTaken,
     OtherFileError,
-    Problem,
     Row,
+    Sheet,
     SourceFile,
-    Table,
     count,
     instant,
     parse_table,
@@ -40,7 +40,7 @@ _EMPTY = frozenset(("", "-", "n/a", "na", "none", "null"))
 
 def read_table(
     file: SourceFile, text: str, given: Mapping[str, str], named: Mapping[str, str]
-) -> Iterator[Result | Problem]:
+) -> Iterator[Result | NotTaken]:
     """Yield the results in a table, and its bad rows; `named` says what columns mean.
 
     Raises `OtherFileError` for what is no table of results, `ValueError` where none can be taken,
@@ -70,7 +70,7 @@ def read_table(
         )
 
 
-def _take(result: Result, table: Table, column: str, cell: str, meaning: Meaning) -> bool:
+def _take(result: Result, table: Sheet, column: str, cell: str, meaning: Meaning) -> bool:
     """Take a cell's fact; False where the cell is also kept as it is. Raises `ValueError`."""
     fact, factor = meaning
     if fact in ("iteration", "other"):
@@ -116,8 +116,8 @@ _TIMM_NAME = re.compile(
 
 
 def _read_rows(
-    table: Table, known: Mapping[str, Meaning], file: SourceFile, kind: str
-) -> Iterator[Result | Problem]:
+    table: Sheet, known: Mapping[str, Meaning], file: SourceFile, kind: str
+) -> Iterator[Result | NotTaken]:
     name = _TIMM_NAME.fullmatch(file.stem) if kind == "timm" else None
     yield from table.problems
     for row in table.rows:
@@ -130,11 +130,11 @@ def _read_rows(
                 if column not in known or not _take(result, table, column, cell, known[column]):
                     result.extra[column] = cell
         except ValueError as error:
-            yield Problem(f"{column}: {error}", row.line)
+            yield NotTaken(f"{column}: {error}", row.line)
             continue
         if kind == "timm" and "throughput_images_per_s" not in result.facts:
             why = result.extra.get("error", "inference alone")
-            yield Problem(f"no training result ({why})"[:300], row.line)
+            yield NotTaken(f"no training result ({why})"[:300], row.line)
         else:
             yield result
 
@@ -152,7 +152,7 @@ _CLOCK_ROWS = 10
 _OF_A_RUN = frozenset(("batch_size", "repeat", "image_size", *TEXTS, *BESIDE)) - {"measured_at"}
 
 
-def _counter_of_iterations(table: Table, known: Mapping[str, Meaning]) -> str | None:
+def _counter_of_iterations(table: Sheet, known: Mapping[str, Meaning]) -> str | None:
     """The column that numbers iterations, where it counts or a time stands beside it."""
     counter = next((each for each, (fact, _) in known.items() if fact == "iteration"), None)
     if counter is None:
@@ -162,12 +162,12 @@ def _counter_of_iterations(table: Table, known: Mapping[str, Meaning]) -> str | 
 
 
 def _read_iterations(
-    table: Table,
+    table: Sheet,
     known: Mapping[str, Meaning],
     counter: str,
     file: SourceFile,
     given: Mapping[str, str],
-) -> Iterator[Result | Problem]:
+) -> Iterator[Result | NotTaken]:
     """The run of a table, or its bad rows: a run with a hole in it is no run.
 
     Rows that are marked as warm-up are left out; where none is, the first `warmup_iters` of
@@ -211,18 +211,18 @@ def _read_iterations(
     yield result
 
 
-def _numbers(table: Table, rows: Sequence[Row], column: str) -> tuple[list[float], list[Problem]]:
+def _numbers(table: Sheet, rows: Sequence[Row], column: str) -> tuple[list[float], list[NotTaken]]:
     """The numbers of a column, and the rows that have none."""
     numbers, bad = [], []
     for row in rows:
         try:
             numbers.append(table.number(row.cells[column]))
         except ValueError as error:
-            bad.append(Problem(f"{column}: {error}", row.line))
+            bad.append(NotTaken(f"{column}: {error}", row.line))
     return numbers, bad
 
 
-def _counts(table: Table, column: str) -> bool:
+def _counts(table: Sheet, column: str) -> bool:
     """Whether nearly every number of a column is one more than that of the row above."""
     try:
         numbers = [count(row.cells[column]) for row in table.rows]
@@ -236,7 +236,7 @@ def _time_column(known: Mapping[str, Meaning]) -> str | None:
     return next((each for each, (fact, _) in known.items() if fact == _TIME), None)
 
 
-def _check_numbers(table: Table, rows: Sequence[Row], counter: str) -> None:
+def _check_numbers(table: Sheet, rows: Sequence[Row], counter: str) -> None:
     """Refuse rows that do not follow each other; a new epoch may begin at any lower number.
 
     A higher or the same one is a row for each epoch, or follows rows that are missing.

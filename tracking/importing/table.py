@@ -32,7 +32,7 @@ class OtherFileError(ValueError):
 
 
 @dataclass(frozen=True)
-class Problem:
+class NotTaken:
     """What could not be taken, and why; `line` None for a whole file, `path` for the file read."""
 
     reason: str
@@ -90,7 +90,7 @@ class SourceFile:
             raise ValueError(f"{steps[-1]}: {error}") from None
 
 
-def source_files(path: Path) -> Iterator[SourceFile | Problem]:
+def source_files(path: Path) -> Iterator[SourceFile | NotTaken]:
     """Yield the file, or those of a folder by name; what cannot be read as a problem.
 
     Hidden files and folders are left out, links to folders not followed.
@@ -106,11 +106,11 @@ def source_files(path: Path) -> Iterator[SourceFile | Problem]:
                 yield _source_file(file, alone=False)
 
 
-def _source_file(path: Path, *, alone: bool) -> SourceFile | Problem:
+def _source_file(path: Path, *, alone: bool) -> SourceFile | NotTaken:
     try:
         return SourceFile(path, _bytes_of(path), alone)
     except ValueError as error:
-        return Problem(str(error), path=path)
+        return NotTaken(str(error), path=path)
 
 
 def _bytes_of(path: Path) -> bytes:
@@ -145,13 +145,13 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class Sheet:
     """Columns as the header names them, in order; the rows; and the lines that are no row."""
 
     columns: tuple[str, ...]
     delimiter: str
     rows: tuple[Row, ...]
-    problems: tuple[Problem, ...]
+    problems: tuple[NotTaken, ...]
 
     @cached_property
     def _has_decimal_commas(self) -> bool:
@@ -172,7 +172,7 @@ class Table:
         return number(text, may_be_zero=may_be_zero, decimal_comma=self.delimiter != ",")
 
 
-def parse_table(text: str) -> Table:
+def parse_table(text: str) -> Sheet:
     """Return the table in `text`. Raises `OtherFileError` for a header that is none."""
     lines = text.splitlines(keepends=True)
     first = next((line for line in lines if line.strip()), "")
@@ -189,13 +189,13 @@ def parse_table(text: str) -> Table:
     good, problems = [], []
     for line, cells in rows:
         if isinstance(cells, str):
-            problems.append(Problem(cells, line))
+            problems.append(NotTaken(cells, line))
         elif len(cells) != len(columns):
-            problems.append(Problem(f"{len(cells)} cells under {len(columns)} columns", line))
+            problems.append(NotTaken(f"{len(cells)} cells under {len(columns)} columns", line))
         else:
             named = zip(columns, cells, strict=True)
             good.append(Row(line, {name: cell.strip() for name, cell in named if name}))
-    return Table(tuple(columns), delimiter, tuple(good), tuple(problems))
+    return Sheet(tuple(columns), delimiter, tuple(good), tuple(problems))
 
 
 def _cells(lines: list[str], delimiter: str) -> Iterator[tuple[int, list[str] | str]]:
