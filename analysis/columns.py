@@ -2,14 +2,13 @@
 
 A key is the name of a value in rows of tables, in CSV and JSON, and in tables of a notebook, with
 its unit at the end; metrics have the names that they have in MLflow. `columns("env model")` are the
-columns of a table by their names. A name is the first key, unless another stands before a colon:
-`"model: arch differs_in"` is one column of two keys. `{sample}` is an image, a sequence or a sample
-in a heading, and image or sample in a key.
+columns of a table by their names. A column of several keys has a name of its own. `{sample}` is an
+image, a sequence or a sample in a heading, and image or sample in a key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -94,18 +93,18 @@ def metric_columns() -> dict[str, Column]:
 
 
 Declared = tuple[str, Column]
+#: The name of a column, which is its only key; or its name, and then its keys.
+_Names = str | tuple[str, ...]
 #: How the end of a key is written in a heading that follows from it.
 _UNITS = {"gb_per_s": "GB/s", "gflops": "GFLOP/s", "gflop": "GFLOP", "gb": "GB"}
 
 
-def _text(names: str, heading: str = "", show: Show = first_value, **more: Any) -> Declared:
+def _text(names: _Names, heading: str = "", show: Show = first_value, **more: Any) -> Declared:
     """Return a column by its name; its heading is the name in words unless it has another."""
-    name, colon, keys = names.rpartition(":")
-    several = tuple(keys.split())
-    name = name if colon else several[0]
+    name, *keys = (names,) if isinstance(names, str) else names
     unit = next((unit for unit in _UNITS if f"_{name}".endswith(f"_{unit}")), "")
     words = f"{name.removesuffix(unit)}{_UNITS.get(unit, '')}".replace("_", " ")
-    return name, Column(heading or words, several, show, **more)
+    return name, Column(heading or words, tuple(keys) or (name,), show, **more)
 
 
 def _few_shapes(shapes: str) -> str:
@@ -114,11 +113,11 @@ def _few_shapes(shapes: str) -> str:
     return shapes if len(others) < 6 else f"{first} and {len(others)} more"
 
 
-def _whole(names: str, heading: str = "", show: Show = first_value) -> Declared:
+def _whole(names: _Names, heading: str = "", show: Show = first_value) -> Declared:
     return _text(names, heading, show, numeric=True)
 
 
-def _number(names: str, heading: str = "", show: Show = three_digits, **more: Any) -> Declared:
+def _number(names: _Names, heading: str = "", show: Show = three_digits, **more: Any) -> Declared:
     return _text(names, heading, show, numeric=True, **more)
 
 
@@ -126,10 +125,6 @@ def _metric(
     name: str, heading: str, unit: str, larger: Larger, show: Show = three_digits
 ) -> Declared:
     return _number(name, heading, show, unit=unit, larger=larger)
-
-
-def _each(make: Callable[[str], Declared], names: str) -> Iterator[Declared]:
-    return map(make, names.split())
 
 
 def _done_of(asked: int | str, done: int | None) -> str:
@@ -149,34 +144,34 @@ def _amount(value: float, currency: str, *_: object) -> str:
 _DECLARED = (
     # what ran where
     _text("run", wraps_em=9),
-    *_each(_text, "runs precision outcome verdict note source kind"),
-    *_each(_whole, "repeat repeats devices configurations"),
-    _whole("common_batch_sizes: configurations"),
+    *map(_text, ("runs", "precision", "outcome", "verdict", "note", "source", "kind")),
+    *map(_whole, ("repeat", "repeats", "devices", "configurations")),
+    _whole(("common_batch_sizes", "configurations")),
     _whole("number", "no."),
-    _whole("numbered: number run", "no."),
+    _whole(("numbered", "number", "run"), "no."),
     _text("env", "machine"),
     _text("slower_env", "against"),
     _text("device", wraps_em=8),
     _text("arch", "model"),
-    _text("model: arch differs_in", "model",
+    _text(("model", "arch", "differs_in"), "model",
           lambda text, note: f"{text} ({note})" if note else text),
-    _text("ran_precision: precision precision_label", "precision", lambda _, label: label),
+    _text(("ran_precision", "precision", "precision_label"), "precision", lambda _, label: label),
     _text("precision_asked", "asked for"),
     _whole("batch_size", "batch"),
     _whole("image_size", "pixels"),
     _whole("seq_len", "tokens a sequence"),
     _whole("tokens_per_sample", "tokens {a_sample}"),
     _text("configuration", wraps_em=12),
-    _text("configuration_of: env configuration", "configuration",
+    _text(("configuration_of", "env", "configuration"), "configuration",
           lambda env, label: label if label.startswith(env) else f"{env} {label}", wraps_em=14),
     _text("also_differs", "ran with", wraps_em=12),
     _text("ran_with", wraps_em=10),
     _text("math_mode", "arithmetic"),
-    _text("user_code: code code_commit", "model's code",
+    _text(("user_code", "code", "code_commit"), "model's code",
           lambda code, commit: code if commit is None else f"{code} of {commit}", wraps_em=7),
     _text("data", wraps_em=7),
-    _whole("warmup: warmup_iters warmup_iterations_done", "warm-up", _done_of),
-    _whole("window: iters iterations", "iterations", _done_of),
+    _whole(("warmup", "warmup_iters", "warmup_iterations_done"), "warm-up", _done_of),
+    _whole(("window", "iters", "iterations"), "iterations", _done_of),
     _text("warmup_ended_early", "warm-up ended early", wraps_em=8),
     _text("ended_early", "window ended early", wraps_em=8),
     _text("window_class", "class"),
@@ -210,7 +205,7 @@ _DECLARED = (
     _number("loader_images_per_s", "images/s, loader alone"),
     _number("cores_busy", "cores busy, mean"),
     _number("iteration_ms", "iteration (ms)"),
-    *(_number(f"phase_{phase}: {phase}_ms {phase}_share", phase,
+    *(_number((f"phase_{phase}", f"{phase}_ms", f"{phase}_share"), phase,
               lambda ms, share: f"{three_digits(ms)} ({percent(share)})")
       for phase in (*PHASES, "other")),
     _number("power_w", "power (W)"),
@@ -227,87 +222,92 @@ _DECLARED = (
     _text("not_placed", "not placed because", wraps_em=16),
     # under a roof
     _text("work", wraps_em=6),
-    _number("attainable_gflops: attainable_gflops_min attainable_gflops_max",
+    _number(("attainable_gflops", "attainable_gflops_min", "attainable_gflops_max"),
             "attainable GFLOP/s", interval),
     _number("ridge_flop_per_byte", "ridge FLOP/byte"),
-    _number("fraction_of_roof: fraction_of_roof_min fraction_of_roof_max", "of the roof",
+    _number(("fraction_of_roof", "fraction_of_roof_min", "fraction_of_roof_max"), "of the roof",
             percent_interval),
     _number("fraction_of_peak", "MFU", percent),
-    _text("bound: bound bound_sure", "bound", lambda bound, sure: bound if sure else f"{bound}?"),
-    _text("bounds: bound", "bound"),
+    _text(("bound", "bound", "bound_sure"), "bound",
+          lambda bound, sure: bound if sure else f"{bound}?"),
+    _text(("bounds", "bound"), "bound"),
     _text("bound_because", "because", wraps_em=20),
     # open where a fused op moves no byte of its own
-    _number("intensity: intensity_min intensity_max", "FLOP/byte", lambda eager, fused: (
+    _number(("intensity", "intensity_min", "intensity_max"), "FLOP/byte", lambda eager, fused: (
         f"{three_digits(eager)} and up" if fused is None else interval(eager, fused))),
     _number("intensity_counted", "FLOP/byte, counted"),
-    _number("step_gb: step_fused_gb step_eager_gb", "GB, fused to eager", interval),
+    _number(("step_gb", "step_fused_gb", "step_eager_gb"), "GB, fused to eager", interval),
     _number("traffic_amplification", "counted / fused"),
     _number("executed_per_algorithmic_flop", "executed / algorithmic FLOP"),
     _text("not_counted_because", wraps_em=16),
     _number("step_ms", "step (ms)"),
     _number("arithmetic_ms", "arithmetic at the roof (ms)"),
-    _number("traffic_ms: traffic_min_ms traffic_max_ms", "traffic at the roof (ms)", interval),
-    _text("roof: ceiling_kind ceiling_date ceiling_source", "roof",
+    _number(("traffic_ms", "traffic_min_ms", "traffic_max_ms"), "traffic at the roof (ms)",
+            interval),
+    _text(("roof", "ceiling_kind", "ceiling_date", "ceiling_source"), "roof",
           lambda kind, date, _: f"{kind} {date[:10]}"),
     _text("ceiling_kind", "kind"),
     _text("ceiling_source", "source", wraps_em=24),
     _text("ceiling_date", "date", lambda date: date[:10]),
-    *_each(_number, "peak_gflops peak_gb_per_s"),
+    *map(_number, ("peak_gflops", "peak_gb_per_s")),
     # of a configuration
-    _number("rate: {sample}s_per_s", "{sample}s/s"),
-    _number("rate_mean: {sample}s_per_s {sample}s_per_s_sd", "{sample}s/s, mean ± SD", plus_minus),
-    _number("rate_interval: {sample}s_per_s_low {sample}s_per_s_high", "95 % interval", interval),
-    _number("rate_repeats: {sample}s_per_s {sample}s_per_s_sd repeats", "{sample}s/s",
+    _number(("rate", "{sample}s_per_s"), "{sample}s/s"),
+    _number(("rate_mean", "{sample}s_per_s", "{sample}s_per_s_sd"), "{sample}s/s, mean ± SD",
+            plus_minus),
+    _number(("rate_interval", "{sample}s_per_s_low", "{sample}s_per_s_high"), "95 % interval",
+            interval),
+    _number(("rate_repeats", "{sample}s_per_s", "{sample}s_per_s_sd", "repeats"), "{sample}s/s",
             _mean_sd_count),
-    _number("fp32_rate: fp32_{sample}s_per_s", "fp32"),
-    _number("rate_on_one: {sample}s_per_s_on_one", "on one"),
+    _number(("fp32_rate", "fp32_{sample}s_per_s"), "fp32"),
+    _number(("rate_on_one", "{sample}s_per_s_on_one"), "on one"),
     _number("ratio_to_smallest", "of the smallest batch's"),
     _number("gain_per_doubling", "a doubling gave", percent_change),
     _number("fixed_ms", "ms a step"),
-    _number("per_sample_ms: per_{sample}_ms", "ms {a_sample}"),
-    _number("rate_limit: limit_{sample}s_per_s", "{sample}s/s at most"),
+    _number(("per_sample_ms", "per_{sample}_ms"), "ms {a_sample}"),
+    _number(("rate_limit", "limit_{sample}s_per_s"), "{sample}s/s at most"),
     _text("measured_batches"),
     _number("held_out_error", "held-out error", percent),
     _number("worst_held_out", "worst", percent),
     _whole("degrees", "degrees of freedom"),
     _number("scatter", "SD between repeats", percent),
-    _number("scatter_interval: scatter_low scatter_high", "95 % interval",
+    _number(("scatter_interval", "scatter_low", "scatter_high"), "95 % interval",
             lambda low, high: f"{percent(low)} to {percent(high)}"),
-    _whole("called_different: called_different halvings", "called different",
+    _whole(("called_different", "called_different", "halvings"), "called different",
            lambda called, of: f"{called} of {of}"),
     _number("scaling_efficiency", "efficiency", percent),
     _number("communication_share", "communication", percent),
     # of two configurations
     _number("ratio", "times as fast", ratio_digits),
-    _number("b_over_a: ratio", "B / A", ratio_digits),
-    _number("mean_ratio: ratio", "times as fast, mean", ratio_digits),
-    _number("ratio_interval: ratio_low ratio_high", "95 % interval", interval),
-    _number("ratio_range: least_ratio largest_ratio", "least to most", interval),
+    _number(("b_over_a", "ratio"), "B / A", ratio_digits),
+    _number(("mean_ratio", "ratio"), "times as fast, mean", ratio_digits),
+    _number(("ratio_interval", "ratio_low", "ratio_high"), "95 % interval", interval),
+    _number(("ratio_range", "least_ratio", "largest_ratio"), "least to most", interval),
     _number("p_corrected", "p"),
-    _number("cost: cost_per_million_{sample}s currency price_per_h price_date price_source",
-            "cost of 1e6", _amount),
-    _number("spot_cost: spot_cost_per_million_{sample}s spot_currency spot_price_per_h "
-            "spot_price_date spot_price_source", "at spot", _amount),
+    _number(("cost", "cost_per_million_{sample}s", "currency", "price_per_h", "price_date",
+             "price_source"), "cost of 1e6", _amount),
+    _number(("spot_cost", "spot_cost_per_million_{sample}s", "spot_currency", "spot_price_per_h",
+             "spot_price_date", "spot_price_source"), "at spot", _amount),
     _number("cost_ratio", "times the cost"),
-    _number("energy: energy_j_per_{sample}", "J/{sample}"),
-    _number("price: price_per_h currency", "price an hour", _amount),
+    _number(("energy", "energy_j_per_{sample}"), "J/{sample}"),
+    _number(("price", "price_per_h", "currency"), "price an hour", _amount),
     _text("price_date", "date"),
     _text("price_source", "source", wraps_em=12),
     # the work of a step
     _number("parameters_million", "M parameters"),
-    _number("activations_million: activations_million_per_{sample}", "M activations {a_sample}"),
-    _number("forward_gmac: forward_gmac_per_{sample}", "forward GMAC {a_sample}"),
-    _number("step_gflop: step_gflop_per_{sample}", "step GFLOP {a_sample}"),
-    *_each(_number, "compulsory_gb fused_gb eager_gb"),
-    *_each(_number, "weights_gb gradients_gb optimizer_gb activations_gb modelled_gb"),
+    _number(("activations_million", "activations_million_per_{sample}"),
+            "M activations {a_sample}"),
+    _number(("forward_gmac", "forward_gmac_per_{sample}"), "forward GMAC {a_sample}"),
+    _number(("step_gflop", "step_gflop_per_{sample}"), "step GFLOP {a_sample}"),
+    *map(_number, ("compulsory_gb", "fused_gb", "eager_gb")),
+    *map(_number, ("weights_gb", "gradients_gb", "optimizer_gb", "activations_gb", "modelled_gb")),
     # profiles
-    *_each(_whole, "profile calls iterations launches"),
-    *_each(_text, "direction scope"),
-    *_each(_number, "profiled_step_ms launch_gap_ms executed_gflop"),
-    _whole("profile_no: profile record", "no."),
+    *map(_whole, ("profile", "calls", "iterations", "launches")),
+    *map(_text, ("direction", "scope")),
+    *map(_number, ("profiled_step_ms", "launch_gap_ms", "executed_gflop")),
+    _whole(("profile_no", "profile", "record"), "no."),
     _text("explains_runs", "of run"),
     _number("counted_dram_gb", "counted GB"),
-    _number("communication: exposed_communication_ms", "exposed communication ms"),
+    _number(("communication", "exposed_communication_ms"), "exposed communication ms"),
     _number("ops_time_share", "ops of it", percent),
     _number("device_busy_share", "device busy", percent),
     _number("ops_matched_share", "ops matched", percent),
@@ -321,10 +321,11 @@ _DECLARED = (
     _number("executed_gflop_per_step", "GFLOP a step"),
     _number("least_running_share", "counted in", percent),
     # ops and kernels
-    _text("op_label: label op", "op"),
-    *_each(_text, "phase kernel"),
+    _text(("op_label", "label", "op"), "op"),
+    *map(_text, ("phase", "kernel")),
     _text("shapes", show=_few_shapes, wraps_em=14),
-    *_each(_number, "exclusive_ms gflop elementwise_gflop executed_gflops eager_gb_per_s"),
+    *map(_number, ("exclusive_ms", "gflop", "elementwise_gflop", "executed_gflops",
+                   "eager_gb_per_s")),
     _number("time_share", "of the time", percent),
     _text("remark", wraps_em=14),
     _number("duration_ms", "ms"),
@@ -336,8 +337,8 @@ _DECLARED = (
     _text("name", "full name", wraps_em=20),
     # traces
     _whole("trace"),
-    _whole("trace_of: trace source_file", "trace"),
-    *_each(_text, "step cause call change"),
+    _whole(("trace_of", "trace", "source_file"), "trace"),
+    *map(_text, ("step", "cause", "call", "change")),
     _number("wall_ms", "wall"),
     _number("device_busy_ms", "device busy"),
     _number("computation_ms", "computation"),
@@ -350,7 +351,7 @@ _DECLARED = (
     _text("op", "in", wraps_em=14),
     _number("difference_ms", "ms added to the step", signed),
     # of the account of a step
-    _text("part: name", "part", wraps_em=20),
+    _text(("part", "name"), "part", wraps_em=20),
     _number("low_ms", "at least"),
     _number("high_ms", "at most"),
     _number("of_its_roof", "of its roof", percent),
