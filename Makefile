@@ -68,7 +68,7 @@ test-fast: setup-dev ## set up, then run the tests that take seconds
 
 test-slow: setup-dev ## set up, then run the long tests, then those of Ray clusters one by one
 	@$(TESTS) $(AT_ONCE) -m "long and not cluster"
-	@$(TESTS) -m cluster tests/campaigns
+	@$(TESTS) -m cluster tests/contrib
 
 mutants: setup-dev ## how many faults, put into eleven modules, the tests notice (by hand, half an hour)
 	@$(BIN)/uv pip install --quiet --constraint requirements-dev.txt mutmut==3.8.1
@@ -98,7 +98,7 @@ setup-dev:
 	@$(PYTHON) -m bootstrap --dev
 
 kit: setup ## one file for a machine without a network (PYTHON_VERSION=3.12 MACHINE=aarch64)
-	@$(BIN)/python -m bootstrap.kit --python-version $(PYTHON_VERSION) --machine $(MACHINE)
+	@$(BIN)/python -m contrib.kit --python-version $(PYTHON_VERSION) --machine $(MACHINE)
 
 lock: setup ## write requirements*.txt from pyproject.toml (UPGRADE=--upgrade for newer versions)
 	@$(COMPILE) --group setup --output-file requirements.txt pyproject.toml

@@ -9,7 +9,7 @@ both together t = (compute^4 + memory^4)^(1/4). A 3x3 convolution in fp32 may al
 share of their class. Nothing is faster than its roof, Winograd's by the FLOP that it executes.
 
 The few numbers behind it are in `roofs/data/shares.json`, with their source;
-`benchmarks/fit_shares.py` fits them. No number belongs to one device.
+`research/fit_shares.py` fits them. No number belongs to one device.
 """
 
 from __future__ import annotations

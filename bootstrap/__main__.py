@@ -10,6 +10,9 @@ if sys.version_info < (3, 10):  # noqa: UP036
     )
     sys.exit(2)
 
-from bootstrap.setup import main
+from bootstrap.setup import ROOT, main, set_up
 
-sys.exit(main(sys.argv[1:]))
+if (ROOT / "kit.json").exists():
+    from contrib.kit import set_up
+
+sys.exit(main(sys.argv[1:], set_up))

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +25,16 @@ ROOT = Path(__file__).resolve().parent.parent
 BASE_PYTHON = Path(getattr(sys, "_base_executable", None) or sys.executable)
 
 #: Files that decide what is installed, and how.
-INPUTS = ("requirements.txt", "requirements-dev.txt", "pyproject.toml", "python_env.yaml")
+INPUTS = (
+    *("requirements.txt", "requirements-dev.txt", "pyproject.toml", "python_env.yaml"),
+    "contrib/pyproject.toml",
+)
 
 #: The project's own modules that a start imports.
-OWN_MODULES = ("mlproject.py", "analysis", "bench", "campaigns", "commands", "tracking")
+OWN_MODULES = (
+    "mlproject.py",
+    *("analysis", "bench", "campaigns", "commands", "contrib", "tracking"),
+)
 
 #: In the environment: set-up made this folder. It is the lock too, and is never removed.
 OURS = ".mlproject-setup.lock"
@@ -139,20 +145,17 @@ def child_environment() -> dict[str, str]:
     return environ
 
 
-def main(arguments: list[str]) -> int:
-    """Exit code: 0 everything is in place, 1 it is not and a line says why, 130 interrupted."""
-    from bootstrap.kit import read_kit, set_up_kit
+def main(arguments: list[str], make: Callable[[Place, bool], None]) -> int:
+    """Have `make` bring the environment to what it should be, with tools for tests or without.
 
+    Exit code: 0 everything is in place, 1 it is not and a line says why, 130 interrupted.
+    """
     parser = argparse.ArgumentParser(prog="python3 -m bootstrap", description=__doc__)
     parser.add_argument("--dev", action="store_true", help="with the tools of `make test`")
     dev = parser.parse_args(arguments).dev
     try:
-        kit = read_kit(ROOT)
         with claimed(ROOT) as place:
-            if kit is None:
-                set_up(place, dev)
-            else:
-                say(f"done, on {set_up_kit(kit, place)}: . {place.venv}/bin/activate")
+            make(place, dev)
     except (SetupError, OSError) as error:
         say(str(error))
         return 1
@@ -225,7 +228,7 @@ def _install(place: Place, requirements: str) -> None:
     )
     # setuptools came with the requirements: no isolated, downloaded build environment
     place.run(
-        *(*install, "--no-deps", "--no-build-isolation", "-e", "."),
+        *(*install, "--no-deps", "--no-build-isolation", "-e", ".", "-e", "contrib"),
         failure="uv could not install the project itself: run this again",
     )
 

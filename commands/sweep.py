@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import click
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
@@ -35,6 +35,7 @@ from bench.records import Environment, ProfileRecord, RunRecord
 from bench.records.folders import readable_records
 from bench.records.journal import Event
 from bench.records.metrics import summary
+from campaigns.sweep.executor import Executor, remote_executor
 from campaigns.sweep.local import (
     LocalExecutor,
     SweepOrder,
@@ -44,7 +45,7 @@ from campaigns.sweep.local import (
     measure_roofs,
 )
 from campaigns.sweep.local_devices import Durations, environment_of, identify_machine
-from campaigns.sweep.matrix import Matrix, read_matrix
+from campaigns.sweep.matrix import MATRICES, Matrix, read_matrix
 from campaigns.sweep.plan import Plan, PlannedBlock, plan_runs
 from commands import INTERRUPTED, NOT_TRACKED
 from commands.console.options import Count, Seconds, Tracked, argument, note, option, set_values
@@ -57,11 +58,7 @@ from commands.console.recorded import (
     wait_for_others,
 )
 
-if TYPE_CHECKING:
-    from campaigns.sweep.cluster import RayExecutor
-
-_MATRICES = Path(__file__).resolve().parents[1] / "matrices"
-_OWN = ", ".join(sorted(path.stem for path in _MATRICES.glob("*.yaml")))
+_OWN = ", ".join(sorted(path.stem for path in MATRICES.glob("*.yaml")))
 #: What a block asks for, by the name of its backend.
 _NEEDS = {
     "auto": "any device",
@@ -134,7 +131,7 @@ class Sweep(Tracked, Shown, Answering):
         if name is None:
             raise UserError(f"matrix: give a YAML file, or one that the project contains: {_OWN}")
         self._check_executor()
-        own = _MATRICES / f"{name}.yaml"
+        own = MATRICES / f"{name}.yaml"
         path = own if own.is_file() and not Path(name).is_file() else Path(name)
         asked = read_matrix(path, self._overridden(), many=self.yes)
         filed = parse_config({"campaign": self.campaign or asked.name, "env": self.env})
@@ -213,22 +210,15 @@ class Sweep(Tracked, Shown, Answering):
                 raise UserError(f"profile={name}: {reasons[0]}")
 
     @contextmanager
-    def _opened(self, campaign: str, env: str) -> Iterator[LocalExecutor | RayExecutor]:
-        if self.executor == "ray":
-            try:
-                from campaigns.sweep.cluster import RayExecutor
-            except ImportError:
-                raise UserError(
-                    "executor='ray': Ray is not installed; pip install 'mlproject[ray]', or in a "
-                    "clone uv pip install -e '.[ray]'"
-                ) from None
-
-            address = self.address or "auto"
-            cluster = RayExecutor(address, node_wait_s=self.node_wait, note=note)
-            with cluster.connected(campaign):
-                yield cluster
-        else:
+    def _opened(self, campaign: str, env: str) -> Iterator[Executor]:
+        if self.executor == "local":
             yield LocalExecutor(identify_machine(env))
+            return
+        remote = remote_executor(self.executor)(
+            self.address or "auto", node_wait_s=self.node_wait, note=note
+        )
+        with remote.connected(campaign):
+            yield remote
 
 
 class SweepProgress(Bar, SweepWatch):
@@ -289,7 +279,7 @@ def run_label(config: RunConfig) -> str:
     return " ".join([*words, f"run{config.repeat}"])
 
 
-def plan_result(plan: Plan, where: LocalExecutor | RayExecutor, records: Path) -> Output:
+def plan_result(plan: Plan, where: Executor, records: Path) -> Output:
     """Return what each block needs, its runs here with their time, and those of other devices."""
     blocks = [
         {
@@ -313,7 +303,7 @@ def plan_result(plan: Plan, where: LocalExecutor | RayExecutor, records: Path) -
     return Output([table_of("plan", blocks), *lines], facts)
 
 
-def _here(block: PlannedBlock, where: LocalExecutor | RayExecutor) -> str:
+def _here(block: PlannedBlock, where: Executor) -> str:
     """How many runs of the block this machine measures, and why not all."""
     notes = []
     if block.runs_here:
@@ -345,9 +335,7 @@ def _estimate(plan: Plan, environments: tuple[Environment, ...], records: Path) 
     return lines
 
 
-def _sweep(
-    asked: Matrix, where: LocalExecutor | RayExecutor, order: SweepOrder, delivery: AnyDelivery
-) -> Output:
+def _sweep(asked: Matrix, where: Executor, order: SweepOrder, delivery: AnyDelivery) -> Output:
     """Measure, after whatever an earlier sweep left unfinished."""
     turns: list[Turn] = []
     interrupted = roofless = False

@@ -143,7 +143,7 @@ def test_what_is_imported_is_declared():
 
 
 def test_set_up_needs_the_standard_library_alone():
-    assert imported_by("bootstrap").keys() <= sys.stdlib_module_names | {"bootstrap"}
+    assert imported_by("bootstrap").keys() <= sys.stdlib_module_names | {"bootstrap", "contrib"}
 
 
 def test_the_root_has_28_entries_at_most():
@@ -310,7 +310,7 @@ def test_the_page_of_the_settings_has_each_with_its_values_and_default():
 
 FOLDERS = (
     "analysis|bench|benchmarks|bootstrap|campaigns|commands|deploy|docs|examples|findings"
-    "|matrices|tests|tracking"
+    "|contrib|research|tests|tracking"
 )
 
 

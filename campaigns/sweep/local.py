@@ -39,7 +39,7 @@ class LocalExecutor:
 
     def __init__(self, environments: tuple[Environment, ...]) -> None:
         self.environments = environments
-        self.backends = {each.device.backend for each in environments}  # that can be planned for
+        self.backends = {str(machine.device.backend) for machine in environments}
 
     def sweep(self, order: SweepOrder, deliver: Deliver, watch: SweepWatch) -> Generator[Turn]:
         """Measure what is not measured yet, in order; yield what became of each run.

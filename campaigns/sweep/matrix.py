@@ -22,7 +22,9 @@ _BLOCK_KEYS = ("name", "repeats", "exclude")
 MANY_RUNS = 2000
 #: Refused even with --yes: the list of runs itself would fill the memory.
 _MAX_RUNS = 1_000_000
-#: The matrices of this project are of 2 KiB; a MiB is not written by hand.
+#: The matrices of this project.
+MATRICES = Path(__file__).with_name("matrices")
+#: They are of 2 KiB; a MiB is not written by hand.
 _MAX_BYTES = 2**20
 #: The deepest sensible value: one of a field's list, in an exclude, in a block, in the file.
 _MAX_DEPTH = 8
@@ -253,7 +255,7 @@ def _content(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise _refusal(path, f"not YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(found, dict):
-        raise _refusal(path, "give a mapping with a list of blocks; see matrices/smoke.yaml")
+        raise _refusal(path, "give a mapping with a list of blocks, as docs/sweeps.md has it")
     return found
 
 

@@ -36,7 +36,7 @@ with open(os.path.join(os.environ["CLONE"], "uv.log"), "a") as log:
     log.write("link\\n")
 print(link)
 """
-RUNTIME = ["-r requirements.txt", "--no-deps --no-build-isolation -e .", "link"]
+RUNTIME = ["-r requirements.txt", "--no-deps --no-build-isolation -e . -e contrib", "link"]
 DEV = ["-r requirements-dev.txt", *RUNTIME[1:]]
 
 
@@ -69,6 +69,7 @@ class Clone:
             "PIP_FIND_LINKS": str(wheels),
         }
         shutil.copytree(PROJECT / "bootstrap", folder / "bootstrap")
+        (folder / "contrib").mkdir()
         for name in INPUTS:
             (folder / name).write_text("uv==0.13.8\n")
         (folder / "tracking").mkdir()

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from refusals import refusal
 
 from bench.errors import UserError
-from campaigns.sweep.matrix import MANY_RUNS, read_matrix
+from campaigns.sweep.matrix import MANY_RUNS, MATRICES, read_matrix
 
 PROJECT = Path(__file__).resolve().parents[3]
-MATRICES = PROJECT / "matrices"
 DESCRIPTION = (PROJECT / "docs" / "sweeps.md").read_text(encoding="utf-8")
 
 

@@ -14,7 +14,7 @@ from servers import free_port
 from bench.config import RunConfig
 from bench.records import Job
 from bench.records.folders import RecordFolder, read_records, record_folders
-from campaigns.sweep import cluster
+from contrib import ray as cluster
 from tracking import schema
 from tracking.reading.tracked_runs import search_runs
 

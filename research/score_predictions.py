@@ -1,6 +1,6 @@
 """How far `mlproject predict --on` misses steps that others published, on a device in no fit.
 
-`python benchmarks/score_predictions.py FILE` reads a table of timm's repository, `results/
+`python research/score_predictions.py FILE` reads a table of timm's repository, `results/
 benchmark-train-amp-nchw-pt112-cu113-rtx3090.csv` or its like in `nhwc`. Each twelfth model is
 predicted by the device's datasheet. An error is of the step's time.
 """

@@ -13,7 +13,7 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.launcher.processes import ENDS_WITH_STARTER
 from bench.records.folders import read_records
-from campaigns.sweep.cluster import RayExecutor, node_records, pack, unpack, unsent
+from contrib.ray import RayExecutor, node_records, pack, unpack, unsent
 
 MINE = RunConfig(campaign="c", backend="cpu")
 
@@ -79,7 +79,7 @@ PROGRAM = """
 import os
 before = os.environ.get("OMP_NUM_THREADS")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as Ray does
-from campaigns.sweep.cluster import _environment
+from contrib.ray import _environment
 assert _environment().get("OMP_NUM_THREADS") == before
 """
 
@@ -120,7 +120,7 @@ def refused(tmp_path, monkeypatch, capsys):
 
 
 def test_ray_that_is_not_installed_is_asked_for(refused, monkeypatch):
-    monkeypatch.setitem(sys.modules, "campaigns.sweep.cluster", None)
+    monkeypatch.setitem(sys.modules, "contrib.ray", None)
     assert "pip install 'mlproject[ray]'" in refused()
 
 

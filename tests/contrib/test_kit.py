@@ -20,9 +20,9 @@ from uv import find_uv_bin
 import mlproject
 from bench.doctor import package_checks
 from bench.machine.repository import code_id, repository_facts
-from bootstrap import kit as kits
 from bootstrap.setup import Place, SetupError
 from commands.console import options
+from contrib import kit as kits
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 KIT = {
@@ -36,7 +36,8 @@ KIT = {
 
 
 def refused(kit, folder):
-    return refusal(kits.set_up_kit, kit, Place(folder, -1), error=SetupError)
+    (folder / kits.KIT).write_text(json.dumps(kit))
+    return refusal(kits.set_up, Place(folder, -1), False, error=SetupError)
 
 
 def test_another_python_or_processor_is_refused_with_the_kit_to_pack(tmp_path):
@@ -186,7 +187,7 @@ def test_a_kit_measures_without_a_network_and_home_tracks_and_reports(
 ):
     version, python = there
     target = ["--python-version", version, "--machine", platform.machine()]
-    pack = [sys.executable, "-m", "bootstrap.kit", *target, "--out", tmp_path]
+    pack = [sys.executable, "-m", "contrib.kit", *target, "--out", tmp_path]
     subprocess.run(pack, check=True, cwd=PROJECT)
     [file] = tmp_path.glob("*.tar.gz")
     assert file.stat().st_size < 60e6

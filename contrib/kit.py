@@ -1,4 +1,4 @@
-"""The kit for machines without a network: `python -m bootstrap.kit` packs one, in a clone.
+"""The kit for machines without a network: `python -m contrib.kit` packs one, in a clone.
 
 A kit is this project with the packages that measuring needs, unpacked. `kit.json` at its root says
 for which Python it was made; `python3 -m bootstrap` in a folder that has one sets it up on the
@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bootstrap.setup import ROOT, Place, SetupError
+from bootstrap.setup import ROOT, Place, SetupError, say
 
 KIT = "kit.json"
 PACKAGES = "packages"
@@ -61,20 +61,12 @@ _WORKS = (
 )
 
 
-def read_kit(root: Path) -> dict[str, Any] | None:
-    """The contents of `kit.json` of the kit at `root`; None where it is a clone."""
-    try:
-        return dict(json.loads((root / KIT).read_text("utf-8")))
-    except FileNotFoundError:
-        return None
-
-
-def set_up_kit(kit: dict[str, Any], place: Place) -> str:
-    """Make `.venv`, which has the kit's packages before those of this Python; its torch and device.
+def set_up(place: Place, dev: bool) -> None:
+    """Make `.venv`, which has the kit's packages before those of this Python; `dev` is not there.
 
     Raises `SetupError` for another Python than the kit's, and for a torch that is absent or old.
     """
-    torch = _check(kit)
+    torch = _check(json.loads((place.root / KIT).read_text("utf-8")))
     place.empty()
     place.run(
         *(sys.executable, "-m", "venv", "--without-pip", place.venv),
@@ -99,7 +91,9 @@ def set_up_kit(kit: dict[str, Any], place: Place) -> str:
     device = place.run(
         python, "-c", _WORKS, failure="the kit's packages do not work with this Python's"
     )
-    return f"torch {torch} of {sys.executable}, {device.strip()}"
+    say(
+        f"done, on torch {torch} of {sys.executable}, {device.strip()}: . {place.venv}/bin/activate"
+    )
 
 
 def _check(kit: dict[str, Any]) -> str:
@@ -167,7 +161,7 @@ def _run(*command: str | Path) -> str:
 
 def main(arguments: list[str]) -> int:
     """Exit code: 0 the kit is written, 1 it is not and a line says why."""
-    parser = argparse.ArgumentParser(prog="python -m bootstrap.kit", description="Pack a kit.")
+    parser = argparse.ArgumentParser(prog="python -m contrib.kit", description="Pack a kit.")
     parser.add_argument("--python-version", default="3.12")
     parser.add_argument("--machine", default="x86_64", choices=["x86_64", "aarch64"])
     parser.add_argument("--out", type=Path, default=ROOT / "dist")

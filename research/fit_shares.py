@@ -1,6 +1,6 @@
 """Fits the shares of `analysis.shares` to published times, and says how far they miss.
 
-`python benchmarks/fit_shares.py FOLDER` reads the folder's op times (`bmm.csv.gz` and others),
+`python research/fit_shares.py FOLDER` reads the folder's op times (`bmm.csv.gz` and others),
 steps of transformers (`whole_models_ms.csv`) and of CNNs (`cnn_training_s.csv`); docs/results.md
 says where they are from. Each chip is left out once; those without op times never enter a fit.
 `--out` writes the fitted numbers.

@@ -1,0 +1,1 @@
+"""What some sites need and measuring does not: nothing in the product imports it."""
