@@ -75,6 +75,7 @@ def test_an_installed_wheel_measures_and_reports_in_an_empty_folder(installed, t
     for line in (
         "--help",
         f"run --arch squeezenet1_1 {tiny}",
+        "sweep smoke --dry-run",
         "report",
     ):
         command = installed.with_name("mlproject"), *line.split()
