@@ -46,10 +46,10 @@ class Conclusion:
 
 
 def doubt_rows(runs: Iterable[Run]) -> Iterator[Row]:
-    """Yield what makes runs suspect or invalid, by their own verdicts or their places."""
+    """Yield what makes runs suspect or invalid, or contradicts the GFLOP/s that a file states."""
     measured = (run for run in runs if run.outcome == "ok")
     doubts = [(run, finding) for run in measured for finding in run.findings
-              if finding.level != "note"]  # fmt: skip
+              if finding.level != "note" or finding.code == "claimed-flops"]  # fmt: skip
     for run, finding in sorted(doubts, key=lambda doubt: doubt[1].level):
         remedy = finding.remedy or ""
         yield {
