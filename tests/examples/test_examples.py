@@ -122,7 +122,7 @@ def test_the_python_of_the_readme_and_of_the_page_on_python(
     tmp_path, embedded, mlproject_command, monkeypatch
 ):
     record = samples.run_record(verdict=Verdict(level="clean", findings=()))
-    roofs = samples.ceilings_record()
+    roofs = filed(tmp_path / "records", samples.ceilings_record())[1]
     measured = filed(tmp_path / "records", record)[1]
     monkeypatch.setattr("bench.launcher.measurement.measure", lambda config: measured)
     monkeypatch.setattr("bench.launcher.measurement.measure_roofs", lambda if_missing: roofs)

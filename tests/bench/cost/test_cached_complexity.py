@@ -52,7 +52,9 @@ def test_the_same_question_is_answered_once_and_another_is_computed(computed):
 def test_other_code_and_other_versions_compute_again(computed, monkeypatch):
     folders = []
     ask()
-    monkeypatch.setattr(cost, "code_id", lambda folder: folders.append(folder.name) or "another")
+    monkeypatch.setattr(
+        "bench.machine.repository.code_id", lambda folder: folders.append(folder.name) or "another"
+    )
     for _ in range(2):
         ask()
     assert folders == ["cost", "training", "records"] * 2

@@ -109,7 +109,7 @@ def test_a_wrong_value_is_refused_before_torch_is_imported():
     program = (
         "import sys\n"
         "from commands.complexity import Complexity\n"
-        "try: Complexity.command().main(['--arch', 'resnet5'], standalone_mode=False)\n"
+        "try: Complexity.command().main(['--precision', 'fp31'], standalone_mode=False)\n"
         "except Exception as error: print(type(error).__name__, 'torch' in sys.modules)\n"
     )
     assert output_of(program) == "UserError False\n"

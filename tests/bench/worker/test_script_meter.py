@@ -82,11 +82,11 @@ def test_the_loop_of_a_trainer_is_a_loop_like_any_other(short_window, tmp_path):
 
     sizes = {"n_layer": 1, "n_embd": 8, "n_head": 1, "vocab_size": 16, "n_positions": 4}
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
-    how = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "max_steps": 40}
+    how = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "max_steps": 160}
     arguments = transformers.TrainingArguments(
         str(tmp_path / "out"), **how, use_cpu=True, report_to=[], save_strategy="no"
     )
-    data = [{"input_ids": [1, 2, 3, 4], "labels": [1, 2, 3, 4]}] * 240
+    data = [{"input_ids": [1, 2, 3, 4], "labels": [1, 2, 3, 4]}] * 960
     trainer = transformers.Trainer(model, arguments, train_dataset=data)
     with mlproject.watch(600, records=tmp_path) as seen:
         trainer.train()

@@ -154,7 +154,7 @@ def test_a_sequence_has_at_most_as_many_tokens_as_there_are_positions(name, most
         ("hf:gpt2", {"seq_len": 1}, "give 2 or more"),
         ("hf:gpt2", {"image_size": 32}, "hf:gpt2 takes no --image-size"),
         ("hf:vit", {"seq_len": 8}, "leave it out"),
-        ("hf:nothing", {}, "no model type"),
+        ("hf:nothing", {}, "neither a model type"),
     ],
 )
 def test_a_size_that_a_model_has_no_use_for_is_refused(arch, sizes, words):
