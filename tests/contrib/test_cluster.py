@@ -18,7 +18,7 @@ from contrib import ray as cluster
 from tracking import schema
 from tracking.reading.tracked_runs import search_runs
 
-PROJECT = Path(__file__).resolve().parents[3]
+PROJECT = Path(__file__).resolve().parents[2]
 MODELS = PROJECT / "tests" / "bench"
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
