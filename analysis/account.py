@@ -18,8 +18,8 @@ and as measured. So a step is:
 The step is the timed run's. On a processor each profiled step is scaled to it and to what the
 profiler costs, by the steps without the profiler before and after it: a machine that slows down for
 a second changes no part. A part's interval is from the least to the most that the profiled
-steps give. An account is disturbed where its two largest parts are not told apart: their intervals
-overlap, and one is wider than a tenth of the step. Of a record without neighbours, and of a GPU's
+steps give. An account is disturbed where it is not sure which of its two largest parts is larger:
+their intervals overlap, and one is wider than a tenth of the step. Of a record without neighbours, and of a GPU's
 kernels, it is where what was profiled takes over 10 % longer or shorter than the step.
 """
 
@@ -115,7 +115,7 @@ class StepAccount:
 
     @property
     def confused(self) -> tuple[Part, ...]:
-        """The two largest parts of a measured time where they are not told apart, else none."""
+        """The two largest parts of a measured time where it is not sure which is larger."""
         parts = (part for part in self.parts if part.kind in (*REMOVABLE, "unknown work"))
         largest = sorted(parts, key=lambda part: part.time_s)[-2:]
         least_s = max((part.low_s or 0.0 for part in largest), default=0.0)
@@ -125,7 +125,7 @@ class StepAccount:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether its largest parts are not told apart, or the profiler changed the step."""
+        """Whether its largest part is not sure, or the profiler changed the step."""
         traced_s = self.traced_step_s
         changed = traced_s is not None and abs(traced_s / self.step_time_s - 1) > _DISTURBED
         return changed or bool(self.confused)
@@ -170,7 +170,7 @@ class StepAccount:
         """Yield the account for a terminal, its smallest parts added up."""
         if self.confused:
             names = " and ".join(part.short for part in self.confused)
-            yield f"disturbed: {names} are not told apart; {self.cause}"
+            yield f"disturbed: which of {names} is larger is not sure; {self.cause}"
         elif self.is_disturbed:
             traced_ms, step_ms = 1e3 * (self.traced_step_s or 0.0), 1e3 * self.step_time_s
             yield (

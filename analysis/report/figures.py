@@ -72,7 +72,7 @@ _KERNELS_CAPTION = (
 _ACCOUNT_CAPTION = (
     "The parts of each configuration's step, of its last run, and of a trace's mean step, add up "
     "to the step; what ops are faster than their roof, and what the profiler added, stands left of "
-    "0; a broken, pale bar is of an account whose largest parts are not told apart"
+    "0; a broken, pale bar is of an account whose largest part is not sure"
 )
 _MODELS_CAPTION = "The fastest batch of each machine and model; its size stands beside the marker"
 _DATA_CAPTION = "The same configuration with data from disk and with tensors made once"

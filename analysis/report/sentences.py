@@ -124,7 +124,7 @@ def _sureness(runs: Sequence[Run], measured: Sequence[Group]) -> str:
     accounts = [account.is_disturbed for _, account in newest_accounts(runs)]
     if disturbed := sum(accounts):
         whole = counted(len(accounts), "account")
-        said.append(f"the largest parts of a step are not told apart in {disturbed} of {whole}")
+        said.append(f"the largest part of a step is not sure in {disturbed} of {whole}")
     once = sum(group.repeats().count == 1 for group in measured)
     of_all = f"{once or 'none'} of {counted(len(measured), 'configuration')}"
     said.append(f"measured once, so that nothing is known of how much repeats differ: {of_all}")

@@ -295,7 +295,7 @@ LOADER = observation(metrics={"loader_images_per_s": 900.0})
         ),
         (
             placed(make.run_record(ops=samples.op_profile(step_time_s=1.5))),
-            "the largest parts of a step are not told apart in 1 of 1 account",
+            "the largest part of a step is not sure in 1 of 1 account",
         ),
         # the suspect one has no finding
         (placed(make.run_record(verdict=make.suspect()), make.failed_record()), "1 of 2 runs, for"),
