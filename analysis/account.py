@@ -19,8 +19,9 @@ The step is the timed run's. On a processor each profiled step is scaled to it a
 profiler costs, by the steps without the profiler before and after it: a machine that slows down for
 a second changes no part. A part's interval is from the least to the most that the profiled
 steps give. An account is disturbed where it is not sure which of its two largest parts is larger:
-their intervals overlap, and one is wider than a tenth of the step. Of a record without neighbours, and of a GPU's
-kernels, it is where what was profiled takes over 10 % longer or shorter than the step.
+their intervals overlap, and one is wider than a tenth of the step. Of a record without neighbours,
+and of a GPU's kernels, it is where what was profiled takes over 10 % longer or shorter than the
+step.
 """
 
 from __future__ import annotations

@@ -35,15 +35,8 @@ from bench.records import Environment, ProfileRecord, RunRecord
 from bench.records.folders import readable_records
 from bench.records.journal import Event
 from bench.records.metrics import summary
-from campaigns.sweep.executor import Executor, remote_executor
-from campaigns.sweep.local import (
-    LocalExecutor,
-    SweepOrder,
-    SweepWatch,
-    Turn,
-    in_precisions,
-    measure_roofs,
-)
+from campaigns.sweep.executor import Executor, SweepOrder, SweepWatch, Turn, remote_executor
+from campaigns.sweep.local import LocalExecutor, in_precisions, measure_roofs
 from campaigns.sweep.local_devices import Durations, environment_of, identify_machine
 from campaigns.sweep.matrix import MATRICES, Matrix, read_matrix
 from campaigns.sweep.plan import Plan, PlannedBlock, plan_runs

@@ -45,7 +45,7 @@ from bench.records.folders import (
     write_atomically,
 )
 from bench.records.journal import Event
-from campaigns.sweep.local import Deliver, SweepOrder, SweepWatch, Turn, turn_before
+from campaigns.sweep.executor import Deliver, SweepOrder, SweepWatch, Turn, turn_before
 from campaigns.sweep.local_devices import Settler
 from campaigns.sweep.plan import PastRun, PastRuns, take_over
 

@@ -120,8 +120,8 @@ class OpProfile(Facts):
     launch_gap_s: Seconds | None  # the device's idle time between first and last kernel
     copies: tuple[Copies, ...] | None
     data_wait_s: Seconds | None = Field(NEWER)  # host time inside next(loader) of torch's loader
-    steps_s: tuple[PositiveSeconds, ...] | None = Field(NEWER)  # wall times of the profiled steps, raw
-    neighbours_s: tuple[PositiveSeconds, ...] | None = Field(NEWER)  # mean of each one's two neighbours
+    steps_s: tuple[PositiveSeconds, ...] | None = Field(NEWER)  # wall, of each profiled step
+    neighbours_s: tuple[PositiveSeconds, ...] | None = Field(NEWER)  # mean of step before and after
 
     @property
     def profiler_costs(self) -> tuple[float, ...]:

@@ -6,11 +6,9 @@ after its first run without a doubt.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from bench.config import RunConfig
 from bench.launcher.device_lock import device_names, exclusive
@@ -20,16 +18,16 @@ from bench.launcher.watch import TimeLimit
 from bench.records import (
     CeilingsRecord,
     Environment,
-    Outcome,
     ProfileRecord,
     RunRecord,
     ToolName,
 )
 from bench.records.environment import environment_id
-from bench.records.folders import AnyRecord, MeasuredRecord, RecordFolder, readable_records
-from bench.records.journal import Event, OnEvent
+from bench.records.folders import AnyRecord, RecordFolder, readable_records
+from bench.records.journal import OnEvent
+from campaigns.sweep.executor import Deliver, SweepOrder, SweepWatch, Turn, turn_before
 from campaigns.sweep.local_devices import Settler, environment_of
-from campaigns.sweep.plan import PastRun, PastRuns, Plan
+from campaigns.sweep.plan import PastRuns, Plan
 
 
 class LocalExecutor:
@@ -172,77 +170,6 @@ def _of_campaign(
             and environment_id(record.environment) == here
         ):
             yield record
-
-
-#: Brings a finished record to where it is kept besides the disk.
-Deliver = Callable[[RecordFolder, MeasuredRecord], None]
-
-
-@dataclass(frozen=True)
-class Turn:
-    """What became of one planned run."""
-
-    config: RunConfig
-    state: Literal["measured", "measured before", "skipped", "left over"]
-    outcome: Outcome | None  # None for what was skipped or left over
-    reason: str | None  # of a skip, or why the outcome is not ok
-    record: RunRecord | None  # of what was measured now
-
-    @classmethod
-    def of(cls, record: RunRecord) -> Turn:
-        """Return the turn of a run that was measured now."""
-        return cls(record.config, "measured", record.outcome, record.reason, record)
-
-
-class SweepWatch:
-    """Follows a sweep; this base does nothing."""
-
-    def starting(self, number: int, config: RunConfig) -> None:
-        """The run of this number (from 0) is about to start."""
-
-    def on_event(self, event: Event) -> None:
-        """The running worker reached something."""
-
-    def waiting(self, holder: str) -> None:
-        """This process, in words, has the device."""
-
-    def ended(self, turn: Turn) -> None:
-        """A planned run has ended."""
-
-    def profiling(self, config: RunConfig) -> None:
-        """The step of a measured configuration is about to be profiled."""
-
-    def profiled(self, record: ProfileRecord) -> None:
-        """A profile has ended."""
-
-
-@dataclass(frozen=True)
-class SweepOrder:
-    """A plan, where its records go and how it is measured.
-
-    `elsewhere` are runs of the campaign that only the server knows. `profile` are the tools of
-    the profile of each configuration, `auto` for those that the device has; none if it is empty.
-    At `deadline_s`, a reading of `time.perf_counter`, a sweep on this machine ends.
-    """
-
-    plan: Plan
-    campaign: str
-    records: Path
-    retry_failed: bool
-    settle_s: float
-    elsewhere: tuple[PastRun, ...] = ()
-    profile: tuple[ToolName | Literal["auto"], ...] = ()
-    deadline_s: float = math.inf
-
-
-def turn_before(config: RunConfig, past: PastRuns, order: SweepOrder) -> Turn | None:
-    """Return the turn of a run that was measured before, or None where it has to be measured."""
-    known = past.of(config)
-    if known is None or known.outcome == "interrupted":
-        return None
-    if known.outcome != "ok" and order.retry_failed:
-        return None
-    return Turn(config, "measured before", known.outcome, known.reason, None)
 
 
 # Roofs before the runs

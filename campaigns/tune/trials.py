@@ -18,7 +18,7 @@ from bench.records import Environment, RunRecord
 from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder, readable_records
 from bench.records.journal import Clock, Event, OnEvent
-from campaigns.sweep.local import Deliver
+from campaigns.sweep.executor import Deliver
 from campaigns.tune.result import Stage, Trial, TuneWatch
 
 #: Runs of one session start at most this long after the one before has ended.

@@ -10,7 +10,7 @@ from fakes import ScriptedClock
 from bench.config import RunConfig
 from bench.records.journal import Event
 from campaigns.sweep import local
-from campaigns.sweep.local import SweepOrder, SweepWatch
+from campaigns.sweep.executor import SweepOrder, SweepWatch
 from campaigns.sweep.plan import Plan
 
 
