@@ -249,18 +249,27 @@ def test_a_watched_script_is_repeated_by_watching_it():
     assert command == again
 
 
+def test_results_are_numbered_in_a_readable_order():
+    runs = {"d": ("vgg16", 8), "b": ("resnet18", 64), "a": ("resnet18", 8), "c": ("resnet18", 128)}
+    records = [make.run_record(n, batch, settings={"arch": a}) for n, (a, batch) in runs.items()]
+    results = place_runs(records, [], run_ids={"a": "run-of-a"})
+    assert [(r.number, r.name) for r in results] == [(1, "run-of-a"), (2, "b"), (3, "c"), (4, "d")]
+
+
 @pytest.mark.parametrize(
-    ("verdict", "step_s", "worst"),
+    ("record", "verdict"),
     [
-        (make.run_record().verdict, 1.0, "clean"),
-        (None, 1.0, "not judged"),
-        (make.suspect(), 1.0, "suspect"),
-        (make.suspect(), 0.4, "invalid"),
+        (make.run_record(), "clean"),
+        (make.run_record(verdict=None), "not judged"),
+        (make.run_record(verdict=make.suspect()), "suspect"),
+        (make.run_record(step_s=0.4), "invalid"),
+        (make.run_record(step_s=0.4, verdict=make.suspect()), "invalid"),
+        (make.failed_record(), "no result"),
     ],
 )
-def test_the_worse_verdict_counts(verdict, step_s, worst):
-    record = make.run_record(step_s=step_s, verdict=verdict)
-    assert [run.verdict for run in place_runs([record], [make.ceilings_record()])] == [worst]
+def test_the_worse_verdict_counts(record, verdict):
+    (result,) = place_runs([record], [make.ceilings_record()])
+    assert result.verdict == verdict
 
 
 # The opening

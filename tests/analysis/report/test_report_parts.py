@@ -1,6 +1,7 @@
 """What a person adds to a report and edits in it, and how it is printed."""
 
 import hashlib
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from programs import program
 from analysis import place_runs
 from analysis.report.figures import file_names
 from analysis.report.write import (
+    PRINTERS,
     begin_report,
     end_report,
     front_matter,
@@ -205,8 +207,6 @@ def test_the_first_printer_prints_the_page_beside_it_or_fails_in_one_line(
     page = tmp_path / "report.html"
     page.write_text("<p>x</p>", encoding="utf-8")
     if name is not None:
-        if sys.platform == "win32":
-            pytest.skip("scripted browsers are shell scripts")
         program(tmp_path, name, f"#!{sys.executable}\nimport sys\nopen({body}, 'w').write('x')")
     if message is None:
         assert print_pdf(page).read_text("utf-8") == "x"
@@ -214,3 +214,12 @@ def test_the_first_printer_prints_the_page_beside_it_or_fails_in_one_line(
     else:
         with pytest.raises(UserError, match=message):
             print_pdf(page)
+
+
+@pytest.mark.slow
+def test_a_real_browser_makes_a_real_pdf(tmp_path):
+    if not any(map(shutil.which, PRINTERS)):
+        pytest.skip("no browser here: apt install chromium")
+    html = tmp_path / "report.html"
+    html.write_text("<h1>Report</h1>", encoding="utf-8")
+    assert print_pdf(html).read_bytes()[:5] == b"%PDF-"

@@ -370,6 +370,15 @@ def test_the_neighbours_of_a_step_are_before_and_after_it_but_for_the_one_that_o
     assert profile.neighbours_s == pytest.approx((1.1, 1.15))
 
 
+def test_memory_that_a_profile_takes_is_obtained_before_the_profiled_step(monkeypatch):
+    obtained, empty = [], torch.empty
+    monkeypatch.setattr(torch_profiler, "_ROOM_BYTES", 2**20)
+    monkeypatch.setattr(torch_profiler, "_resident_bytes", iter((2**20, 2**22)).__next__)
+    monkeypatch.setattr(torch, "empty", lambda size, dtype: obtained.append(size) or empty(size))
+    profiled_as(monkeypatch, (1.0,) * 9, ("aten::relu", 0, 5))
+    assert obtained == [0, 3 * 2**20, 3 * 2**20]
+
+
 def test_no_step_is_profiled_after_a_disturbed_one_and_for_a_disturbed_one_another_is(monkeypatch):
     steps_s = (9.0, 8.0, 1.0, 1.1, 8.0, 3.0, 1.2, 4.0, 8.0, 1.0, 1.3, 8.0, 1.1)
     profile = profiled_as(monkeypatch, steps_s, ("aten::relu", 0, 5))
