@@ -291,10 +291,10 @@ def profiling(
     """Run steps by turns without and with the profiler, and time the ops of the latter.
 
     The first step is not looked at: it starts the tool. Then `pairs` profiled steps each stand
-    between two that are not. What a profiler keeps of a step lies where the process has its tensors:
-    that step and the next obtain memory again, which took a fused optimizer five times as long. So
-    on a CPU as much as the first ones took is obtained before each of the others, and the step
-    after a profiled one is not looked at. Nothing is exported, read or counted before the last
+    between two that are not. What a profiler keeps of a step lies where the process has its
+    tensors: that step and the next obtain memory again, which took a fused optimizer five times as
+    long. So on a CPU as much as the first ones took is obtained before each of the others, and the
+    step after a profiled one is not looked at. Nothing is exported, read or counted before the last
     has ended.
 
     `work` are the cost model's calls of the same step (`bench.cost.estimate.op_work`). Times are of
