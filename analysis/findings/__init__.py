@@ -50,7 +50,8 @@ def doubt_rows(runs: Iterable[Run]) -> Iterator[Row]:
     measured = (run for run in runs if run.outcome == "ok")
     doubts = [(run, finding) for run in measured for finding in run.findings
               if finding.level != "note" or finding.code == "claimed-flops"]  # fmt: skip
-    for run, finding in sorted(doubts, key=lambda doubt: doubt[1].level):
+    levels = ("invalid", "suspect", "note")
+    for run, finding in sorted(doubts, key=lambda doubt: levels.index(doubt[1].level)):
         remedy = finding.remedy or ""
         yield {
             "machine": run.env,
