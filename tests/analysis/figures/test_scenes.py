@@ -238,35 +238,8 @@ def test_charts_are_those_that_were_looked_at(kept, request):
     kept("charts", texts)
 
 
-def panel_of(chart):
-    (panel,) = chart.panels
-    return panel
-
-
-def names(chart):
-    return [name for one in panel_of(chart).series for name in one.names if name]
-
-
-# Crowds
-
-
-def many_ops(count):
-    phases = ("forward", "backward")
-    return of_ops(*(
-        samples.op_time(f"convolution {n}x{n} with a long name", phases[n % 2], 0.01 + 0.001 * n,
-                        flops=10**8 * (1 + n % 9), eager_bytes=10**7 * (1 + n % 7))
-        for n in range(count)
-    ))  # fmt: skip
-
-
-# Rules of looks
-
-
 def test_a_model_keeps_its_colour_and_the_eighth_shares_grey():
     colours = model_colours(f"model{n}" for n in range(9))
     assert len(set(colours.values())) == 8
     assert colours["model8"] == colours["model7"] == OTHER_MODELS
     assert model_colours(["b", "a", "b"]) == model_colours(["a", "b"])
-
-
-# The figures of a report

@@ -10,7 +10,7 @@ import factories as make
 import numpy as np
 import pytest
 import samples
-from observed import DRIFT, curve, observation, repeated
+from observed import curve, observation, repeated
 
 from analysis.findings import KINDS, conclusions, find_all
 from analysis.findings.batches import gains_per_doubling, knee_of
@@ -28,7 +28,6 @@ ROOFS = [
         make.ceiling(backend="cuda", device="Example GPU"),
         make.ceiling(backend="cuda", device="Example GPU", math_mode="bf16"))),
 ]  # fmt: skip
-MOVES = partial(make.complexity, step_flops=100 * GIGA, compulsory_bytes=GIGA)
 #: The step of `make.complexity`: 0.5 s at its roof.
 CONVOLUTION = partial(
     samples.op_time, flops=100 * GIGA, fused_bytes=5 * GIGA, eager_bytes=20 * GIGA
@@ -113,11 +112,6 @@ def oom(batch, machine=GPU):
     return make.failed_record("oom", settings={"batch_size": batch}, environment=machine)
 
 
-def flat(**settings):
-    """A step of four seconds for 10 images and for 20, on a GPU: no roof explains it."""
-    return [on_gpu(f"b{batch}", 4.0, batch, **settings) for batch in (10, 20)]
-
-
 def peaking(batch, step_s, peak_gb):
     """A step on a GPU of 16 GB with this peak of its memory."""
     peak = {"peak_memory_reserved_bytes": int(peak_gb * GIGA)}
@@ -128,16 +122,6 @@ def peaking(batch, step_s, peak_gb):
 def climbing(*more, peak_gb=1.0):
     """Three batch sizes, each faster than the one before."""
     return [peaking(*one, peak_gb) for one in ((8, 0.8), (16, 1.1), (32, 1.5), *more)]
-
-
-def weighty(fused_gb):
-    """A flat step that reads so many GB of weights at both batches, at 50 GB/s in 1 s."""
-    moved = {"fused_bytes": fused_gb * GIGA, "eager_bytes": fused_gb * GIGA}
-    return placed(*(
-        on_gpu(f"b{batch}", step_s, batch,
-               complexity=make.complexity(step_flops=GIGA, compulsory_bytes=GIGA, **moved))
-        for batch, step_s in ((1, 1.0), (2, 1.02))
-    ))  # fmt: skip
 
 
 def peaks(first_gb, second_gb):
@@ -160,10 +144,6 @@ def cloudy(desk, rented):
         for batch in (10, 20)
         for repeat in (1, 2, 3)
     ))  # fmt: skip
-
-
-def drifting(first_s, last_s):
-    return [observation("d", times_s=[first_s] * 60 + [last_s] * 30, findings=(DRIFT,))]
 
 
 def named(prefix, runs):

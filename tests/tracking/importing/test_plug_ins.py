@@ -5,8 +5,6 @@ from datetime import datetime, timedelta
 
 import pytest
 
-PLUG_INS = ("dllogger", "milabench", "mlperf", "model_columns", "optimum")
-
 
 def assert_facts(record, **expected):
     assert {name: getattr(record, name) for name in expected} == expected
