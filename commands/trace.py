@@ -17,15 +17,15 @@ from analysis.report.step_tables import (
     trace_tables,
 )
 from analysis.table import Table
-from analysis.traces.ops import OpTable
 from analysis.traces.placed import PlacedTrace, compare_two
 from analysis.traces.record import TracedModel, explained_trace
-from analysis.traces.timeline import WHOLE, cut_steps, whole_steps, why_hidden
 from bench.config import RunConfig, parse_config
 from bench.errors import Unknown, UserError
 from bench.profilers.traces import read_trace, without_names
 from bench.profilers.traces.kineto import unpacked
 from bench.profilers.traces.nsys import MAGIC
+from bench.profilers.traces.ops import OpTable
+from bench.profilers.traces.steps import WHOLE, cut_steps, whole_steps, why_hidden
 from bench.records import Backend, ProfileRecord, StepSpec
 from bench.records.base import ratio
 from bench.records.folders import RecordFolder, ceilings_in
@@ -61,6 +61,9 @@ class Trace(WithRecords, WithPeaks, Formatted):
         metavar="NAME",
     )
     whole: bool = option("the whole trace is one step")
+    device: str | None = option(
+        "one device alone, by its number in the trace; default: the mean over all", metavar="N"
+    )
     arch: str | None = option("the model that was trained: torchvision's name or module:callable")
     batch_size: Count | None = option("its samples per step and device")
     precision: str = option("as of mlproject run, with --arch", "fp32")
@@ -145,6 +148,8 @@ class Trace(WithRecords, WithPeaks, Formatted):
         ceilings, peaks = ceilings_in(self.records), self.peaks()
         for number, path in enumerate(self.files, 1):
             trace = read_trace(path)
+            if self.device is not None:
+                trace = trace.only(self.device)
             steps = cut_steps(trace, WHOLE if self.whole else self.steps)
             table = OpTable(whole_steps(steps), trace)
             model = _model(config, "cuda" if trace.device else "cpu") if config else None

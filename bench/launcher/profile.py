@@ -17,7 +17,7 @@ from bench.launcher.watch import WorkerWatch
 from bench.profilers.base import Section, Tool, ToolWorker, TorchTool
 from bench.profilers.ncu.read import read_counters
 from bench.profilers.ncu.tool import NcuTool
-from bench.profilers.perf.tool import PerfTool
+from bench.profilers.perf import PerfTool
 from bench.records import (
     Account,
     Backend,

@@ -55,7 +55,7 @@ class Tool(ABC):
 
 
 class TorchTool(Tool):
-    """The worker times its own ops (`bench.profilers.ops.torch_profiler.profile_ops`)."""
+    """The worker times its own ops (`bench.profilers.torch_profiler.profile_ops`)."""
 
     name: ClassVar[ToolName] = "torch"
     counts_ranks: ClassVar[bool] = True

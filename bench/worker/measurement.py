@@ -15,8 +15,8 @@ from typing_extensions import override
 
 from bench.errors import Unknown, UnsupportedError, UserError
 from bench.machine.probes import probe
-from bench.profilers.ops.torch_profiler import pairs_within, work_set
-from bench.profilers.perf.tool import counting
+from bench.profilers.perf import counting
+from bench.profilers.torch_profiler import pairs_within, work_set
 from bench.records import Measurement, OpProfile, ToolName
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter

@@ -33,7 +33,7 @@ from bench.machine.environment import read_environment
 from bench.machine.limits import peak_memory_bytes
 from bench.machine.probes import probe, value_or_none
 from bench.machine.repository import script_code
-from bench.profilers.ops.torch_profiler import pairs_within, profiling
+from bench.profilers.torch_profiler import pairs_within, profiling
 from bench.records import Account, ModelCode, Outcome
 from bench.records.complexity import CallWork
 from bench.records.folders import RecordFolder

@@ -24,7 +24,7 @@ from bench.machine.environment import read_environment
 from bench.machine.limits import allocator_in_use
 from bench.machine.probes import value_or_none
 from bench.machine.repository import model_code
-from bench.profilers.ops.torch_profiler import profile_ops
+from bench.profilers.torch_profiler import profile_ops
 from bench.records import Complexity, Environment, OpProfile, ResolvedConfig, StepSpec
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter

@@ -11,7 +11,7 @@ import msgspec
 from bench.errors import UserError, one_line
 from bench.profilers.traces.kineto import kineto_trace, read_counters, unpacked
 from bench.profilers.traces.nsys import MAGIC, nsys_trace
-from bench.profilers.traces.trace import DeviceSpan, HostSpan, ProfilerTrace
+from bench.profilers.traces.spans import DeviceSpan, HostSpan, ProfilerTrace
 
 #: What a JSON trace says of its host: the name, and the path of the file it was written to.
 _NAMES = re.compile(rb'"(host_?name|traceName)"(\s*:\s*)"(?:[^"\\]|\\.)*"', re.IGNORECASE)

@@ -28,7 +28,7 @@ from bench.errors import UserError, printable
 from bench.profilers.ncu.metrics import DURATION, WANTED, chip_of_capability
 from bench.profilers.ncu.read import counters_of
 from bench.profilers.ncu.tables import ProfileTotals
-from bench.profilers.traces.trace import (
+from bench.profilers.traces.spans import (
     MOST_BYTES,
     UNNAMED,
     DeviceKind,
@@ -175,6 +175,7 @@ _HOST: dict[str, HostKind] = {
     **dict.fromkeys(_CALLS, "call"),
 }
 _RANGES = "cuda_profiler_range"
+_END = "Record Window End"
 #: What Kineto writes, also what is not used here.
 _OWN = frozenset(
     {*_HOST, *_DEVICE, _RANGES, "python_function", "trace", "overhead", "gpu_user_annotation"}
@@ -213,7 +214,11 @@ def kineto_trace(path: str, contents: bytearray) -> ProfilerTrace:
         if number in devices and (capability := devices[number].capability):
             chip = chip_of_capability(capability)
             spans.counters.chips.add(chip or "sm_{}{}".format(*capability))
-    return ProfilerTrace(path, host, device, counters, devices, rank, size, left_out=spans.left_out)
+    return ProfilerTrace(
+        *(path, host, device, counters, devices, rank, size),
+        left_out=spans.left_out,
+        end_us=spans.end_us,
+    )
 
 
 class _Spans:
@@ -229,6 +234,7 @@ class _Spans:
         self._shapes = cache(lambda written: _checked(_list_in(written)))
         self._others: Counter[str] = Counter()
         self._processes: dict[Scalar, str] = {}
+        self.end_us = math.inf  # of the recording, where the file says it
 
     @property
     def left_out(self) -> str | None:
@@ -266,6 +272,8 @@ class _Spans:
         if event.ph == "M" and event.name == "process_name":
             facts = _value_in(event.args)
             self._processes[event.pid] = str(facts.get("name") if facts else event.pid)
+        if event.name == _END and (end_us := _number(event.ts)) is not None:
+            self.end_us = end_us
         if event.ph not in ("X", "B"):
             return True
         if category not in _OWN:

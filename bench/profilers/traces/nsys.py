@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import UserError, printable
-from bench.profilers.traces.trace import (
+from bench.profilers.traces.spans import (
     MOST_BYTES,
     DeviceKind,
     DeviceSpan,

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import samples
 
-from analysis.traces.record import device_times_s, explain
-from analysis.traces.timeline import cut_steps, loader_share, timeline
+from analysis.traces.explain import device_times_s, explain
 from bench.profilers.traces import HostSpan, ProfilerTrace, read_trace
+from bench.profilers.traces.steps import cut_steps, loader_share, timeline
 from bench.records import IdleTime
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
@@ -32,7 +32,7 @@ def explained(trace, computation=None):
         ("mi300x_resnet18_b10_8ranks_checkpointing.json.gz", "communication",
          ["62 % communication", "26 % of it beside computation"],
          ["bucket_cap_mb"]),
-        ("a100_alexnet_cupti_counters.json.gz", "not known", ["kernel the trace lacks: 77"], []),
+        ("a100_alexnet_cupti_counters.json.gz", "not known", ["fill the trace lacks: 103"], []),
     ],
 )  # fmt: skip
 def test_what_bounds_published_traces(name, bound, findings, advice):

@@ -5,11 +5,12 @@ import json
 import pytest
 
 from analysis.columns import columns
-from analysis.traces.ops import OpTable
 from analysis.traces.placed import OUTSIDE
 from analysis.traces.record import explained_trace
-from analysis.traces.timeline import cut_steps, whole_steps, why_hidden
+from bench.errors import UserError
 from bench.profilers.traces import read_trace
+from bench.profilers.traces.ops import OpTable
+from bench.profilers.traces.steps import cut_steps, whole_steps, why_hidden
 from bench.records.complexity import OpWork
 
 PRODUCT = [[2048, 2048], [2048, 2048]]
@@ -49,21 +50,24 @@ class Events:
         for begin, lasts in runs or ():
             self.add("kernel", name, begin, lasts, device, 7, stream=7, device=device, **ids)
 
-    def placed(self, folder, mark=None):
+    def read(self, folder, device=None):
         path = folder / "trace.json"
         path.write_text(json.dumps({"traceEvents": self.events, "deviceProperties": self.devices}))
-        return placed(path, mark)
+        trace = read_trace(path)
+        return trace if device is None else trace.only(device)
+
+    def placed(self, folder, mark=None, device=None):
+        return placed(self.read(folder, device), mark)
 
 
-def placed(path, mark=None):
+def placed(trace, mark=None):
     """The trace as `mlproject trace` places it; every product's work is known."""
-    trace = read_trace(path)
     steps = cut_steps(trace, mark)
     table, hidden = OpTable(whole_steps(steps), trace), why_hidden(trace, steps)
     work = {op: hidden or (WORK if op.name == "mm" else "not known") for op in table.ops}
     rows = table.rows(work)
     return explained_trace(
-        trace, steps, rows, number=1, name=path.name, campaign="traces", hidden=hidden
+        trace, steps, rows, number=1, name="trace.json", campaign="traces", hidden=hidden
     )
 
 
@@ -89,19 +93,57 @@ def test_parts_are_means_over_the_devices(devices, tmp_path):
     assert any(f"over {devices} devices" in said for said in found.record.findings) == (devices > 1)
 
 
-@pytest.mark.parametrize(
-    ("devices", "told"), [(2, "device 0 is busy 7 "), (4, "device 1 is busy 2 ")]
-)
-def test_the_device_that_differs_is_named(devices, told, tmp_path):
+def unlike(devices):
+    """A step in which device 1 works for 2 ms and every other for 7 ms of 10."""
     events = Events(devices)
     events.step(1, 0, 10_000)
     for device in range(devices):
         lasts = 2000 if device == 1 else 7000
         events.launch(100 + 20 * device, [(1000, lasts)], device=device)
-    found = events.placed(tmp_path)
+    return events
+
+
+@pytest.mark.parametrize(
+    ("devices", "told"), [(2, "device 0 is busy 7 "), (4, "device 1 is busy 2 ")]
+)
+def test_the_device_that_differs_is_named(devices, told, tmp_path):
+    found = unlike(devices).placed(tmp_path)
     assert any(told in said for said in found.record.findings)
     assert sum(parts_ms(found).values()) == pytest.approx(10)
     assert "not explained" not in parts_ms(found)
+
+
+@pytest.mark.parametrize(("device", "busy_ms"), [("0", 7), ("1", 2)])
+def test_one_of_several_devices_has_its_own_account(device, busy_ms, tmp_path):
+    found = unlike(2).placed(tmp_path, device=device)
+    parts = parts_ms(found)
+    assert sum(time for name, time in parts.items() if "idle" in name) == pytest.approx(
+        10 - busy_ms
+    )
+    assert sum(parts.values()) == pytest.approx(10)
+    assert "not explained" not in parts
+    assert found.record.device == "NVIDIA H100 80GB HBM3"
+    assert found.record.step_time_s == pytest.approx(0.01)
+    assert [op.calls for op in found.record.ops] == [1]
+    [told] = [said for said in found.record.findings if "other devices" in said]
+    assert told.endswith(f": {1 - int(device)}")
+
+
+def test_one_of_merged_ranks_has_the_steps_of_its_own_process(tmp_path):
+    events = Events(2)
+    for rank, lasts in enumerate((7000, 2000)):
+        first = len(events.events)
+        events.step(1, 0, 10_000)
+        events.launch(100, [(1000, lasts)], device=rank)
+        for event in events.events[first:]:
+            event["pid"] = event["pid"] if event["cat"] == "kernel" else 100 + rank
+    [step] = events.placed(tmp_path, device="1").record.steps
+    assert step.device_busy_s == pytest.approx(0.002)
+
+
+def test_a_device_that_ran_nothing_is_refused_with_those_that_ran(tmp_path):
+    with pytest.raises(UserError, match="device '2' ran nothing; those that ran are 0, 1"):
+        unlike(2).read(tmp_path, "2")
 
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"])
@@ -173,12 +215,7 @@ def test_launches_that_run_nothing_or_are_within_others_are_not_lost(tmp_path):
     events.add("cuda_runtime", "cudaStreamEndCapture", 3050, 5, correlation=901)
     events.add("xpu_driver", "zeCommandListAppendLaunchKernel", 6, 2, correlation=902)
     events.add("cuda_runtime", "cudaLaunchHostFunc", 3070, 2, correlation=903)
-    assert not read_trace_of(events, tmp_path).lost
-
-
-def read_trace_of(events, folder):
-    events.placed(folder)
-    return read_trace(folder / "trace.json")
+    assert not events.read(tmp_path).lost
 
 
 def test_kernels_with_other_ids_than_their_launches_are_not_lost(tmp_path):
@@ -186,7 +223,7 @@ def test_kernels_with_other_ids_than_their_launches_are_not_lost(tmp_path):
     for one in events.events:
         if one["cat"] == "kernel":
             one["args"]["correlation"] += 1000
-    assert not read_trace_of(events, tmp_path).lost
+    assert not events.read(tmp_path).lost
 
 
 def test_steps_that_the_device_spends_on_an_earlier_ones_work(tmp_path):
@@ -230,11 +267,31 @@ def test_what_lasts_into_the_next_of_its_stream_is_cut_there(late, lasts, tmp_pa
     assert any("cut where the next" in said for said in found.record.findings)
 
 
+def test_nothing_lasts_beyond_the_end_of_the_recording(tmp_path):
+    events = three_steps(())
+    events.events[-1]["dur"] = 2e6  # the last kernel
+    events.add("cpu_op", "aten::item", 2990, 3.6e9)
+    assert events.read(tmp_path).device[-1].end_us > 3e6
+    events.events.append({"ph": "i", "name": "Record Window End", "ts": 1e6 + 3100})
+    trace = events.read(tmp_path)
+    assert max(run.end_us for run in trace.device) == 1e6 + 3100
+    assert max(span.end_us for span in trace.host) == 1e6 + 3100
+    assert "where the recording ends: 1" in trace.left_out
+
+
+def test_a_copy_whose_span_is_lost_is_not_known(tmp_path):
+    events = three_steps(())
+    events.add("cuda_runtime", "cudaMemcpyAsync", 1500, 5, correlation=900)
+    times = [step.computation_s for step in events.placed(tmp_path).record.steps]
+    assert times.pop(1) is None
+    assert None not in times
+
+
 def test_kernels_of_one_graph_may_overlap_and_short_overlaps_stay(tmp_path):
     events = Events()
     events.launch(0, [(100, 900), (200, 300)], "cudaGraphLaunch")
     events.launch(50, [(980, 100)])
-    trace = read_trace_of(events, tmp_path)
+    trace = events.read(tmp_path)
     assert [run.duration_us for run in trace.device] == [900, 300, 100]
     assert trace.left_out is None
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from bench.doctor import perf_checks
-from bench.profilers.perf.tool import find_obstacle
+from bench.profilers.perf import find_obstacle
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs"),

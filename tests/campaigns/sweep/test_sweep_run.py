@@ -123,7 +123,7 @@ def scripted(monkeypatch):
 
 def test_a_profile_is_made_by_the_tools_that_can_examine_a_step(scripted, tmp_path, monkeypatch):
     here, profiles, _ = scripted
-    monkeypatch.setattr("bench.profilers.perf.tool.PerfTool.obstacle", lambda *_: None)
+    monkeypatch.setattr("bench.profilers.perf.PerfTool.obstacle", lambda *_: None)
     plan = [config(), config(devices=2), config(data="d", data_only=True)]
     for number, profile in enumerate((("torch", "perf"), ("perf",), ("ncu",), ("auto",))):
         swept(here, tmp_path / str(number), *plan, profile=profile)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.errors import UserError
-from bench.profilers.perf.stat import read_perf_stat, read_rows
+from bench.profilers.perf import read_perf_stat, read_rows
 from bench.records import Account
 
 # Written by perf 6.1.192 on a virtual machine without counters.
@@ -64,7 +64,7 @@ def read(file_of):
     ],
 )  # fmt: skip
 def test_rows_of_perf(file_of, text, rows):
-    assert list(map(astuple, read_rows(file_of(text)))) == rows
+    assert [*map(astuple, read_rows(file_of(text)))] == rows
 
 
 @pytest.mark.parametrize(

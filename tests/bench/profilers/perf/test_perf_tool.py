@@ -14,12 +14,12 @@ from scripted_perf import CORES
 from test_perf_stat import step
 
 from bench.errors import UserError
-from bench.profilers.perf.stat import read_rows
-from bench.profilers.perf.tool import (
+from bench.profilers.perf import (
     PerfTool,
     counting,
     make_gate,
     perf_stat,
+    read_rows,
     vector_bits,
 )
 from bench.records import Account
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no FIFOs on Win
 WORKER = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from bench.profilers.perf.tool import counting
+from bench.profilers.perf import counting
 with counting(json.loads(sys.argv[2])):
     sum(range(10**6))
 """
@@ -135,7 +135,7 @@ def test_the_real_perf_counts_here_or_says_why_not(tmp_path):
 THREADED = """
 import json, sys, threading, time
 sys.path.insert(0, sys.argv[1])
-from bench.profilers.perf.tool import counting
+from bench.profilers.perf import counting
 
 def work(seconds):
     end = time.thread_time() + seconds

@@ -9,15 +9,14 @@ import pytest
 import samples
 import torch
 from fakes import Card, QueueingDevice, ScriptedClock
+from gpu_steps import TraceWriter, gpu_step
 from small_models import CLASSIFIER, batch_normed
-from traces import TraceWriter, gpu_step
 
 from bench.cost.estimate import op_work, step_complexity
-from bench.errors import UserError
+from bench.errors import Unknown, UserError
+from bench.profilers import torch_profiler
 from bench.profilers.base import TorchTool
-from bench.profilers.ops import torch_profiler
-from bench.profilers.ops.op_nest import Kind, SeenOp
-from bench.profilers.ops.torch_profiler import (
+from bench.profilers.torch_profiler import (
     Synchronized,
     TimedStep,
     _profile,
@@ -25,6 +24,8 @@ from bench.profilers.ops.torch_profiler import (
     profile_ops,
 )
 from bench.profilers.traces import read_trace
+from bench.profilers.traces.nest import DeviceTime, Kind, SeenOp
+from bench.profilers.traces.spans import DeviceSpan
 from bench.records import Account, OpProfile, StepSpec
 from bench.records.profile import COMMUNICATION, HOST_COPY, profiler_cost
 from bench.training.devices import open_device
@@ -161,7 +162,7 @@ def test_waiting_for_every_op_finds_the_same_work_as_the_profiler():
 def test_every_op_is_waited_for_and_its_wait_is_its_time(monkeypatch):
     clock = ScriptedClock()
     device = QueueingDevice(clock)
-    monkeypatch.setattr("bench.profilers.ops.torch_profiler.time.perf_counter", clock)
+    monkeypatch.setattr("bench.profilers.torch_profiler.time.perf_counter", clock)
     tensor = torch.ones(3)
 
     def step():
@@ -175,7 +176,7 @@ def test_every_op_is_waited_for_and_its_wait_is_its_time(monkeypatch):
         ("add", 3.0, None),
     ]
     assert recorded.wall_s == 5.0
-    assert profile_ops(step, device, (), pairs=1).method == Synchronized.method
+    assert profile_ops(step, device, (), pairs=1).method == Synchronized(device).method
 
 
 @pytest.mark.slow
@@ -206,7 +207,7 @@ def profile_on_card(monkeypatch, trace):
 
     monkeypatch.setattr(torch_profiler, "recorded", recorded)
     monkeypatch.setattr(torch_profiler, "trace_of", lambda recording, keep: recording)
-    monkeypatch.setattr("bench.profilers.ops.torch_profiler.time.perf_counter", clock)
+    monkeypatch.setattr("bench.profilers.torch_profiler.time.perf_counter", clock)
     return profile_ops(lambda: clock.pass_s(0.0012), Card(clock), gpu_work(), pairs=3)
 
 
@@ -291,8 +292,9 @@ def test_a_gpu_without_kernels_is_refused_with_a_remedy(monkeypatch):
         profile_on_card(monkeypatch, trace.trace)
 
 
-def seen(wall_s, ops, **facts):
-    return TimedStep(wall_s, ops, missing=dict.fromkeys(MISSING, "no"), **facts)
+def seen(wall_s, ops, neighbours_s, kernels=0):
+    device = DeviceTime([DeviceSpan("k", "kernel", 0, 1e6, 0, 7)] * kernels)
+    return TimedStep(wall_s, ops, device if kernels else Unknown("no"), neighbours_s=neighbours_s)
 
 
 def relu(seconds):
@@ -313,10 +315,7 @@ def test_times_are_medians_of_steps_scaled_to_their_neighbours_pace():
 
 
 def test_kernels_do_not_take_the_pace_of_the_host():
-    steps = [
-        seen(wall_s, [relu(1.0)], kernels=3, busy_s=1.0, launch_gap_s=0.1, neighbours_s=wall_s)
-        for wall_s in (10, 20)
-    ]
+    steps = [seen(wall_s, [relu(1.0)], kernels=3, neighbours_s=wall_s) for wall_s in (10, 20)]
     (op,) = (profile := _profile("by hand", steps, ())).ops
     assert (op.time_s, profile.step_time_s) == (1.0, 15)
 
@@ -356,7 +355,7 @@ def profiled_as(monkeypatch, steps_s, *spans):
 
     monkeypatch.setattr(torch_profiler, "recorded", recorded)
     monkeypatch.setattr(torch_profiler, "trace_of", lambda recording, keep: recording)
-    monkeypatch.setattr("bench.profilers.ops.torch_profiler.time.perf_counter", clock)
+    monkeypatch.setattr("bench.profilers.torch_profiler.time.perf_counter", clock)
     seconds = iter(steps_s)
     return profile_ops(lambda: clock.pass_s(next(seconds)), CPU, (), pairs=2)
 
@@ -400,9 +399,6 @@ def test_what_a_loader_computes_in_the_steps_own_process_is_the_wait_for_its_bat
 )
 def test_how_many_pairs_there_is_time_for(left_s, step_s, pairs):
     assert pairs_within(left_s, step_s) == pairs
-
-
-MISSING = ("device_busy_share", "launch_gap_s", "copies")
 
 
 def test_the_tool_is_one_worker_without_anything_around_it():

@@ -12,9 +12,10 @@ from functools import cache
 from typing import Any, Literal
 
 from bench.errors import UserError
-from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace
-from bench.profilers.traces.trace import HostKind
+from bench.profilers.traces.intervals import exclusive_us
+from bench.profilers.traces.spans import DeviceSpan, HostKind, HostSpan, ProfilerTrace
 from bench.records import Copies, Phase
+from bench.records.complexity import CalledOp
 
 #: What autograd runs: an engine's function around each node; up to torch 1.9 the node alone.
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function|.*(Backward\d*|AccumulateGrad)$")
@@ -65,6 +66,7 @@ class SeenOp:
     span: HostSpan | None = None  # where it is from a trace
     end_us: float = 0.0
     around: SeenOp | None = field(default=None, compare=False, repr=False)
+    called: CalledOp | None = None  # with its arguments, where these were traced
 
     def everything(self) -> Iterator[SeenOp]:
         """Yield the op and all inside, outer ones first."""
@@ -100,12 +102,11 @@ class Nest:
             threads[span.thread].append(span)
         self._of_autograd = {name for name, (first, *_) in threads.items() if is_backward(first)}
         self._threads = {name: self._add(in_order) for name, in_order in threads.items()}
-        covered = _Covered()
-        for span in _outermost(self.tops) if timed else ():
-            covered.add(span.begin_us, span.end_us)
         beside = [span for span in seen if timed and (span.loads or span.communicates)]
         beside.sort(key=lambda span: span.communicates)
-        self.beside = [self._beside(span, covered) for span in beside]
+        ran = list(_outermost(self.tops)) if beside else []
+        alone_us = exclusive_us([*ran, *beside])[len(ran) :]
+        self.beside = list(map(self._beside, beside, alone_us))
 
     def at(self, thread: Any, time_us: float) -> SeenOp | None:
         """Return the innermost op that `thread` was in."""
@@ -132,7 +133,7 @@ class Nest:
             ops.append(op)
         return [span.begin_us for span in spans], ops
 
-    def _beside(self, span: HostSpan, covered: _Covered) -> SeenOp:
+    def _beside(self, span: HostSpan, alone_us: float) -> SeenOp:
         """The span as an op of its own, in the phase of what began before it."""
         before = [
             (begins_us[number - 1], ops[number - 1].phase)
@@ -140,10 +141,9 @@ class Nest:
             if (number := bisect_left(begins_us, span.begin_us))
         ]
         _, phase = max(before, key=lambda begun: begun[0], default=(0.0, None))
-        alone_s = covered.add(span.begin_us, span.end_us) / 1e6
+        alone_s, whole_s = alone_us / 1e6, (span.end_us - span.begin_us) / 1e6
         if span.loads:
             return SeenOp(span.name, Kind.LOADER, phase, (), alone_s, [], alone_s)
-        whole_s = (span.end_us - span.begin_us) / 1e6
         return SeenOp(span.name, Kind.COLLECTIVE, phase, (), whole_s, [], alone_s)
 
     def _op(self, span: HostSpan, around: SeenOp | None) -> SeenOp:
@@ -259,12 +259,17 @@ class DeviceTime:
         self._runs = sorted(
             runs, key=lambda run: (run.kind != "kernel", run.communicates, run.begin_us)
         )
-        covered: defaultdict[int | str | None, _Covered] = defaultdict(_Covered)
-        self._exclusive_us = {
-            id(run): covered[run.device].add(run.begin_us, run.end_us) for run in self._runs
-        }
-        self.busy_s = sum(self._exclusive_us.values()) / 1e6
-        self.gap_s = sum(each.gaps() for each in covered.values()) / 1e6
+        of_device: defaultdict[int | str | None, list[DeviceSpan]] = defaultdict(list)
+        for run in self._runs:
+            of_device[run.device].append(run)
+        self._exclusive_us: dict[int, float] = {}
+        self.busy_s = self.gap_s = 0.0
+        for ran in of_device.values():
+            times_us = exclusive_us(ran)
+            self._exclusive_us.update(zip(map(id, ran), times_us, strict=True))
+            whole_us = max(run.end_us for run in ran) - min(run.begin_us for run in ran)
+            self.busy_s += sum(times_us) / 1e6
+            self.gap_s += (whole_us - sum(times_us)) / 1e6
 
     @property
     def kernels(self) -> list[str]:
@@ -320,26 +325,3 @@ def _launcher(run: DeviceSpan, nest: Nest, launches: Mapping[int, HostSpan]) -> 
         if identity is not None and identity in nest.by_id:
             return nest.by_id[identity]
     return nest.at(launch.thread, launch.begin_us) if launch is not None else None
-
-
-class _Covered:
-    """A union of intervals, kept as disjoint ones in order."""
-
-    def __init__(self) -> None:
-        self._begins: list[float] = []
-        self._ends: list[float] = []
-
-    def add(self, begin: float, end: float) -> float:
-        """Add an interval; return how much of it was not covered yet."""
-        first, last = bisect_left(self._ends, begin), bisect_right(self._begins, end)
-        begins, ends = self._begins[first:last], self._ends[first:last]
-        inside = zip(begins, ends, strict=True)
-        overlap = sum(min(end, there) - max(begin, here) for here, there in inside)
-        self._begins[first:last] = [min([begin, *begins])]
-        self._ends[first:last] = [max([end, *ends])]
-        return end - begin - overlap
-
-    def gaps(self) -> float:
-        """Return the length of what lies between the intervals."""
-        inner = zip(self._ends, self._begins[1:], strict=False)
-        return sum(begin - end for end, begin in inner)

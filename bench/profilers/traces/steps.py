@@ -25,39 +25,41 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
 import msgspec
 
-from analysis.traces.idle import (
+from bench.errors import UserError
+from bench.profilers.traces.idle import (
     STEP_MARK,
     DeviceWork,
     IdleCause,
-    Intervals,
-    by_kind,
     idle_causes,
-    span_times,
     thread_waits,
 )
-from analysis.words import counted, three_digits
-from bench.errors import UserError
-from bench.profilers.ops.op_nest import host_of_steps, is_backward, several_ranks
-from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace
-from bench.profilers.traces.trace import UNNAMED
+from bench.profilers.traces.intervals import Intervals, by_kind, span_times
+from bench.profilers.traces.nest import host_of_steps, is_backward, several_ranks
+from bench.profilers.traces.spans import UNNAMED, DeviceSpan, HostSpan, ProfilerTrace
 from bench.records import IdleTime, TracedStep
 
 WHOLE = "whole trace"
-#: Devices that are busy for times that differ by no more of the mean do the same.
-_ALIKE = 0.05
 NO_DEVICE = "the trace holds no kernel, copy or fill of a device"
-#: How each tool records a device.
-REMEDIES = {
-    "torch": "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
-    "nsys": "record with nsys profile --trace=cuda,nvtx",
+#: What each tool must be told, to record more: a device, types of inputs, Python's stack.
+HINTS = {
+    "torch": {
+        "device": "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+        "types": "no convolution or product with the types of its inputs: record_shapes=True",
+        "stack": "with_stack=True in the profiler",
+    },
+    "nsys": {
+        "device": "record with nsys profile --trace=cuda,nvtx",
+        "types": "Nsight Systems records no types of inputs, PyTorch's profiler does",
+        "stack": "nsys profile --python-sampling=true",
+    },
 }
-LOST = "launches whose kernel the trace lacks"
+LOST = "calls whose kernel, copy or fill the trace lacks"
 
 
 @dataclass
@@ -91,10 +93,10 @@ def cut_steps(trace: ProfilerTrace, mark: str | None = None) -> list[StepSpans]:
     merged traces whose devices have one number.
     """
     steps: list[StepSpans] = []
-    marks = [] if mark == WHOLE else _marks(trace.host, mark or STEP_MARK)
+    marks = [] if mark == WHOLE else marks_of(trace.host, mark or STEP_MARK)
     if not trace.device:
         trace = replace(trace, host=host_of_steps(trace, marks))
-        marks = _marks(trace.host, mark or STEP_MARK) if marks else []
+        marks = marks_of(trace.host, mark or STEP_MARK) if marks else []
     ranks = {span.thread[0] for span in marks} if trace.tool == "torch" else ()
     if trace.device and len(ranks) > len(trace.computing):
         raise UserError(several_ranks(trace, len(ranks)))
@@ -117,7 +119,8 @@ def cut_steps(trace: ProfilerTrace, mark: str | None = None) -> list[StepSpans]:
     return [whole]
 
 
-def _marks(host: Sequence[HostSpan], name: str) -> list[HostSpan]:
+def marks_of(host: Sequence[HostSpan], name: str) -> list[HostSpan]:
+    """Return the marks and ops whose names begin with `name`."""
     return [span for span in host if span.kind != "call" and span.name.startswith(name)]
 
 
@@ -146,19 +149,6 @@ def _work(step: StepSpans, on_device: bool) -> int:
         return int(bool(step.device) or step.lost > 0)
     calls = (span.name for span in step.host if span.kind != "mark")
     return int(any("Synchronize" not in name for name in calls))
-
-
-def left_out(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> Iterator[str]:
-    """Say which marks of torch and which threads' ops are in none of the steps of `trace`."""
-    marks = _marks(trace.host, STEP_MARK) if steps[-1].name.startswith(STEP_MARK) else []
-    if early := [span.name for span in marks if span.end_us <= steps[0].begin_us]:
-        yield f"Left out, as the training began later: {', '.join(early[:8])}"
-    if late := [span.name for span in marks if span.begin_us >= steps[-1].end_us]:
-        yield f"Left out, as the training had ended before: {', '.join(late[:8])}"
-    of_steps = {span.thread for step in steps for span in step.host}
-    others = {span.thread for span in trace.host if span.kind == "op"} - of_steps
-    if others and not trace.device:
-        yield f"Left out: ops of {counted(len(others), 'other thread')}, which ran beside the step"
 
 
 def _fill_with_parts(steps: Sequence[StepSpans], collective: HostSpan) -> None:
@@ -258,25 +248,7 @@ def why_hidden(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> str | None:
         return None
     devices = trace.devices.values()
     names = " and ".join(sorted({device.name or "a device" for device in devices}))
-    return f"{NO_DEVICE}, though the machine has {names}: {REMEDIES[trace.tool]}"
-
-
-def words_of_devices(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> str | None:
-    """Say that figures are means over several devices, and which is busy more or less than most."""
-    if len(trace.computing) < 2:
-        return None
-    busy_us: dict[int | str | None, float] = {}
-    for device in trace.computing:
-        of_steps = ([run for run in step.device if run.device == device] for step in steps)
-        busy_us[device] = statistics.fmean(by_kind(runs)[0].length for runs in of_steps)
-    mean_us = statistics.fmean(busy_us.values())
-    other = max(busy_us, key=lambda device: abs(busy_us[device] - mean_us))
-    mean = f"Every figure is the mean over {len(busy_us)} devices"
-    if abs(busy_us[other] - mean_us) <= _ALIKE * mean_us:
-        return mean
-    others_us = (mean_us * len(busy_us) - busy_us[other]) / (len(busy_us) - 1)
-    busy_ms, others_ms = (three_digits(time_us / 1e3) for time_us in (busy_us[other], others_us))
-    return f"{mean}; device {other} is busy {busy_ms} ms of a step, the others {others_ms} ms"
+    return f"{NO_DEVICE}, though the machine has {names}: {HINTS[trace.tool]['device']}"
 
 
 def device_windows(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> list[tuple[float, float]]:

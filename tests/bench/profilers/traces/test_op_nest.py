@@ -1,9 +1,9 @@
 """From a trace's intervals to nested ops: phases, own times, names."""
 
 import pytest
-from traces import BACKWARD_THREAD, HOST_THREAD, TraceWriter, gpu_step
+from gpu_steps import BACKWARD_THREAD, HOST_THREAD, TraceWriter
 
-from bench.profilers.ops.op_nest import Kind, Nest, op_names
+from bench.profilers.traces.nest import Kind, Nest, op_names
 
 ENGINE = "autograd::engine::evaluate_function: ReluBackward0"
 UPDATE = "Optimizer.step#SGD.step"
@@ -123,12 +123,6 @@ def test_shapes_leave_out_what_is_no_tensor():
     trace.host("aten::cat", 0, 5, [[[2, 3], [4, 3]], []])
     trace.host("aten::mul", 10, 5, [[2, 3], [], [3]])
     assert [op.shapes for op in nested(trace)] == [(), ((2, 3), (3,))]
-
-
-def test_what_ran_on_the_device_is_no_host_op():
-    names = op_names(gpu_step().host)
-    assert "cudnn_convolution" in names
-    assert not [name for name in names if "cudaLaunch" in name or "bn_fw" in name]
 
 
 def test_loader_collectives_and_compiled_kernels_have_their_own_time():

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 from fakes import Card, QueueingDevice, ScriptedClock
-from traces import TraceWriter, gpu_step
+from gpu_steps import TraceWriter, gpu_step
 
-from bench.profilers.ops import torch_profiler
-from bench.profilers.ops.torch_profiler import work_set
+from bench.profilers import torch_profiler
+from bench.profilers.torch_profiler import work_set
 from bench.records import WorkSet
 from bench.training.devices import open_device
 

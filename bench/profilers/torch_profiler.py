@@ -16,23 +16,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from operator import mul
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import psutil
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.cost.op_calls import OpMode, bind
-from bench.errors import UserError
-from bench.profilers.ops.op_join import CallsInOrder, Share, join, op_times
-from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest, SeenOp, host_of_steps, op_names
+from bench.errors import Unknown, UserError
 from bench.profilers.traces import HostSpan, ProfilerTrace, read_trace, without_names
-from bench.records import Copies, OpProfile, Phase, WorkSet
+from bench.profilers.traces.nest import DeviceTime, Kind, Nest, SeenOp, host_of_steps, op_names
+from bench.profilers.traces.ops import CallsInOrder, Share, join, op_times
+from bench.records import OpProfile, Phase, WorkSet
 from bench.records.complexity import CallWork
 from bench.records.profile import calm, profiler_cost
 from bench.training.devices import Device
@@ -88,8 +88,6 @@ def traced(step: Callable[[], object], device: Device, *, shapes: bool = True) -
     return trace_of(profiler)
 
 
-#: Fields of `bench.records.OpProfile` that only a tool which sees the device can tell.
-DEVICE_FIGURES = ("device_busy_share", "launch_gap_s", "copies")
 #: The mark that torch's DataLoader sets around the next batch.
 _LOADER_MARK = "enumerate(DataLoader)#"
 _NO_LOADER = "no DataLoader of torch in the profiled steps"
@@ -97,18 +95,11 @@ _NO_LOADER = "no DataLoader of torch in the profiled steps"
 
 @dataclass
 class TimedStep:
-    """One step under a tool; `missing` says why one of `DEVICE_FIGURES` is None.
-
-    `kernels` is the number of those that the device ran, 0 where it has none.
-    """
+    """One step under a tool; `device` is what its device did, or why that is not known."""
 
     wall_s: float
     ops: Sequence[SeenOp]
-    kernels: int = 0
-    busy_s: float | None = None
-    launch_gap_s: float | None = None
-    copies: tuple[Copies, ...] | None = None
-    missing: dict[str, str] = field(default_factory=dict)
+    device: DeviceTime | Unknown
     data_wait_s: float | None = None
     neighbours_s: float = 1.0  # the mean of the steps before and after it, without the tool
 
@@ -117,39 +108,48 @@ class TimedStep:
 Reading = Callable[[Path | None], TimedStep]
 
 
-@dataclass
 class Profiled:
-    """The base: ops run on the host, and an op's time is its wall time there."""
+    """Steps under torch.profiler.
 
-    method: ClassVar[str] = (
-        f"torch.profiler of torch {torch.__version__}: wall time of each op on the host"
-    )
+    On CUDA an op's time is that of the kernels and copies which it launched; elsewhere ops run on
+    the host, and it is their wall time there.
+    """
 
-    device: Device
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._on_device = device.backend == "cuda"
+        time_of = "wall time of each op on the host"
+        if self._on_device:
+            time_of = "device time of the kernels and copies that each op launched"
+        self.method = f"torch.profiler of torch {torch.__version__}: {time_of}"
 
     def recording(self) -> Around[tuple[float, Reading]]:
         """Run a step under the profiler, the device synchronised at both ends; read it later."""
-        with recorded(self.device) as profiler:
-            self.device.synchronize()
+        with recorded(self._device) as profiler:
+            self._device.synchronize()
             begin = time.perf_counter()
             with record_function(STEP_MARK):
                 yield
-                self.device.synchronize()
+                self._device.synchronize()
             wall_s = time.perf_counter() - begin
         return wall_s, lambda keep: self._timed(trace_of(profiler, keep), wall_s)
 
     def _timed(self, trace: ProfilerTrace, wall_s: float) -> TimedStep:
-        timed = self._read(trace, wall_s)
         waits = [span for span in trace.host if span.name.startswith(_LOADER_MARK)]
-        waited_us = sum(span.end_us - span.begin_us for span in waits)
-        timed.data_wait_s = waited_us / 1e6 if waits else None
-        return timed
-
-    def _read(self, trace: ProfilerTrace, wall_s: float) -> TimedStep:
-        why_not = dict.fromkeys(DEVICE_FIGURES, "ops run on the host itself")
-        marks = [span for span in trace.host if span.name == STEP_MARK]
-        nest = Nest(_outside_loader(host_of_steps(trace, marks)), timed=True)
-        return TimedStep(wall_s, [*nest.tops, *nest.beside], missing=why_not)
+        waited_s = sum(span.end_us - span.begin_us for span in waits) / 1e6 if waits else None
+        if not self._on_device:
+            marks = [span for span in trace.host if span.name == STEP_MARK]
+            nest = Nest(_outside_loader(host_of_steps(trace, marks)), timed=True)
+            why_not = Unknown("ops run on the host itself")
+            return TimedStep(wall_s, [*nest.tops, *nest.beside], why_not, waited_s)
+        nest, on_device = Nest(trace.host, timed=False), DeviceTime(trace.device)
+        if not on_device.kernels:
+            raise UserError(
+                "torch.profiler recorded no kernel: CUPTI is in use or does not fit the driver; "
+                "end other profilers, or update the NVIDIA driver"
+            )
+        on_device.give_to(nest, trace.launches)
+        return TimedStep(wall_s, nest.tops, on_device, waited_s)
 
 
 def _outside_loader(spans: Sequence[HostSpan]) -> list[HostSpan]:
@@ -163,28 +163,6 @@ def _outside_loader(spans: Sequence[HostSpan]) -> list[HostSpan]:
             for wait in waits
         )
     ]
-
-
-class ProfiledOnDevice(Profiled):
-    """An op's time is that of the kernels and copies which it launched."""
-
-    method: ClassVar[str] = (
-        f"torch.profiler of torch {torch.__version__}: device time of the kernels and copies "
-        "that each op launched"
-    )
-
-    def _read(self, trace: ProfilerTrace, wall_s: float) -> TimedStep:
-        nest, on_device = Nest(trace.host, timed=False), DeviceTime(trace.device)
-        if not on_device.kernels:
-            raise UserError(
-                "torch.profiler recorded no kernel: CUPTI is in use or does not fit the driver; "
-                "end other profilers, or update the NVIDIA driver"
-            )
-        on_device.give_to(nest, trace.launches)
-        copies = on_device.copies()
-        missing = {} if copies is not None else {"copies": "the trace lacks the bytes of copies"}
-        figures = (len(on_device.kernels), on_device.busy_s, on_device.gap_s, copies)
-        return TimedStep(wall_s, nest.tops, *figures, missing)
 
 
 def pack_trace(file: Path) -> str | None:
@@ -228,21 +206,23 @@ class Synchronized(Profiled):
     op, so nothing is fused.
     """
 
-    method: ClassVar[str] = (
-        "every dispatched op waited for: its time includes its launch and the wait, which "
-        "overlap in a real step; torch.compile is without effect"
-    )
+    def __init__(self, device: Device) -> None:
+        super().__init__(device)
+        self.method = (
+            "every dispatched op waited for: its time includes its launch and the wait, which "
+            "overlap in a real step; torch.compile is without effect"
+        )
 
     def recording(self) -> Around[tuple[float, Reading]]:
         """Run a step op by op."""
-        self.device.synchronize()
+        self._device.synchronize()
         begin = time.perf_counter()
-        with _Stopwatch(self.device) as watch:
+        with _Stopwatch(self._device) as watch:
             yield
-        self.device.synchronize()
+        self._device.synchronize()
         wall_s = time.perf_counter() - begin
-        why_not = "each op was waited for, so the device ran differently from a step"
-        timed = TimedStep(wall_s, watch.ops(), missing=dict.fromkeys(DEVICE_FIGURES, why_not))
+        why_not = Unknown("each op was waited for, so the device ran differently from a step")
+        timed = TimedStep(wall_s, watch.ops(), why_not)
         return wall_s, lambda keep: timed
 
 
@@ -301,8 +281,7 @@ def profiling(
     the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
     The trace of the last step is kept, compressed, as `trace_file` with `.gz` after it.
     """
-    recorders = {"cpu": Profiled, "cuda": ProfiledOnDevice, "mps": Synchronized}
-    recorder = recorders[device.backend](device)
+    recorder = (Synchronized if device.backend == "mps" else Profiled)(device)
     walls_s: list[float] = []
     readings: list[Reading] = []
     unprofiled_s: list[list[float]] = []
@@ -358,8 +337,9 @@ def _unprofiled(device: Device, shortest_s: float, most: int) -> Around[list[flo
 
 def _profile(method: str, timed: Sequence[TimedStep], work: Sequence[CallWork]) -> OpProfile:
     """Sum up the steps, but for those that lost kernels (pytorch#192021) or were disturbed."""
-    most = max(step.kernels for step in timed)
-    steps = [step for step in timed if step.kernels == most]
+    kernels = [len(step.device.kernels) if step.device else 0 for step in timed]
+    most = max(kernels)
+    steps = [step for step, number in zip(timed, kernels, strict=True) if number == most]
     if lost := len(timed) - len(steps):
         method += f"; {lost} of {len(timed)} steps left out, of which it lost kernels"
     by_time = sorted(steps, key=lambda step: step.wall_s)
@@ -371,21 +351,27 @@ def _profile(method: str, timed: Sequence[TimedStep], work: Sequence[CallWork]) 
     neighbours_s = tuple(step.neighbours_s for step in steps)
     whole_s = median(neighbours_s) * profiler_cost(walls_s, neighbours_s)
     # the profiler slows the host, and no kernel
-    scales = [1.0 if step.busy_s else whole_s / step.wall_s for step in steps]
+    scales = [1.0 if step.device else whole_s / step.wall_s for step in steps]
     shares = [join(step.ops, CallsInOrder(work)) for step in steps]
-    facts: dict[str, Any] = {
-        "device_busy_share": _median(step.busy_s and step.busy_s / step.wall_s for step in steps),
-        "launch_gap_s": _median(step.launch_gap_s for step in steps),
-        "copies": steps[-1].copies,
-        "data_wait_s": _median(
-            step.data_wait_s and step.data_wait_s * scale
-            for step, scale in zip(steps, scales, strict=True)
-        ),
-    }
-    reasons = steps[-1].missing | {"data_wait_s": _NO_LOADER}
-    missing = {name: reasons[name] for name, fact in facts.items() if fact is None}
+    on_device = [(step.device, step.wall_s) for step in steps if step.device]
+    waits_s = [
+        step.data_wait_s * scale
+        for step, scale in zip(steps, scales, strict=True)
+        if step.data_wait_s is not None
+    ]
+    missing = {}
     if unseen := _unseen(shares[-1], work):
         missing["unseen"] = unseen
+    last = steps[-1].device
+    facts: dict[str, Any] = dict.fromkeys(("device_busy_share", "launch_gap_s", "copies"), last)
+    if last:
+        copies = last.copies()
+        facts = {
+            "device_busy_share": median(device.busy_s / wall_s for device, wall_s in on_device),
+            "launch_gap_s": median(device.gap_s for device, _ in on_device),
+            "copies": Unknown("the trace lacks the bytes of copies") if copies is None else copies,
+        }
+    facts["data_wait_s"] = median(waits_s) if waits_s else Unknown(_NO_LOADER)
     return OpProfile(
         method=method,
         iterations=len(steps),
@@ -396,11 +382,6 @@ def _profile(method: str, timed: Sequence[TimedStep], work: Sequence[CallWork]) 
         missing=missing,
         **facts,
     )
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return median(known) if known else None
 
 
 def _unseen(shares: Iterable[Share], work: Sequence[CallWork]) -> str | None:

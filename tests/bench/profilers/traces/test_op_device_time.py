@@ -1,11 +1,11 @@
 """Device time from a GPU's trace: of which op, how busy the device was, what was copied."""
 
 import pytest
+from gpu_steps import TraceWriter
 from hypothesis import given
 from hypothesis import strategies as st
-from traces import TraceWriter
 
-from bench.profilers.ops.op_nest import DeviceTime, Kind, Nest
+from bench.profilers.traces.nest import DeviceTime, Kind, Nest
 
 US = 1e-6
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis.traces.ops import OpTable
-from analysis.traces.timeline import cut_steps
 from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace, read_trace
+from bench.profilers.traces.ops import OpTable
+from bench.profilers.traces.steps import cut_steps
 from bench.records.complexity import CalledOp, CallWork, OpWork
 from bench.records.profile import COMMUNICATION
 
-TRACES = Path(__file__).parents[2] / "data" / "traces"
+TRACES = Path(__file__).parents[3] / "data" / "traces"
 MI300X = TRACES / "mi300x_resnet18_b10_8ranks_checkpointing.json.gz"
 V100 = TRACES / "v100_resnet50_b32_workers0.pt.trace.json.gz"
 THREAD, AUTOGRAD = (1, 1), (1, 2)

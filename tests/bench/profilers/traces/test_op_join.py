@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
-from bench.profilers.ops.op_join import CallsInOrder, join
-from bench.profilers.ops.op_nest import Kind, SeenOp
+from bench.profilers.traces.nest import Kind, SeenOp
+from bench.profilers.traces.ops import CallsInOrder, join
 from bench.records.complexity import CallWork
 
 

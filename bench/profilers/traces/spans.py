@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from math import inf
 from operator import attrgetter
@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from bench.errors import printable
+from bench.errors import UserError, printable
 from bench.profilers.ncu.tables import ProfileTotals
 from bench.records.kernel_names import kernel_name
 
@@ -54,7 +54,7 @@ _HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|[HM]2D|D2[HM]")
 _communicates = cache(_COMMUNICATION.search)
 _is_collective, _is_input = cache(_COLLECTIVE.match), cache(_INPUT.search)
 #: Of CUDA, HIP, SYCL's Unified Runtime and Level Zero. While a graph is recorded they run nothing.
-_LAUNCH = re.compile(r"Launch\w*Kernel|KernelLaunch|GraphLaunch")
+_LAUNCH = re.compile(r"Launch\w*Kernel|KernelLaunch|GraphLaunch|^(?:cuda|hip)Mem(?:cpy|set)Async")
 _CAPTURE = re.compile(r"Stream(Begin|End)Capture")
 
 
@@ -152,15 +152,45 @@ class ProfilerTrace:
     world_size: int | None = None
     tool: Literal["torch", "nsys"] = "torch"
     left_out: str | None = None  # of the file, in words: what is not read, or not as it stands
+    end_us: float = inf  # of the recording
+
+    def only(self, number: str) -> ProfilerTrace:
+        """Return what one device ran, and what the processes did that launched it.
+
+        Raises `UserError` for a device that ran nothing.
+        """
+        others = {str(run.device): run.device for run in self.device}
+        if number not in others:
+            ran = ", ".join(sorted(others)) or "none"
+            raise UserError(f"{self.path}: device {number!r} ran nothing; those that ran are {ran}")
+        device = others.pop(number)
+        runs = [run for run in self.device if run.device == device]
+        launches = [launch for run in runs if (launch := self.launch_of(run)) is not None]
+        processes = {launch.thread[0] for launch in launches}
+        elsewhere = {run.correlation for run in self.device} - {run.correlation for run in runs}
+        elsewhere.discard(None)
+        host = [
+            span
+            for span in self.host
+            if not (span.kind == "call" and span.correlation in elsewhere)
+            and (not processes or span.thread[0] in processes)
+        ]
+        trace = replace(self, host=host, device=runs)
+        if others:
+            trace._leave_out(f"what ran on other devices: {', '.join(sorted(others))}")
+        return trace
+
+    def _leave_out(self, what: str) -> None:
+        self.left_out = "; ".join(filter(None, (self.left_out, what)))
 
     def cut_overruns(self) -> None:
         """End what lasts into the next of its stream where that begins: a stream is serial.
 
         Only what one graph launches may overlap. A device synchronised by the host, if it is one,
-        ran nothing longer.
+        ran nothing longer, and no op or kernel lasts beyond the end of the recording.
         """
         waits = [call.end_us for call in self.host if call.name.endswith("DeviceSynchronize")]
-        last_us = max(waits, default=inf) if len(self.computing) == 1 else inf
+        last_us = min(max(waits, default=inf) if len(self.computing) == 1 else inf, self.end_us)
         streams: dict[Any, tuple[int | None, float, float]] = {}
         cut = 0
         for run in reversed(self.device):
@@ -175,8 +205,12 @@ class ProfilerTrace:
                 run.end_us = next_us
                 cut += 1
         if cut:
-            what = f"kernels and copies cut where the next of their stream begins: {cut}"
-            self.left_out = "; ".join(filter(None, (self.left_out, what)))
+            self._leave_out(f"kernels and copies cut where the next of their stream begins: {cut}")
+        late = [op for op in self.host if op.begin_us < self.end_us < op.end_us - OVERRUN_US]
+        for op in late:
+            op.end_us = self.end_us
+        if late:
+            self._leave_out(f"ops and calls cut where the recording ends: {len(late)}")
 
     @cached_property
     def computing(self) -> list[int | str | None]:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.traces.timeline import cut_steps, timeline
 from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace
+from bench.profilers.traces.steps import cut_steps, timeline
 
 MAIN, BACKWARD, WATCHDOG = (1, 1), (1, 2), (1, 3)
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.traces.timeline import (
+from analysis.traces.record import left_out
+from bench.errors import UserError
+from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace, read_trace
+from bench.profilers.traces.steps import (
     WHOLE,
     StepSpans,
     cut_steps,
     device_windows,
-    left_out,
     loader_share,
     timeline,
 )
-from bench.errors import UserError
-from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace, read_trace
 
-TRACES = Path(__file__).parents[2] / "data" / "traces"
+TRACES = Path(__file__).parents[3] / "data" / "traces"
 WORKERS0, WORKERS4 = (f"v100_resnet50_b32_workers{count}.pt.trace.json.gz" for count in (0, 4))
 MI300X = "mi300x_resnet18_b10_8ranks_checkpointing.json.gz"
 THREAD = (1, 1)
@@ -117,20 +117,6 @@ def test_steps_share_the_device_where_the_host_runs_ahead():
         assert 0.018 < time.device_busy_s < 0.019
         assert time.communication_s == pytest.approx(0.0157, abs=0.0003)
         assert {cause.cause for cause in time.idle} == {"queued"}
-
-
-def test_a_trace_without_a_device_says_so():
-    trace = ProfilerTrace("cpu", [HostSpan("ProfilerStep#1", "mark", 0, 5e6, THREAD)], [])
-    [time] = timeline(trace, cut_steps(trace))
-    assert (time.wall_s, time.device_busy_s, time.idle_s) == (5.0, None, None)
-    assert time.missing["idle_s"] == "the trace holds no kernel, copy or fill of a device"
-
-
-def test_several_devices_are_averaged():
-    runs = [DeviceSpan("k", "kernel", 0, 4e6, 0, 7), DeviceSpan("k", "kernel", 0, 8e6, 1, 7)]
-    [time] = timeline(ProfilerTrace("two", [], runs), [StepSpans("whole", 0, 8e6, [], runs)])
-    assert (time.device_busy_s, time.computation_s, time.idle_s) == (6.0, 6.0, 2.0)
-    assert [(one.cause, one.time_s) for one in time.idle] == [("not seen", 2.0)]
 
 
 @pytest.mark.parametrize(
@@ -253,47 +239,37 @@ def _step(number, begin_us, *spans):
     return [_span(f"ProfilerStep#{number}", begin_us, begin_us + 100, kind="mark"), *spans]
 
 
-def _trained(number, begin_us):
-    """A forward op of 40 us and a backward op of 50 us in a mark of 100 us."""
-    node = _span("AddmmBackward0", begin_us + 45, begin_us + 95)
-    return _step(number, begin_us, _span("aten::addmm", begin_us, begin_us + 40), node)
+def _held(what, begin_us):
+    """What a mark holds: T trains, o is an op, s waits for the device, a dot nothing."""
+    if what == "s":
+        return [_span("cudaDeviceSynchronize", begin_us + 10, begin_us + 40, kind="call")]
+    ops = [_span("aten::addmm", begin_us, begin_us + 40)] * (what != ".")
+    return ops + [_span("AddmmBackward0", begin_us + 45, begin_us + 95)] * (what == "T")
 
 
 @pytest.mark.parametrize(
-    "last",
-    [[], [_span("aten::addmm", 210, 240)], [_span("cudaDeviceSynchronize", 210, 240, kind="call")]],
-)
-def test_last_marks_without_the_work_of_the_others_are_no_steps(last):
-    trace = ProfilerTrace("t", [*_trained(1, 0), *_trained(2, 100), *_step(3, 200, *last)], [])
-    assert [step.name for step in cut_steps(trace)] == ["ProfilerStep#1", "ProfilerStep#2"]
-
-
-def test_the_last_mark_that_trains_is_a_step():
-    trace = ProfilerTrace("t", [*_trained(1, 0), *_step(2, 100), *_trained(3, 200)], [])
-    assert len(cut_steps(trace)) == 3
-
-
-@pytest.mark.parametrize("first", [[], [_span("aten::stack", 10, 40)]])
-def test_first_marks_before_the_training_are_no_steps(first):
-    trace = ProfilerTrace("t", [*_step(0, 0, *first), *_trained(1, 100), *_trained(2, 200)], [])
+    ("marks", "kept"),
+    [
+        *((marks, [0, 1]) for marks in ("TT.", "TTo", "TTs")),
+        ("T.T", [0, 1, 2]),
+        *((marks, [1, 2]) for marks in (".TT", "oTT")),
+        # where none has a backward pass, few without work
+        (".ooo", [1, 2, 3]), ("ooo..", [0, 1, 2]), ("o...", [0, 1, 2, 3]),
+    ],
+)  # fmt: skip
+def test_first_and_last_marks_without_the_work_of_the_others_are_no_steps(marks, kept):
+    host = [
+        span
+        for number, what in enumerate(marks)
+        for span in _step(number, 100 * number, *_held(what, 100 * number))
+    ]
+    trace = ProfilerTrace("t", host, [])
     steps = cut_steps(trace)
-    assert [step.name for step in steps] == ["ProfilerStep#1", "ProfilerStep#2"]
-    assert [*left_out(trace, steps)] == ["Left out, as the training began later: ProfilerStep#0"]
-
-
-@pytest.mark.parametrize(
-    ("numbers", "kept"),
-    [([0, 1, 2, 3], [1, 2, 3]), ([1, 2, 3, 4, 5], [1, 2, 3]), ([3, 4, 5, 6], [3, 4, 5, 6])],
-)
-def test_of_steps_without_a_backward_pass_few_without_work_are_left_out(numbers, kept):
-    """Steps 1 to 3 have work."""
-    host = []
-    for number in numbers:
-        begin_us = 100 * number
-        work = [_span("aten::mm", begin_us, begin_us + 90)] * (number in (1, 2, 3))
-        host += _step(number, begin_us, *work)
-    steps = cut_steps(ProfilerTrace("t", host, []))
     assert [step.name for step in steps] == [f"ProfilerStep#{number}" for number in kept]
+    early = kept[0] * ["Left out, as the training began later: ProfilerStep#0"]
+    late = [f"ProfilerStep#{number}" for number in range(kept[-1] + 1, len(marks))]
+    late = [f"Left out, as the training had ended before: {', '.join(late)}"] if late else []
+    assert [*left_out(trace, steps)] == early + late
 
 
 def test_a_last_mark_in_which_the_host_alone_works_is_no_step_of_a_device():
@@ -316,7 +292,7 @@ def test_ops_of_other_threads_are_beside_the_step():
 
 
 def test_steps_of_several_processes_in_one_file_are_refused():
-    host = [*_trained(1, 0), _span("ProfilerStep#1", 10, 90, (2, 2), "mark")]
+    host = [*_step(1, 0, *_held("T", 0)), _span("ProfilerStep#1", 10, 90, (2, 2), "mark")]
     with pytest.raises(UserError, match="2 processes"):
         cut_steps(ProfilerTrace("t", host, []))
     runs = [DeviceSpan("gemm", "kernel", 10, 90, device, 7) for device in (0, 1)]

@@ -42,7 +42,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -50,11 +50,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace
+from bench.profilers.traces.intervals import (
+    Numbers,
+    Times,
+    number_at,
+    paint,
+    painted_at,
+    span_times,
+)
+from bench.profilers.traces.spans import DeviceSpan, HostSpan, ProfilerTrace
 
 Thread = tuple[Any, Any]
-Times = npt.NDArray[np.float64]
-Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 #: Torch's mark of a step, `ProfilerStep#5`.
 STEP_MARK = "ProfilerStep"
@@ -105,7 +111,7 @@ def idle_causes(
     named = list(dict.fromkeys([*_OTHERS, *(one.cause for one in (*waits, *long_ops))]))
     numbers = {cause: number for number, cause in enumerate(named)}
     wait_at, op_at = (
-        _paint((numbers[cause], begin_us, end_us) for cause, begin_us, end_us in some)
+        paint((numbers[cause], begin_us, end_us) for cause, begin_us, end_us in some)
         for some in (waits, long_ops)
     )
     credit = _Credit.of(gaps, waits, numbers)
@@ -115,14 +121,14 @@ def idle_causes(
     edges = begins, ends, gaps.begins, gaps.host_ends, gaps.ends
     bounds = np.unique(np.concatenate((*edges, wait_at[0], op_at[0], *pauses, credit.times_us)))
     middles, lengths = (bounds[1:] + bounds[:-1]) / 2, np.diff(bounds)
-    gap, window = _number(gaps.begins, gaps.ends, middles), _number(begins, ends, middles)
+    gap, window = number_at(gaps.begins, gaps.ends, middles), number_at(begins, ends, middles)
     idle = (gap >= 0) & (window >= 0)
     gap, window, times, lengths = gap[idle], window[idle], middles[idle], lengths[idle]
 
     # What the host did once the work was launched did not hold it up.
     until_launch = np.minimum(times, gaps.launches[gap])
-    wait, op = _painted_at(wait_at, until_launch), _painted_at(op_at, until_launch)
-    paused = _number(*pauses, until_launch) >= 0
+    wait, op = painted_at(wait_at, until_launch), painted_at(op_at, until_launch)
+    paused = number_at(*pauses, until_launch) >= 0
     credited = credit.at(gaps, gap, times)
     causes = np.where(paused, np.where(op >= 0, op, _HOST), _LAUNCHES)
     causes = np.where(gaps.seen[gap], causes, _NOT_SEEN)
@@ -234,7 +240,7 @@ class _Credit:
 
     def at(self, gaps: _Gaps, gap: Numbers, times: Times) -> Numbers:
         now = self.clock[gap] + times - gaps.begins[gap]
-        part = _number(self.begins, self.ends, now)
+        part = number_at(self.begins, self.ends, now)
         return np.where(part >= 0, np.append(self.numbers, -1)[part], -1)
 
 
@@ -247,50 +253,7 @@ def _pauses(work: DeviceWork) -> tuple[Times, Times]:
     return ends[long], begins[long]
 
 
-def _number(begins: Times, ends: Times, times: Times) -> Numbers:
-    """The number of the interval that holds each time; -1 where none does."""
-    number = np.searchsorted(begins, times, side="right") - 1
-    return np.where((number >= 0) & (times < np.append(ends, -np.inf)[number]), number, -1)
-
-
 # What the device ran
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """Intervals that do not overlap, in rising order. Times are of any one unit."""
-
-    begins: Times
-    ends: Times
-
-    @classmethod
-    def union(cls, begins: Times, ends: Times) -> Intervals:
-        """Return the union of intervals in any order; those that touch become one."""
-        order = np.argsort(begins, kind="stable")
-        begins, ends = begins[order], np.maximum.accumulate(ends[order])
-        first = np.ones(len(begins), dtype=bool)
-        first[1:] = begins[1:] > ends[:-1]
-        last = np.append(first[1:], True)[: len(begins)]
-        return cls(begins[first], ends[last])
-
-    @property
-    def length(self) -> float:
-        """What they cover."""
-        return float(np.sum(self.ends - self.begins))
-
-    def outside(self, other: Intervals) -> float:
-        """Return the length of what the other ones do not cover."""
-        covered = other._covered_until(self.ends) - other._covered_until(self.begins)
-        return self.length - float(np.sum(covered))
-
-    def _covered_until(self, times: Times) -> Times:
-        if not len(self.begins):
-            return np.zeros(len(times))
-        before = np.concatenate(([0.0], np.cumsum(self.ends - self.begins)))
-        number = np.searchsorted(self.begins, times, side="right")
-        beyond = np.maximum(self.ends[np.maximum(number - 1, 0)] - times, 0.0)
-        covered: Times = before[number] - np.where(number > 0, beyond, 0.0)
-        return covered
 
 
 @dataclass(frozen=True)
@@ -323,26 +286,6 @@ class DeviceWork:
         """Copies whose call is known, by its correlation."""
         pairs = zip(self.spans, self.launches, strict=True)
         return {call.correlation: span for span, call in pairs if call and span.kind == "copy"}
-
-
-def by_kind(spans: Sequence[DeviceSpan]) -> tuple[Intervals, ...]:
-    """Return the unions of all spans, of computation, communication, copies, and all but copies.
-
-    Spans may be in any order and overlap. Computation is kernels that do not communicate, and
-    fills.
-    """
-    begins, ends = span_times(spans)
-    copies = np.array([span.kind == "copy" for span in spans], dtype=bool)
-    communicates = np.array([span.communicates for span in spans], dtype=bool)
-    every = np.ones(len(spans), dtype=bool)
-    kinds = every, ~copies & ~communicates, communicates, copies, ~copies
-    return tuple(Intervals.union(begins[kind], ends[kind]) for kind in kinds)
-
-
-def span_times(spans: Sequence[DeviceSpan | HostSpan]) -> tuple[Times, Times]:
-    """When each span begins and ends, in microseconds."""
-    begins = np.array([span.begin_us for span in spans], dtype=np.float64)
-    return begins, np.array([span.end_us for span in spans], dtype=np.float64)
 
 
 # What the host did
@@ -430,39 +373,19 @@ class ThreadWaits:
         """The outermost operator around the call, else the innermost mark."""
         if (op := self._operator_around(call)) is not None:
             return op.name
-        number = int(_painted_at(self._marks, np.array([call.begin_us]))[0])
+        number = int(painted_at(self._marks, np.array([call.begin_us]))[0])
         return None if number < 0 else self._spans[number].name
 
     @cached_property
     def _marks(self) -> tuple[Times, Numbers]:
         """The innermost mark at each time."""
-        return _paint(
+        return paint(
             (number, span.begin_us, span.end_us)
             for number, span in enumerate(self._spans)
             if span.kind == "mark"
             and span.name not in self._own_marks
             and not span.name.startswith(STEP_MARK)
         )
-
-
-def _paint(intervals: Iterable[tuple[int, float, float]]) -> tuple[Times, Numbers]:
-    """Bounds and the number that holds from each to the next; -1 is none.
-
-    `intervals` are (number, begin, end); where they overlap, the later is seen.
-    """
-    numbers, begins, ends = np.array([*intervals]).reshape(-1, 3).T
-    bounds: Times = np.unique((begins, ends))
-    painted = np.full(len(bounds), -1)
-    firsts, lasts = np.searchsorted(bounds, begins), np.searchsorted(bounds, ends)
-    for number, first, last in zip(numbers, firsts, lasts, strict=True):
-        painted[first:last] = number
-    return bounds, painted
-
-
-def _painted_at(bounds_and_numbers: tuple[Times, Numbers], times: Times) -> Numbers:
-    bounds, numbers = bounds_and_numbers
-    at_times: Numbers = np.append(numbers, -1)[np.searchsorted(bounds, times, side="right") - 1]
-    return at_times
 
 
 @cache

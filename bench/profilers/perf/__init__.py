@@ -1,1 +1,0 @@
-"""Linux's perf over the measured window: cycles, instructions, cache and branch misses, FLOP."""
