@@ -33,13 +33,13 @@ from bench.machine.probes import (
 )
 from bench.machine.repository import TREE, kit_facts
 from bench.profilers.ncu.tool import (
+    PERMIT,
     RefusalError,
     choose_metrics,
     counter_permission,
     find_ncu,
-    permission_remedy,
 )
-from bench.profilers.perf.tool import find_obstacle
+from bench.profilers.perf import find_obstacle
 
 if TYPE_CHECKING:
     import torch
@@ -170,7 +170,7 @@ def nvidia_checks(
     except RefusalError as refusal:
         yield diagnosis("ncu", refusal.problem)
     is_allowed, detail = counter_permission(root)
-    state = detail if is_allowed else Problem(detail, permission_remedy(root))
+    state = detail if is_allowed else Problem(detail, PERMIT)
     yield diagnosis("gpu counters", state)
 
 

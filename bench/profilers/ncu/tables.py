@@ -5,8 +5,9 @@ lines within a quoted cell, stop early after its figure, or lack quotes. It is c
 read, so the first row of the file that is wrong is the one refused.
 
 Numbers are read as the locales C and en_US spell them: a dot is the decimal mark, and commas group
-thousands. The file does not name its locale, and `1.234` is 1234 under de_DE: such a number is
-doubtful until another one of its table shows the mark.
+thousands. Any other spelling is refused. `1.234` and `1,234` are numbers in other locales too, a
+thousand times as large or small. ncu prints whole numbers in base units, and scaled ones with
+decimals: so the dot is refused in a base unit, and the comma in a scaled one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 from decimal import Context, Decimal, Inexact
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from bench.profilers.ncu.metrics import DURATION_LABEL, WANTED
 
@@ -77,14 +78,16 @@ class ProfileTotals:
 # Numbers and units
 
 _MISSING = ("", "n/a", "nan", "-nan", "-nan(ind)", "inf", "-inf")
-_PLAIN = re.compile(r"[0-9]+|[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]{1,2}")
-_DOUBTFUL = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
-_MARKED = re.compile(r"[0-9]*\.[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
+_SPELLED = re.compile(
+    r"[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]{1,2}"
+    r"|(?:[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+)?(?:\.[0-9]+|(?<=[0-9]))"
+)
 #: As other locales spell numbers: thousands by blanks of any width or by apostrophes, or dots and
 #: commas in any other order.
 _OTHER_LOCALE = re.compile(
     r"[0-9]+(?:[ \u00a0\u2007\u2009\u202f'\u2019][0-9]{3})+(?:[.,][0-9]+)?|[0-9]*(?:[.,][0-9]+)+"
 )
+_TWO_MEANINGS = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
 #: Units, old spellings and new, with exact powers of ten: Nsight Compute scales by 1000.
 _SECONDS = re.compile("(n|u|\u00b5|\u03bc|m|nano|micro|milli|)s(?:ec(?:ond)?s?)?")
 _BYTES = re.compile("([kKMGTP]?)(?:[bB]ytes?|B)")
@@ -93,33 +96,23 @@ _POWERS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15, "m": -3, "mi
 _POWERS |= {**dict.fromkeys(("u", "\u00b5", "\u03bc", "micro"), -6), "n": -9, "nano": -9}
 
 
-class NcuNumber(NamedTuple):
-    """A number as C and en_US spell it.
-
-    `shows_mark` if no locale with another decimal mark spells it so; `doubtful` if one spells
-    another number so.
-    """
-
-    value: Decimal
-    shows_mark: bool = False
-    doubtful: bool = False
+def _plain(text: str) -> str:
+    """What a cell holds without blanks and ncu's mark of a doubtful figure."""
+    return text.strip().removeprefix("(!)").strip()
 
 
 @lru_cache(maxsize=4096)
-def read_number(text: str) -> NcuNumber | None:
+def read_number(text: str) -> Decimal | None:
     """Return the number that `text` spells, or None for `n/a`, an empty cell and not-a-number.
 
     Raises `ValueError` for anything else, also for the spelling of another locale.
     """
-    plain = text.strip().removeprefix("(!)").strip()
+    plain = _plain(text)
     if len(text) <= 60 and "\n" not in text:  # a cell over two lines is damaged
         if plain.lower() in _MISSING:
             return None
-        if _PLAIN.fullmatch(plain):
-            return NcuNumber(Decimal(plain))
-        if _MARKED.fullmatch(plain):
-            doubtful = _DOUBTFUL.fullmatch(plain) is not None
-            return NcuNumber(Decimal(plain.replace(",", "")), not doubtful, doubtful)
+        if _SPELLED.fullmatch(plain):
+            return Decimal(plain.replace(",", ""))
     raise ValueError("not a number as ncu prints it in the locale C")
 
 
@@ -208,8 +201,6 @@ class NcuTable:
         self._seen = seen
         self.line = 0  # where the latest row begins
         self._row = ""  # one that goes on in the next line
-        self._shows_mark = False
-        self._doubt: NcuTableError | None = None  # at the first number of two readings
         wanted = (*_KNOWN_BY[form], *_OPTIONAL)
         self._at = {name: columns.index(name) for name in wanted if name in columns}
         self._first = self._at[_KNOWN_BY[form][0]]
@@ -358,45 +349,27 @@ class NcuTable:
             if metric is None and not _OTHER_LOCALE.fullmatch(text.strip()):
                 return
             raise NcuTableError(f"{metric or unit}: {text[:40]!r} is {error}", 0, _IN_C) from None
-        self._shows_mark |= number is not None and number.shows_mark
         if metric is None:
             return
         self._figures[metric] = (text, unit)
         if number is None:
             return
         power = unit_power(metric, unit)
-        if power is None and number.value:
+        if power is None and number:
             raise NcuTableError(f"{metric}: unknown unit {unit[:20]!r}")
-        if number.doubtful:
-            self._note_doubt(metric, unit, text)
+        is_base = power == (-9 if _is_duration(metric) else 0)
+        if _TWO_MEANINGS.fullmatch(plain := _plain(text)) and ("." in plain) == is_base:
+            whole, fraction = (re.sub("[.,]", mark, plain) for mark in ("", "."))
+            message = f"{metric}: {plain!r} {unit} may mean {whole} or {fraction}"
+            raise NcuTableError(message, remedy=_IN_C)
         # A zero is one in any unit.
-        value = EXACT.scaleb(EXACT.multiply(number.value, Decimal(weight)), power or 0)
+        value = EXACT.scaleb(EXACT.multiply(number, Decimal(weight)), power or 0)
         self._totals.add(self._kernel, metric, weight, value)
 
-    def _note_doubt(self, metric: str, unit: str, text: str) -> None:
-        """Note a number of two readings. A launch's sum in a base unit is whole.
-
-        So a comma in it groups thousands, as no locale ends whole numbers with one. A dot in it is
-        refused even where the table shows the mark: what printed it was not C. A summary's means
-        may be fractions.
-        """
-        least = -9 if _is_duration(metric) else 0
-        is_whole = unit_power(metric, unit) == least and self.form != "summary"
-        if is_whole and "," in text:
-            return
-        whole, fraction = (re.sub("[.,]", to, text.strip()) for to in ("", "."))
-        message = f"{metric}: {text!r} {unit} may mean {whole} or {fraction}"
-        doubt = NcuTableError(f"{message}, and nothing in the file decides", self.line, _IN_C)
-        if is_whole:
-            raise doubt
-        self._doubt = self._doubt or doubt
-
     def end(self) -> None:
-        """Raise `NcuTableError` for a row that goes on, and a number that nothing has decided."""
+        """Raise `NcuTableError` for a row that goes on."""
         if self._row:
             raise NcuTableError("the file is cut off", self.line)
-        if self._doubt and not self._shows_mark:
-            raise self._doubt
 
 
 def _whole(text: str, name: str) -> int:

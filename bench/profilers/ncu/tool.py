@@ -20,7 +20,6 @@ from bench.errors import Problem, UserError, one_line
 from bench.machine.gpu_drivers import compute_capability
 from bench.machine.limits import profiling_capabilities
 from bench.machine.probes import ROOT, UnknownFactError, output_of, text_of, value_or_none
-from bench.machine.surroundings import virtualization
 from bench.profilers.base import Tool, ToolWorker
 from bench.profilers.ncu.metrics import (
     CHIPS,
@@ -35,18 +34,15 @@ from bench.records import Account, Backend, GpuCounters, ToolName
 from bench.records.folders import write_atomically
 from bench.records.kernel_names import kernel_name
 
-_WINDOWS = (
-    "in Windows, as administrator, NVIDIA Control Panel > Desktop > Enable Developer Settings, "
-    "then Developer > Manage GPU Performance Counters > allow access to all users; WSL2 needs "
-    "Windows 11 with driver 525 or newer"
-)
 #: `sudo` alone drops the PATH.
 _AS_ROOT = 'sudo -E env "PATH=$PATH" mlproject profile ...'
-_PERMIT = (
+#: So that the counters may be read.
+PERMIT = (
     f"run it as `{_AS_ROOT}`, a container with --cap-add=SYS_ADMIN (a pod with "
-    "securityContext.capabilities.add); or, to let every user count, write on the host "
-    "`options nvidia NVreg_RestrictProfilingToAdminUsers=0` into "
-    "/etc/modprobe.d/nvidia-counters.conf as root, rebuild the initramfs, and reboot"
+    "securityContext.capabilities.add); or let every user count: as root, `options nvidia "
+    "NVreg_RestrictProfilingToAdminUsers=0` in /etc/modprobe.d on the host, rebuild the initramfs, "
+    "reboot; in Windows (for WSL2 with driver 525 or newer) as administrator NVIDIA Control Panel "
+    "> Developer > Manage GPU Performance Counters > allow access to all users"
 )
 
 
@@ -70,33 +66,24 @@ def counter_permission(root: Path = ROOT) -> tuple[bool | None, str]:
     return False, "only administrators may read the GPU's counters here (RmProfilingAdminOnly is 1)"
 
 
-def permission_remedy(root: Path = ROOT) -> str:
-    """Return what to do on this machine so that the counters may be read."""
-    is_wsl = value_or_none(lambda: virtualization(root)) in ("wsl1", "wsl2")
-    return _WINDOWS if os.name == "nt" or is_wsl else _PERMIT
-
-
 #: Words of ncu, and what is wrong with the remedy. In this order: what is wrong comes before what
 #: follows from it. Of other errors ncu's own words are given.
 _COMPLAINTS = {
     r"target vGPU device|Failed to access the following[^\n]*metrics|other MIG instances": (
-        "this part of a GPU may not be counted: ask the host's administrator to set "
-        "enable_profiling=1 for a vGPU; take a whole GPU in place of a MIG slice"
+        "this part of a GPU may not be counted: take a whole GPU in place of a MIG slice, or ask "
+        "the host's administrator to set enable_profiling=1 for a vGPU"
     ),
     r"driver resource was unavailable": (
         "another program has reserved the GPU's counters, perhaps outside of this container: pause "
         "DCGM with `dcgmi profile --pause` (`--resume` afterwards) and end other profilers; if "
-        "there is none, {permission}"
+        f"there is none, {PERMIT}"
     ),
-    r"ERR_NVGPUCTRPERM": "the driver keeps the GPU's counters from this user: {permission}",
-    r"Failed to find metric (?:regex:)?\^?(?P<name>[\w.]+)": (
-        "this GPU or this ncu has no metric {name}: install the newest Nsight Compute, or count by "
+    r"ERR_NVGPUCTRPERM": f"the driver keeps the GPU's counters from this user: {PERMIT}",
+    r"Failed to find metric [^\n]*|Insufficient driver version|unrecogni[sz]ed option[^.\n]*|"
+    r"(?<!ERR_NVCMPGPU - )Profiling is not supported on[^.\n]*": (
+        "this ncu does not go with this driver or GPU ({words}): install the Nsight Compute of the "
+        "driver's CUDA version, or a newer driver; `ncu --list-chips` names its GPUs; or count by "
         "hand and use `mlproject counters`"
-    ),
-    r"(?P<name>Insufficient driver version|unrecogni[sz]ed option[^.\n]*|"
-    r"(?<!ERR_NVCMPGPU - )Profiling is not supported on[^.\n]*)": (
-        "ncu does not go with this driver or GPU ({name}): install the Nsight Compute of the "
-        "driver's CUDA version, or a newer driver; `ncu --list-chips` names its GPUs"
     ),
 }
 #: What ncu says when the step fails by itself, and of the kernel in which it dies.
@@ -104,17 +91,16 @@ _STEP_FAILED = ("The application returned an error code", "Failed to profile")
 _ERROR_LINE = re.compile(r"^==ERROR== *(.+?)\s*$", re.MULTILINE)
 
 
-def explain(console: str, root: Path = ROOT) -> str | None:
+def explain(console: str) -> str | None:
     """Return cause and remedy of what ncu wrote to `console`, or None if ncu had no complaint.
 
     None also where the step failed by itself, as ncu then says no more than that.
     """
     # ==PROF== lines name kernels, which may be called anything.
-    lines = [line for line in console.splitlines() if not line.startswith("==PROF==")]
-    words = "\n".join(lines)
+    words = "\n".join(line for line in console.splitlines() if not line.startswith("==PROF=="))
     for pattern, explanation in _COMPLAINTS.items():
         if complaint := re.search(pattern, words):
-            return explanation.format(permission=permission_remedy(root), **complaint.groupdict(""))
+            return explanation.format(words=complaint[0])
     errors = _ERROR_LINE.findall(words)
     if any(error.startswith(_STEP_FAILED[0]) for error in errors):
         errors = [error for error in errors if not error.startswith(_STEP_FAILED)]
@@ -185,23 +171,6 @@ class Ncu:
             "--force-overwrite",
             *("--export", export),
         )
-
-    def to_csv(self, report: Path, csv: Path, metrics: Iterable[str]) -> None:
-        """Write the `metrics` of a .ncu-rep to `csv`: a row per launch, base units, C locale.
-
-        Kernels go by their mangled names, the only ones that every tool has. Raises
-        `RefusalError` where ncu cannot read its own report.
-        """
-        how = ("--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "mangled")
-        chosen = ("--metrics", ",".join(metrics))
-        try:
-            table = output_of(
-                *(self.path, "--config-file", "off", "--import", str(report), *how, *chosen),
-                timeout_s=_EXPORTS_WITHIN_S,
-            )
-        except UnknownFactError as error:
-            raise RefusalError(f"{self} cannot read {report}", str(error)) from None
-        write_atomically(csv, f"{table}\n")
 
 
 def find_ncu(root: Path = ROOT) -> Ncu:
@@ -319,13 +288,14 @@ class NcuTool(Tool):
         return ToolWorker(_WORKER, prefix, {"LC_ALL": "C"})
 
     def explain(self, console: str) -> str | None:
-        """Return what ncu complained of, with the remedy for this machine."""
-        return explain(console, self.root)
+        """Return what ncu complained of, with the remedy."""
+        return explain(console)
 
     def read(self, folder: Path, step: Account) -> GpuCounters:
-        """Make a CSV of the report and add it up.
+        """Make a CSV of the report and add it up: a row per launch, base units, C locale.
 
-        Raises `UserError` where the report is missing or cannot be read.
+        Kernels go by their mangled names, the only ones that every tool has. Raises `UserError`
+        where the report is missing or cannot be read.
         """
         from bench.profilers.ncu.read import read_counters
 
@@ -333,8 +303,17 @@ class NcuTool(Tool):
         report = folder / _REPORT
         if not report.exists():
             raise UserError(f"ncu left no {report}: see {folder / _WORKER / 'console.log'}")
+        how = ("--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "mangled")
+        try:
+            text = output_of(
+                *(ncu.path, "--config-file", "off", "--import", str(report)),
+                *(*how, "--metrics", ",".join(metrics)),
+                timeout_s=_EXPORTS_WITHIN_S,
+            )
+        except UnknownFactError as error:
+            raise RefusalError(f"{ncu} cannot read {report}", str(error)) from None
         table = report.with_suffix(".csv")
-        ncu.to_csv(report, table, metrics)
+        write_atomically(table, f"{text}\n")
         counters = read_counters(table)
         return counters.replaced(
             missing={**left_out, **counters.missing},
@@ -351,7 +330,7 @@ class NcuTool(Tool):
         ncu = find_ncu(self.root)
         is_allowed, why = counter_permission(self.root)
         if is_allowed is False:
-            raise RefusalError(why, permission_remedy(self.root))
+            raise RefusalError(why, PERMIT)
         try:
             capability = self.capability()
         except UnknownFactError as error:

@@ -77,12 +77,12 @@ def launches(count, values=None, kernels=("gemm", "relu"), **others):
     ]
 
 
-def number(value, style):
-    """`value` as the locale prints it: no more decimals than it needs, never an exponent."""
+def number(value, style, is_scaled=False):
+    """`value` as the locale prints it: decimals where it needs them or is scaled, no exponent."""
     thousands, mark = LOCALES[style.locale]
     whole, _, rest = format(Decimal(value), "f").partition(".")
     grouped = f"{int(whole):,}".replace(",", thousands)
-    return f"{grouped}{mark}{rest}" if rest.strip("0") else grouped
+    return f"{grouped}{mark}{rest.ljust(2, '0')}" if is_scaled or rest.strip("0") else grouped
 
 
 def unit(metric, style):
@@ -105,7 +105,7 @@ def cell(metric, value, style):
     power = min(style.unit_power, 3) if metric == DURATION else style.unit_power
     if metric not in (DURATION, *BYTES):
         power = 0
-    return unit(metric, style), number(Decimal(value).scaleb(-power), style)
+    return unit(metric, style), number(Decimal(value).scaleb(-power), style, power > 0)
 
 
 def quoted(cells, ragged=False):

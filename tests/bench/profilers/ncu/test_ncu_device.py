@@ -93,7 +93,7 @@ STEP = f"""
 import json, sys
 import torch
 from bench.training.devices import open_device
-from bench.profilers.ops.torch_profiler import work_set
+from bench.profilers.torch_profiler import work_set
 from bench.worker.measurement import profiled_range
 
 device = open_device("cuda")

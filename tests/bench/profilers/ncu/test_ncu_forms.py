@@ -59,41 +59,50 @@ def test_every_form_gives_the_same_figures(read, form):
     assert record.intensity_dram == record.flops / record.dram_bytes
 
 
-@pytest.mark.parametrize("form", BASIC_FORMS)
-@pytest.mark.parametrize("locale", ["C", "en_US"])
-@pytest.mark.parametrize("power", [0, 3, 6])
-def test_each_locale_and_scale_gives_the_same_figures(read, form, locale, power):
-    style = Style(locale=locale, unit_power=power, spelling="old" if power else "new")
-    assert found(read(written(TABLE, form, style))) == truth(TABLE)
+NOISE = {
+    0: '==PROF== Connected to process 4711 (/usr/bin/python3)\n"step" 1, "loss" 2.5\n\n',
+    1: '==PROF== Profiling "gemm": 0%....50%....100% - 12 passes',
+    2: 'Epoch 1, "loss": 0.5\n{"a": 1, "b": [1,2,3,4]}',
+    3: "\rEpoch 1:  50%|#####     | 5/10 [00:01<00:01]\r",
+    5: '"he said ""yes""", 12',
+}
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
-def test_windows_files_are_read(read, form, encoding):
-    content = written(TABLE, form, Style(line_end="\r\n")).encode(encoding)
-    mark = codecs.BOM_UTF16_BE if encoding == "utf-16-be" else b""
-    assert found(read(mark + content)) == truth(TABLE)
+def alike():
+    """Files that hold the same table: by scale, on Windows, within output, with rows twice."""
+    for form in BASIC_FORMS:
+        for locale in ("C", "en_US"):
+            for power in (0, 3, 6):
+                spelling = "old" if power else "new"
+                style = Style(locale=locale, unit_power=power, spelling=spelling)
+                yield f"{form} {locale} {power}", written(TABLE, form, style)
+    for form in FORMS:
+        windows = written(TABLE, form, Style(line_end="\r\n"))
+        for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+            yield f"{form} {encoding}", windows.encode(encoding)
+        yield f"{form} utf-16-be", codecs.BOM_UTF16_BE + windows.encode("utf-16-be")
+        noisy = written(TABLE, form, Style(noise=NOISE))
+        yield f"{form} in output", f"{noisy}==PROF== Disconnected from process 4711\n"
+        first, *lines = written(TABLE, form).split("\n")
+        if form in LONG_FORMS:
+            yield f"{form} twice", "\n".join([first, *lines[:2], lines[1], *lines[2:]])
+        if form != "summary":  # behind output that did not end its line
+            lines[3] = '\rstep "4" of 10 ' + lines[3]
+            yield f"{form} behind output", "\n".join(["loading" + first, *lines])
+    lines = written(TABLE, "rules").split("\n")  # rows over several lines
+    last = max(number for number, line in enumerate(lines) if line.startswith('"0","4711"'))
+    lines[last] = "step " + lines[last]  # a row of the first launch behind other output
+    yield "rows over several lines", "\n".join(lines)
+    labelled = written(TABLE).replace(f'"{DRAM}"', f'"DRAM Traffic ({DRAM})"')
+    yield "labels, counts per SM", labelled.replace("smsp__sass", "sm__sass")
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_output_of_the_program_and_of_ncu_is_passed_over(read, form):
-    noise = {
-        0: '==PROF== Connected to process 4711 (/usr/bin/python3)\n"step" 1, "loss" 2.5\n\n',
-        1: '==PROF== Profiling "gemm": 0%....50%....100% - 12 passes',
-        2: 'Epoch 1, "loss": 0.5\n{"a": 1, "b": [1,2,3,4]}',
-        3: "\rEpoch 1:  50%|#####     | 5/10 [00:01<00:01]\r",
-        5: '"he said ""yes""", 12',
-    }
-    text = written(TABLE, form, Style(noise=noise)) + "==PROF== Disconnected from process 4711\n"
-    assert found(read(text)) == truth(TABLE)
+CONTENTS = dict(alike())
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form != "summary"])
-def test_output_without_a_line_end_before_header_and_rows_is_passed_over(read, form):
-    lines = written(TABLE, form, Style()).split("\n")
-    lines[0] = "loading" + lines[0]
-    lines[4] = '\rstep "4" of 10 ' + lines[4]
-    assert found(read("\n".join(lines))) == truth(TABLE)
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS.keys())
+def test_files_that_hold_the_same_table(read, content):
+    assert found(read(content)) == truth(TABLE)
 
 
 def test_tables_of_several_processes_and_forms_are_added_up(read):
@@ -104,41 +113,44 @@ def test_tables_of_several_processes_and_forms_are_added_up(read):
     assert found(read(text)) == truth([*TABLE, *more])
 
 
-def test_rows_over_several_lines_and_behind_other_output_stay_with_their_launch(read):
-    lines = written(TABLE, "rules").split("\n")  # rows over several lines
-    last = max(number for number, line in enumerate(lines) if line.startswith('"0","4711"'))
-    lines[last] = "step " + lines[last]  # a row of the first launch behind other output
-    assert found(read("\n".join(lines))) == truth(TABLE)
-
-
-@pytest.mark.parametrize("text", ["1,234", "1234"])
-def test_an_id_may_be_grouped(read, text):
-    assert read(written(TABLE[:1]).replace('"0","4711"', f'"{text}","4711"')).kernels == 1
-
-
-def test_metrics_behind_their_label_and_counts_per_sm_are_known(read):
-    text = written(TABLE).replace(f'"{DRAM}"', f'"DRAM Traffic ({DRAM})"')
-    assert found(read(text.replace("smsp__sass", "sm__sass"))) == truth(TABLE)
-
-
-def test_a_table_that_a_spreadsheet_saved_without_quotes_is_read(read):
-    lines = [f"{index},4711,gemm,{DRAM},byte,{100 + index}" for index in range(4)]
-    header = "ID,Process ID,Kernel Name,Metric Name,Metric Unit,Metric Value"
-    record = read("\n".join([header, "noise, of, some, kind", *lines]) + "\n")
-    assert (record.kernels, record.dram_bytes) == (4, 406)
-
-
 def rows(*cells):
     """A file of these rows."""
     return "\n".join(map(quoted, cells)) + "\n"
 
 
-def test_columns_may_come_in_another_order(read):
-    header = ["ID", "Metric Name", "Metric Value", "Metric Unit", "Kernel Name", "CC", "Process ID"]
-    row = [0, DRAM, 5, "byte", "gemm", "8.0", 1]
-    assert read(rows(header, row)).dram_bytes == 5
+LONG = ["ID", "Process ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"]
+MOVED = ["ID", "Metric Name", "Metric Value", "Metric Unit", "Kernel Name", "CC", "Process ID"]
+UNQUOTED = "\n".join(
+    [",".join(LONG), "noise, of, some, kind"]
+    + [f"{index},4711,gemm,{DRAM},byte,{100 + index}" for index in range(4)]
+)
+HALVES = [f"dram__bytes{infix}.sum" for infix in ("_read", "_write", "_op_read", "_op_write")]
+
+
+@pytest.mark.parametrize(
+    ("text", "launches", "dram"),
+    [
+        (rows(MOVED, [0, DRAM, 5, "byte", "gemm", "8.0", 1]), 1, 5),
+        (rows(LONG, [0, 7, 'a"b",', DRAM, "byte", 5], [2, 7, "b", DRAM, "byte", 9]), 2, 14),
+        *((rows(LONG, [number, 7, "k", DRAM, "byte", 5]), 1, 5) for number in ("1,234", "1234")),
+        (f"{UNQUOTED}\n", 4, 406),  # as a spreadsheet saves it
+        *(
+            (rows(LONG, [0, 7, "k", read, "byte", 30], [0, 7, "k", wrote, "byte", 12]), 1, 42)
+            for read, wrote in (HALVES[:2], HALVES[2:])
+        ),
+    ],
+)
+def test_a_table_of_the_traffic_of_device_memory(read, text, launches, dram):
+    record = read(text)
+    assert (record.kernels, record.dram_bytes) == (launches, dram)
+
+
+def test_half_of_the_traffic_is_none_and_a_short_row_is_refused(read):
+    for read_bytes, written_bytes in (HALVES[:2], HALVES[2:]):
+        why = read(rows(LONG, [0, 7, "k", read_bytes, "byte", 30])).missing["dram_bytes"]
+        assert f"{written_bytes}: not in the file" in why
     with pytest.raises(UserError, match=r"ncu\.csv:2: the row has 4 cells"):
-        read(rows(header, row[:4]))
+        read(rows(MOVED, [0, DRAM, 5, "byte"]))
 
 
 def test_the_duration_of_the_speed_of_light_section_counts(read):
@@ -162,20 +174,8 @@ def test_the_duration_of_the_speed_of_light_section_counts(read):
     assert read(summary).duration_s == pytest.approx(4e-6)
 
 
-@pytest.mark.parametrize("form", LONG_FORMS)
-def test_a_figure_that_comes_twice_counts_once(read, form):
-    lines = written(TABLE, form).split("\n")
-    assert found(read("\n".join([*lines[:3], lines[2], *lines[3:]]))) == truth(TABLE)
-
-
-def test_quotes_within_a_cell(read):
-    row = [[0, 7, 'a"b",', DRAM, "byte", 5], [2, 7, "b", DRAM, "byte", 9]]
-    assert read(rows(LONG, *row)).dram_bytes == 14
-
-
 # What is refused, with its line
 
-LONG = ["ID", "Process ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"]
 ODD_IDS = ["1.234", "1.000", "1\u202f234", "1,2", "12, x", "0x10", "1e3", "12x", "9" * 20]
 
 
@@ -301,15 +301,6 @@ def test_nought_of_one_kind_of_tensor_work_proves_nothing_of_the_others(read):
     assert "sm__ops_path_tensor_src_tf32_dst_fp32.sum" in record.missing["tensor_flops"]
     table[0].values |= dict.fromkeys(TENSOR, 0)
     assert read(written(table)).tensor_flops == 0
-
-
-def test_reads_and_writes_make_up_the_traffic_of_device_memory(read):
-    for infix in ("", "op_"):
-        parts = {f"dram__bytes_{infix}read.sum": 30, f"dram__bytes_{infix}write.sum": 12}
-        text = written([Launch(0, "gemm", parts)], style=Style(percent=None))
-        assert read(text.replace('"","', '"byte","')).dram_bytes == 42
-        half = "\n".join(text.replace('"","', '"byte","').split("\n")[:2])
-        assert f"dram__bytes_{infix}write.sum: not in the file" in read(half).missing["dram_bytes"]
 
 
 def test_packed_operations_of_blackwell_count_twice(read):
