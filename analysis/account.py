@@ -59,6 +59,8 @@ _HOST_COPY = re.compile(r"Memcpy (HtoD|DtoH|[HM]2D|D2[HM])")
 #: A terminal shows so many parts; the smaller ones are added up.
 _MOST_LINES = 7
 _ROUNDING = 1e-9
+#: From here on a change is said in times, not in per cent.
+_MANY = 3
 _BELOW = " below its roof"
 #: What a processor does with the rest of a step.
 HOST = "the host between ops: Python, autograd, dispatch"
@@ -116,13 +118,23 @@ class StepAccount:
 
     @property
     def confused(self) -> tuple[Part, ...]:
-        """The two largest parts of a measured time where it is not sure which is larger."""
-        parts = (part for part in self.parts if part.kind in (*REMOVABLE, "unknown work"))
-        largest = sorted(parts, key=lambda part: part.time_s)[-2:]
-        least_s = max((part.low_s or 0.0 for part in largest), default=0.0)
-        overlap = all((part.high_s or 0.0) > least_s for part in largest)
-        wide = any(part.width_s > _DISTURBED * self.step_time_s for part in largest)
-        return tuple(largest[::-1]) if overlap and wide and len(largest) > 1 else ()
+        """The two largest parts of a measured time where it is not sure which is larger.
+
+        Or the largest and what the profiler takes: a part within its reach may be the profiler's.
+        """
+        kinds = (*REMOVABLE, "unknown work")
+        parts = (part for part in self.parts if part.kind in kinds)
+        largest = sorted(parts, key=lambda part: -part.time_s)[:2]
+        rivals = [*largest[1:], *(part for part in self.parts if part.kind == "profiling")]
+        pairs = ((first, rival) for first in largest[:1] for rival in rivals)
+        return next((pair for pair in pairs if self._confuses(*pair)), ())
+
+    def _confuses(self, *parts: Part) -> bool:
+        """Whether the intervals of two parts overlap and one of them is wide."""
+        ends_s = [((part.low_s or 0.0), (part.high_s or 0.0)) for part in parts]
+        least_s = max(max(low_s, -high_s, 0.0) for low_s, high_s in ends_s)
+        overlap = least_s < min(max(high_s, -low_s) for low_s, high_s in ends_s)
+        return overlap and any(part.width_s > _DISTURBED * self.step_time_s for part in parts)
 
     @property
     def is_disturbed(self) -> bool:
@@ -349,8 +361,9 @@ def _cause(costs: Sequence[float], neighbours_s: Sequence[float]) -> str:
     """Say what makes the profiled steps differ: the profiler, or the machine."""
     if min(costs) - 1 > max(costs) - min(costs):
         return f"the profiler makes a step {percent(median(costs) - 1)} longer"
-    change = max(max(times) / min(times) for times in (costs, neighbours_s)) - 1
-    return f"the machine's pace changes by {percent(change)} from step to step"
+    change = max(max(times) / min(times) for times in (costs, neighbours_s))
+    by = percent(change - 1) if change < _MANY else f"{three_digits(change)} times"
+    return f"the machine's pace changes by {by} from step to step"
 
 
 def account_of_times(

@@ -215,6 +215,7 @@ def test_parts_have_the_ends_of_what_the_profiled_steps_give():
 @pytest.mark.parametrize(
     ("neighbours_s", "cause"),
     [((1.0, 1.4), "the machine's pace changes by 40 % from step to step"),
+     ((1.0, 9.0), "the machine's pace changes by 9 times from step to step"),
      ((0.5, 0.5), "the profiler makes a step 100 % longer")],
 )  # fmt: skip
 def test_parts_that_are_not_told_apart_disturb_an_account_which_names_the_cause(
@@ -226,6 +227,13 @@ def test_parts_that_are_not_told_apart_disturb_an_account_which_names_the_cause(
     assert next(found.lines()).endswith(cause)
     assert found.facts()["account_disturbed"] is True
     assert largest_loss(found) is None
+
+
+def test_a_part_within_what_the_profiler_may_take_is_not_sure():
+    # both profiled steps were slowed down, of their neighbours one
+    found = by_turns((0.6, 0.5), (0.5, 0.5), (1.0, 3.0), (0.9, 1.0))
+    assert found.profiler_cost == pytest.approx(2.0)
+    assert {part.short for part in found.confused} == {"the host between ops", "the profiler"}
 
 
 def test_equal_parts_that_are_well_known_disturb_nothing():
