@@ -59,7 +59,7 @@ def _not_skipped(report, config):
 
 
 #: Folders whose files share a server, which takes a process many seconds to start.
-_OF_ONE_SERVER = ("tests/tracking/server/", "tests/tracking/")
+_OF_ONE_SERVER = ("tests/deploy/server/", "tests/tracking/")
 
 
 @pytest.hookimpl(optionalhook=True)

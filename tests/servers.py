@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import requests
 
-from tracking.server.backup import program
+from deploy.server.backup import program
 
 
 def free_port():

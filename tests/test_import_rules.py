@@ -26,7 +26,7 @@ OFFENCES = {
         "import analysis.report",
     ),
     "no circles": ("analysis.roofs", "import analysis.runs"),
-    "the core does without contrib": ("tracking", "import contrib"),
+    "the core does without contrib and the server": ("tracking", "import contrib"),
     "the command line is the top": ("commands", "import mlproject"),
     "mlflow only in tracking": ("analysis", "import mlflow"),
     "torch only where steps are made and run": ("bench.records", "import torch"),

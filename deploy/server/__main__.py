@@ -1,4 +1,4 @@
-"""`python -m tracking.server`: what the operator of a server types; `docs/server.md`."""
+"""`python -m deploy.server`: what the operator of a server types; `docs/server.md`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import click
 import requests
 
 from bench.errors import UserError
-from tracking.server import backup as backups
-from tracking.server.settings import (
+from deploy.server import backup as backups
+from deploy.server.settings import (
     ADMIN_PASSWORD,
     ServerSettings,
     checked,
@@ -169,7 +169,7 @@ def healthy(settings: ServerSettings) -> bool:
 
 if __name__ == "__main__":
     try:
-        server(prog_name="python -m tracking.server")
+        server(prog_name="python -m deploy.server")
     except UserError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)

@@ -8,9 +8,9 @@ import samples
 from mlflow.tracking import MlflowClient
 from stored_runs import filed
 
+from deploy.server.settings import SECRETS, read_file
 from tracking import schema
 from tracking.connection import tracking_state
-from tracking.server.settings import SECRETS, read_file
 from tracking.upload.upload import upload
 
 pytestmark = pytest.mark.slow

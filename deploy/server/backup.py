@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from bench.errors import UserError
-from tracking.server.settings import POSTGRES_NAME, ServerSettings
+from deploy.server.settings import POSTGRES_NAME, ServerSettings
 
 _DATABASE = "database.dump"
 _ARTIFACTS = "artifacts.tar"

@@ -13,8 +13,8 @@ import pytest
 import requests
 from servers import free_port, postgres_server
 
-from tracking.server.__main__ import healthy
-from tracking.server.settings import SECRETS, ServerSettings, checked, read_file, write_settings
+from deploy.server.__main__ import healthy
+from deploy.server.settings import SECRETS, ServerSettings, checked, read_file, write_settings
 
 PROJECT = Path(__file__).resolve().parents[3]
 #: What docs/server.md gives the roles: kind of resource and permission. EDIT deletes nothing.
@@ -79,7 +79,7 @@ def running(settings):
     words = ["--settings", settings.state / "server.env", "start"]
     with (settings.state / "mlflow.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tracking.server", *words], cwd=PROJECT, stdout=log, stderr=log
+            [sys.executable, "-m", "deploy.server", *words], cwd=PROJECT, stdout=log, stderr=log
         )
     try:
         deadline = time.monotonic() + 120

@@ -16,10 +16,10 @@ from programs import complaints, installed_tool, program
 from refusals import refusal
 
 from bench.errors import UserError
-from tracking.server.__main__ import server
-from tracking.server.settings import SECRETS, checked, read_file, write_settings
+from deploy.server.__main__ import server
+from deploy.server.settings import SECRETS, checked, read_file, write_settings
 
-SERVER, DEPLOY = PROJECT / "tracking" / "server", PROJECT / "deploy" / "server"
+DEPLOY = PROJECT / "deploy" / "server"
 GOOD = {"SERVER_NAME": "mlflow.lab.org"}
 GOOD |= {name: f"k3u9f8w2n4v7x1z{number}" for number, name in enumerate(SECRETS)}
 
@@ -139,7 +139,7 @@ def test_the_example_names_every_setting_and_gives_no_secret():
     assert not any(given[name] for name in SECRETS)
     for name in re.findall(r"^#?([A-Z_0-9]+)=", example.read_text(), re.MULTILINE):
         if not name.startswith(("AWS_", "MLFLOW_S3_")):  # their own libraries read them
-            readers = (SERVER / "settings.py", DEPLOY / "compose.yaml")
+            readers = (DEPLOY / "settings.py", DEPLOY / "compose.yaml")
             assert all(name in reader.read_text() for reader in readers), name
 
 
@@ -197,7 +197,7 @@ def test_compose_refuses_a_file_without_a_name_or_a_password(file, tmp_path, nam
 def test_hadolint_is_content_and_every_way_starts_the_program_that_refuses_weak_secrets():
     text = (DEPLOY / "Dockerfile").read_text()
     assert complaints("hadolint", "--no-color", text=text) == ""
-    assert 'ENTRYPOINT ["python", "-m", "tracking.server"]' in text
+    assert 'ENTRYPOINT ["python", "-m", "deploy.server"]' in text
     for each in DEPLOY.iterdir():
         assert "mlflow server" not in each.read_text(), each
 
@@ -210,7 +210,7 @@ def test_a_server_needs_nothing_of_mlproject_but_what_its_image_copies(tmp_path)
         for source in sources:
             for each in PROJECT.glob(source):
                 shutil.copy(each, tmp_path / target)
-    script = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]\nimport tracking.server.__main__"
+    script = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]\nimport deploy.server.__main__"
     done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

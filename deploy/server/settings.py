@@ -133,7 +133,7 @@ def read_file(path: Path) -> dict[str, str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise UserError(
-            f"{path}: {error.strerror}; `python -m tracking.server settings` writes one"
+            f"{path}: {error.strerror}; `python -m deploy.server settings` writes one"
         ) from error
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.startswith("#"):

@@ -13,8 +13,8 @@ from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
 from bench.errors import UserError
-from tracking.server import backup
-from tracking.server.__main__ import healthy
+from deploy.server import backup
+from deploy.server.__main__ import healthy
 
 pytestmark = pytest.mark.slow
 
@@ -183,7 +183,7 @@ def test_a_back_up_that_fails_leaves_nothing_that_looks_like_one(settings, tmp_p
 def test_an_upgrade_of_a_database_that_needs_none_keeps_the_runs(settings):
     before = held(settings)
     words = ["--settings", settings.state / "server.env", "upgrade"]
-    command = [sys.executable, "-m", "tracking.server", *words]
+    command = [sys.executable, "-m", "deploy.server", *words]
     done = subprocess.run(command, cwd=PROJECT, env=os.environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert held(settings) == before
