@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bench.records.metrics import iteration_statistics_ms
-from tracking.importing import OtherFileError, Result, SourceFile, count, number, part
+from contrib.readers import part
+from tracking.importing import OtherFileError, Result, SourceFile, count, number
 
 
 def recognises(file: SourceFile, text: str) -> bool:
@@ -36,7 +37,7 @@ def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Resu
     result = Result("optimum-benchmark", _facts(config, backend))
     times = part(report, "train", "latency").get("values")
     if isinstance(times, list) and times:
-        result.iteration_times_s = tuple(number(repr(each)) for each in times)
+        result.iteration_times_s = tuple(number(repr(seconds)) for seconds in times)
         result.facts |= iteration_statistics_ms(result.iteration_times_s)
     if (rate := part(report, "train", "throughput").get("value")) is not None:
         result.facts["throughput_images_per_s"] = number(repr(rate))

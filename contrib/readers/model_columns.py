@@ -10,18 +10,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from math import fsum
+from typing import Any
 
 from bench.config.model_names import TORCHVISION_MODELS
 from bench.records.metrics import iteration_statistics_ms
-from tracking.importing import (
-    NotTaken,
-    OtherFileError,
-    Result,
-    SourceFile,
-    count,
-    gpu_in_name,
-    parse_table,
-)
+from contrib.readers import gpu_in_name
+from tracking.importing import NotTaken, OtherFileError, Result, SourceFile, count, parse_table
 
 _THROUGHPUTS = "train-throughput"
 _TIMES = re.compile(
@@ -59,7 +53,7 @@ def _throughputs(text: str) -> Iterator[Result | NotTaken]:
             if cells[model].lower() in _NOT_MEASURED:
                 continue
             try:
-                facts = {"throughput_images_per_s": table.number(cells[model])}
+                facts: dict[str, Any] = {"throughput_images_per_s": table.number(cells[model])}
                 facts["devices"] = count(cells["num_gpu"]) if cells.get("num_gpu") else gpus
             except ValueError as error:
                 yield NotTaken(f"{model}: {error}", line)
@@ -69,7 +63,7 @@ def _throughputs(text: str) -> Iterator[Result | NotTaken]:
             yield Result("wide-table", facts, line, missing=why)
 
 
-def _times(file: SourceFile, text: str, name: re.Match) -> Iterator[Result | NotTaken]:
+def _times(file: SourceFile, text: str, name: re.Match[str]) -> Iterator[Result | NotTaken]:
     table = parse_table(text)
     if table.problems or not table.rows:
         yield from table.problems or [NotTaken("no iteration")]
@@ -82,7 +76,7 @@ def _times(file: SourceFile, text: str, name: re.Match) -> Iterator[Result | Not
         except ValueError as error:
             yield NotTaken(f"{model}: {error}", row.line)
             continue
-        facts = iteration_statistics_ms(times_s) | {"window_s": fsum(times_s)}
+        facts: dict[str, Any] = iteration_statistics_ms(times_s) | {"window_s": fsum(times_s)}
         facts |= {"iterations": len(times_s), "arch": model, "image_size": 224}
         facts |= {"device": name["device"].strip("_").replace("_", " ")}
         facts |= {"devices": int(name["gpus"] or 0) or None, "backend": "cuda"}  # ROCm, too
@@ -98,7 +92,7 @@ def _times(file: SourceFile, text: str, name: re.Match) -> Iterator[Result | Not
         yield result
 
 
-def _take_config(facts: dict, text: str | None) -> str:
+def _take_config(facts: dict[str, Any], text: str | None) -> str:
     """Take the batch and the number of GPUs; return why there is no batch."""
     beside = "config.json beside the file"
     if text is None:

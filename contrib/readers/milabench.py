@@ -9,8 +9,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from statistics import fmean, median
+from typing import Any
 
-from tracking.importing import OtherFileError, Result, SourceFile, count, number, part
+from contrib.readers import on_line, part
+from tracking.importing import OtherFileError, Result, SourceFile, count, number
 
 #: The first rate of a run is up to thirty times slower, the sixth is as fast as all later ones.
 _WARM_UP = 5
@@ -66,17 +68,17 @@ def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Resu
     yield result
 
 
-def _log(text: str) -> tuple[dict, list[float], list]:
+def _log(text: str) -> tuple[dict[str, Any], list[float], list[Any]]:
     """The data of each kind of event; the rates; samples of a GPU, after how many rates each."""
-    events, rates, samples = {}, [], []
+    events: dict[str, Any] = {}
+    rates: list[float] = []
+    samples: list[Any] = []
     for line, content in enumerate(text.splitlines(), 1):
-        try:
+        with on_line(line):
             event = json.loads(content.strip() or "{}")
             kind, data = event.get("event"), part(event, "data")
             is_rate = data.get("task") == "train" and data.get("rate") is not None
             rates += [number(repr(data["rate"]))] if is_rate else []
-        except ValueError as error:
-            raise ValueError(f"line {line}: {error}") from None
         if kind == "config" and not {"classification", "vision"} <= set(data.get("tags") or ()):
             raise OtherFileError("milabench's tags name no image classification")
         if is_rate and data.get("units") != "items/s":
@@ -86,12 +88,14 @@ def _log(text: str) -> tuple[dict, list[float], list]:
     return events, rates, samples
 
 
-def _facts(config: dict, meta: dict, options: dict[str, str]) -> dict:
+def _facts(config: dict[str, Any], meta: dict[str, Any], options: dict[str, str]) -> dict[str, Any]:
     places = config.get("devices") or []
-    gpus = {part(meta, "accelerators", "gpus", str(one)).get("product") for one in places} - {None}
+    gpus = {part(meta, "accelerators", "gpus", str(place)).get("product") for place in places} - {
+        None
+    }
     precision = _PRECISIONS.get(options.get("--precision", "").removeprefix("tf32-"))
     if "--amp" in options and "--precision" not in options:
-        precision = _AMP_TYPES.get(options.get("--amp-dtype"), "amp")
+        precision = _AMP_TYPES.get(options.get("--amp-dtype", ""), "amp")
     batch = options.get("--batch-size")
     return {
         "arch": options.get("--model"),
@@ -104,7 +108,7 @@ def _facts(config: dict, meta: dict, options: dict[str, str]) -> dict:
     }
 
 
-def _values(samples: Iterable[dict], key: str) -> list[float]:
-    found = [sample.get(key) for sample in samples]
-    numbers = [value[0] if isinstance(value, list) else value for value in found]
-    return [float(one) for one in numbers if isinstance(one, int | float) and 0 <= one < 1e7]
+def _values(samples: Iterable[dict[str, Any]], key: str) -> list[float]:
+    values = [sample.get(key) for sample in samples]
+    numbers = [value[0] if isinstance(value, list) else value for value in values]
+    return [float(n) for n in numbers if isinstance(n, int | float) and 0 <= n < 1e7]

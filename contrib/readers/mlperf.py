@@ -10,8 +10,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
+from typing import Any
 
-from tracking.importing import OtherFileError, Result, SourceFile, count, number, part
+from contrib.readers import on_line, part, whole_number
+from tracking.importing import OtherFileError, Result, SourceFile, number
 
 _LINE = re.compile(r":::MLLOG (\{.*)")
 _TOLERANCE = 0.2
@@ -27,7 +29,7 @@ def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Resu
     values, epochs = _log(text)
     if not epochs or "submission_benchmark" not in values:
         raise ValueError("no throughput is logged, or no benchmark")
-    images, before = _whole(values.get("train_samples")), None
+    images, before = whole_number(values.get("train_samples")), None
     for line, epoch, rate, seconds in epochs:
         if None not in (before, epoch) and epoch != before + 1:
             raise ValueError(f"line {line}: epoch {epoch} follows epoch {before}")
@@ -42,8 +44,8 @@ def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Resu
         "window_s": None if None in seconds else math.fsum(seconds),
         # "ResNet-50 v1.5" at 224 x 224: the rules of the closed division
         "image_size": 224 if values.get("submission_division") == "closed" else None,
-        "repeat": _whole(file.stem.removeprefix("result_")),
-        "grad_accum_steps": _whole(values.get("gradient_accumulation_steps")) or None,
+        "repeat": whole_number(file.stem.removeprefix("result_")),
+        "grad_accum_steps": whole_number(values.get("gradient_accumulation_steps")) or None,
     }
     if (started_ms := values.get("run_start")) is not None:
         result.measured_at = datetime.fromtimestamp(started_ms / 1e3, timezone.utc)
@@ -56,26 +58,25 @@ def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Resu
     yield result
 
 
-def _log(text: str) -> tuple[dict, list]:
+def _log(text: str) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
     """The last value of each key; and line, number, images/s and seconds of each epoch."""
-    values, epochs = {}, []
+    values: dict[str, Any] = {}
+    epochs: list[tuple[Any, ...]] = []
     began_ms = seconds = epoch = None
     for line, content in enumerate(text.splitlines(), 1):
-        if (found := _LINE.search(content)) is None:
+        if (logged := _LINE.search(content)) is None:
             continue
-        try:
-            entry = json.loads(found[1])
+        with on_line(line):
+            entry = json.loads(logged[1])
             key, value, at_ms = entry["key"], entry.get("value"), number(repr(entry["time_ms"]))
             rate = value if key == "throughput" else part(entry, "value").get("throughput")
             if key in ("throughput", "tracked_stats") and rate is not None:
                 epochs.append((line, epoch, number(repr(rate)), seconds))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"line {line}: {error}") from None
         if key == "submission_benchmark" and value != "resnet":
             raise OtherFileError(f"MLPerf's {value!r} is no image classification")
         about = part(entry, "metadata")
         if key == "epoch_start":
-            began_ms, seconds, epoch = at_ms, None, _whole(about.get("epoch_num"))
+            began_ms, seconds, epoch = at_ms, None, whole_number(about.get("epoch_num"))
         elif key == "epoch_stop" and began_ms is not None:
             seconds = (at_ms - began_ms) / 1e3
         values[key] = {"run_start": at_ms, "run_stop": about.get("status")}.get(key, value)
@@ -86,13 +87,14 @@ def _take_machines(result: Result, file: SourceFile) -> None:
     env = file.folders[1] if file.folders[2:3] == ("results",) else None
     text = file.near("..", "..", "..", "systems", f"{env}.json")
     about = {} if text is None else json.loads(text)
-    nodes = _whole(about.get("number_of_nodes"))
-    devices = _whole(about.get("accelerators_per_node"))
+    nodes = whole_number(about.get("number_of_nodes"))
+    devices = whole_number(about.get("accelerators_per_node"))
     name = about.get("accelerator_model_name" if devices else "host_processor_model_name")
     backend = "cuda" if str(name).startswith("NVIDIA") else "cpu" if text and not devices else None
     result.facts |= {"env": env, "device": name, "backend": backend}
     result.facts |= {"nodes": nodes or None, "devices": devices or None}
-    batch, accumulated = _whole(result.extra["global_batch_size"]), result.facts["grad_accum_steps"]
+    batch = whole_number(result.extra["global_batch_size"])
+    accumulated = result.facts["grad_accum_steps"]
     if text is None:
         result.missing |= dict.fromkeys(("device", "batch_size"), f"no systems/{env}.json is there")
     elif not (batch and nodes and devices):
@@ -101,10 +103,3 @@ def _take_machines(result: Result, file: SourceFile) -> None:
         result.missing["batch_size"] = f"{batch} images are not shared evenly by {parts} parts"
     else:
         result.facts["batch_size"] = batch // parts
-
-
-def _whole(value: object) -> int | None:
-    try:
-        return count(str(value))
-    except ValueError:
-        return None

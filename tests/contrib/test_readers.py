@@ -1,9 +1,30 @@
-"""The plug-ins of `examples/importers`, with files written here in the form of published ones."""
+"""The readers of `contrib`, with files written here in the form of published ones."""
 
 import json
+import sys
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
+from readings import reading
+
+from tracking.importing import load_readers
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+CONTRIB = Path(__file__).resolve().parents[2] / "contrib"
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Return a function that writes a file and reads it by what contrib's distribution names."""
+    project = tomllib.loads((CONTRIB / "pyproject.toml").read_text("utf-8"))["project"]
+    names = project["entry-points"]["mlproject.readers"].values()
+    assert set(names) == {f"contrib.readers.{path.stem}" for path in CONTRIB.glob("readers/[a-z]*")}
+    return reading(tmp_path, load_readers([*names]))
 
 
 def assert_facts(record, **expected):

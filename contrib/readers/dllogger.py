@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import pairwise
 from math import fsum
+from typing import Any
 
 from bench.records.metrics import iteration_statistics_ms
-from tracking.importing import OtherFileError, Result, SourceFile, count, gpu_in_name, number, part
+from contrib.readers import gpu_in_name, on_line, part
+from tracking.importing import OtherFileError, Result, SourceFile, count, number
 
 _RATE = "train.total_ips"
 _LINE = re.compile(r"DLL (\d{4}-\S+ [\d:.]+) - (?:(PARAMETER)|Epoch: (\d+) Iteration: (\d+)) (.*)")
@@ -34,14 +36,15 @@ def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Resu
     every = _spacing(iterations, images)
     warm_up = int(given.get("warmup_iters", 10))
     end = (iterations[0][2], iterations[0][3] + warm_up)
-    times_s = tuple(images / one[4] for one in iterations if one[2:4] >= end)
+    times_s = tuple(images / rate for _, _, *where, rate in iterations if (*where,) >= end)
     if not times_s:
         raise ValueError(f"no iteration behind {warm_up} of warm-up: add --set warmup_iters=N")
     half = [name for name in ("amp", "fp16") if log.get(name) == "True"]
-    facts = {"arch": log.get("arch"), "batch_size": batch, "devices": images // batch}
+    facts: dict[str, Any] = {"arch": log.get("arch"), "batch_size": batch}
+    facts |= {"devices": images // batch, "backend": "cuda" if "gpu" in log else None}
     facts |= {"warmup_iters": warm_up, "iterations": len(times_s) * every}
-    facts |= {"window_s": fsum(times_s) * every, "backend": "cuda" if "gpu" in log else None}
-    facts["precision"] = half[0] if half else "fp32" if "amp" in log or "command" in log else None
+    facts["window_s"] = fsum(times_s) * every
+    facts["precision"] = half[0] if half else "fp32" if {"amp", "command"} & log.keys() else None
     facts["image_size"] = count(log["image_size"]) if "image_size" in log else None
     if file.folders and file.folders[0].startswith("PyTorch_"):  # Lambda's MACHINE/PyTorch_MODEL/
         facts |= {"env": file.folders[1], "device": gpu_in_name(file.folders[1])[0]}
@@ -59,45 +62,48 @@ def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Resu
     yield result
 
 
-def _log(text: str) -> tuple[dict[str, str], list[tuple]]:
+def _log(text: str) -> tuple[dict[str, str], list[tuple[Any, ...]]]:
     """What ran; and line, instant, epoch, number and images/s of each iteration."""
-    log, iterations, units, others = {}, [], {}, set()
-    for line, content in enumerate(text.splitlines(), 1):
-        try:
-            at_s, step, data = _entry(content, units)
-            if step == "PARAMETER":
-                log = {name: data[name] for name in data if data[name] not in ("", "None")} | log
-            elif isinstance(step, list) and _RATE in data:
-                rate, _, unit = data[_RATE].partition(" ")
-                others |= {unit} - {"images/s", "img/s"}
+    log: dict[str, str] = {}
+    iterations: list[tuple[Any, ...]] = []
+    for line, at_s, step, data in _entries(text):
+        if step == "PARAMETER":
+            log = {name: data[name] for name in data if data[name] not in ("", "None")} | log
+        elif isinstance(step, list) and _RATE in data:
+            rate, _, unit = data[_RATE].partition(" ")
+            with on_line(line):
                 iterations.append((line, at_s, *map(int, step), number(rate)))
-        except ValueError as error:
-            raise ValueError(f"line {line}: {error}") from None
-    if others or not iterations:
+            if unit not in ("images/s", "img/s"):
+                raise OtherFileError(f"no {_RATE} in images/s: another model")
+    if not iterations:
         raise OtherFileError(f"no {_RATE} in images/s: another model, or ended before its first")
     return log, iterations
 
 
-def _entry(content: str, units: dict) -> tuple:
-    """The time of a line in seconds, its step and its data as text; `units` gets those it names."""
-    if content.startswith("DLLL {"):
-        entry = json.loads(content[5:])
-        units[entry.get("metric")] = part(entry, "metadata").get("unit") or ""
-        texts = {n: f"{v} {units.get(n, '')}".strip() for n, v in part(entry, "data").items()}
-        return float(entry.get("timestamp") or "nan"), entry.get("step"), texts
-    if (found := _LINE.search(content)) is not None:
-        at, parameter, epoch, iteration, rest = found.groups()
-        texts = re.split(r"(?:^|\s)([\w.]+) :(?=\s|$)", rest)[1:]
-        data = dict(zip(texts[::2], map(str.strip, texts[1::2]), strict=True))
-        at_s = datetime.fromisoformat(f"{at}+00:00").timestamp()  # only differences count
-        return at_s, parameter or [epoch, iteration], data
-    command = content if content.startswith("['") else ""
-    words = re.findall(r"'--?([\w-]+)'(?:, '([^-'][^']*)')?", command)
-    options = {name.replace("-", "_"): value or "True" for name, value in words}
-    return None, "PARAMETER", options | {"command": command[:1000]}
+def _entries(text: str) -> Iterator[tuple[int, float, Any, dict[str, str]]]:
+    """The line, the time in seconds, the step and the data as text of each entry."""
+    units: dict[str | None, str] = {}
+    for line, content in enumerate(text.splitlines(), 1):
+        if content.startswith("DLLL {"):
+            with on_line(line):
+                entry = json.loads(content[5:])
+                at_s = float(entry.get("timestamp") or "nan")
+            units[entry.get("metric")] = part(entry, "metadata").get("unit") or ""
+            data = {n: f"{v} {units.get(n, '')}".strip() for n, v in part(entry, "data").items()}
+            yield line, at_s, entry.get("step"), data
+        elif printed := _LINE.search(content):
+            at, parameter, epoch, iteration, rest = printed.groups()
+            texts = re.split(r"(?:^|\s)([\w.]+) :(?=\s|$)", rest)[1:]
+            data = dict(zip(texts[::2], map(str.strip, texts[1::2]), strict=True))
+            at_s = datetime.fromisoformat(f"{at}+00:00").timestamp()  # only differences count
+            yield line, at_s, parameter or [epoch, iteration], data
+        elif content.startswith("['"):
+            options = re.findall(r"'--?([\w-]+)'(?:, '([^-'][^']*)')?", content)
+            data = {name.replace("-", "_"): value or "True" for name, value in options}
+            yield line, 0.0, "PARAMETER", data | {"command": content[:1000]}
 
 
-def _spacing(iterations: list[tuple], images: int) -> int:
+def _spacing(iterations: list[tuple[Any, ...]], images: int) -> int:
     """How many iterations a line is for. Raises `ValueError` for rates that their clock denies."""
     every = max(min((b[3] - a[3] for a, b in pairwise(iterations) if a[2] == b[2]), default=1), 1)
     for (_, before_s, epoch, last, _), (line, at_s, new_epoch, here, rate) in pairwise(iterations):
