@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 import requests
 
-from bench.errors import UserError
 from deploy.server import backup as backups
 from deploy.server.settings import (
     ADMIN_PASSWORD,
@@ -168,8 +167,4 @@ def healthy(settings: ServerSettings) -> bool:
 
 
 if __name__ == "__main__":
-    try:
-        server(prog_name="python -m deploy.server")
-    except UserError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
+    server(prog_name="python -m deploy.server")

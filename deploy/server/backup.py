@@ -7,15 +7,13 @@ import os
 import re
 import shutil
 import subprocess
-import tarfile
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from bench.errors import UserError
-from deploy.server.settings import POSTGRES_NAME, ServerSettings
+from deploy.server.settings import POSTGRES_NAME, Refused, ServerSettings
 
 _DATABASE = "database.dump"
-_ARTIFACTS = "artifacts.tar"
+_ARTIFACTS = "artifacts"
 _WHOLE = "backup.json"
 #: Characters of a message of Postgres' programs, whose last line alone may be half a sentence.
 _MOST_SAID = 400
@@ -31,7 +29,7 @@ def back_up(settings: ServerSettings) -> Path:
     """Write a back-up and return its folder; the oldest beyond `BACKUPS_KEPT` go.
 
     The server may run: the database is dumped as of one instant, and before the artifacts, so
-    that every artifact which the dump knows is in the archive. Raises UserError.
+    that every artifact which the dump knows is copied. Raises Refused.
     """
     now = datetime.now(timezone.utc)
     folder = settings.backups / f"{now:{_STAMP}}.partial"
@@ -44,11 +42,10 @@ def back_up(settings: ServerSettings) -> Path:
         dump = ("--format=custom", f"--file={folder / _DATABASE}")
         _postgres(settings, "pg_dump", f"--dbname={POSTGRES_NAME}", *dump)
         if settings.artifacts_folder is not None:
-            with tarfile.open(folder / _ARTIFACTS, "w") as archive:
-                archive.add(settings.artifacts_folder, arcname=".")
+            _copy(settings.artifacts_folder, folder / _ARTIFACTS)
         (folder / _WHOLE).write_text(json.dumps({"artifacts": settings.artifacts}))
     except OSError as error:
-        raise UserError(f"{folder}: {error.strerror}; no back-up was made") from error
+        raise Refused(f"{folder}: {error.strerror}; no back-up was made") from error
     finally:
         if not (folder / _WHOLE).exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -63,21 +60,23 @@ def restore(settings: ServerSettings, folder: Path, *, replace: bool) -> None:
 
     Nothing is lost by it: what the server held is moved aside, to `mlflow_replaced_<time>` and
     `<artifacts>.replaced-<time>`, and that only with `replace` and when the back-up is unpacked
-    whole. Raises UserError.
+    whole. Raises Refused.
     """
     if not (folder / _WHOLE).is_file():
-        raise UserError(f"{folder}: no whole back-up (it has no {_WHOLE})")
+        raise Refused(f"{folder}: no whole back-up (it has no {_WHOLE})")
     tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
     if _psql(settings, POSTGRES_NAME, tables) != "0" and not replace:
-        raise UserError("the database is not empty: `--replace` puts the back-up in its place")
+        raise Refused("the database is not empty: `--replace` puts the back-up in its place")
     users = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{POSTGRES_NAME}'"  # noqa: S608
     if _psql(settings, _MAINTENANCE, users) != "0":
-        raise UserError("the database is in use: stop the MLflow server first")
+        raise Refused("the database is in use: stop the MLflow server first")
+    if (packed := folder / f"{_ARTIFACTS}.tar").exists() and not (folder / _ARTIFACTS).exists():
+        raise Refused(f"{packed}: of an older version; unpack it to {folder / _ARTIFACTS} first")
     artifacts = settings.artifacts_folder
     new = None
     if artifacts is not None and (folder / _ARTIFACTS).exists():
         new = Path(f"{artifacts}.restoring")
-        _unpack(folder / _ARTIFACTS, new)
+        _copy(folder / _ARTIFACTS, new)
     _psql(settings, _MAINTENANCE, f"DROP DATABASE IF EXISTS {_NEW_DATABASE}")
     _psql(settings, _MAINTENANCE, f"CREATE DATABASE {_NEW_DATABASE} TEMPLATE template0")
     _postgres(
@@ -96,21 +95,17 @@ def restore(settings: ServerSettings, folder: Path, *, replace: bool) -> None:
         new.rename(artifacts)
 
 
-def _unpack(file: Path, folder: Path) -> None:
-    """Unpack the archive to a new folder; refuses links, and members outside of it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    root = folder.resolve()
+def _copy(source: Path, target: Path) -> None:
+    """Copy artifacts to a new folder; MLflow makes no links, and none may lead elsewhere."""
+
+    def links(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if Path(folder, name).is_symlink()]
+
+    shutil.rmtree(target, ignore_errors=True)
     try:
-        with tarfile.open(file) as archive:
-            for member in archive:
-                inside = (root / member.name).resolve().is_relative_to(root)
-                if not inside or not (member.isfile() or member.isdir()):
-                    raise UserError(f"{file}: {member.name!r} is a link, or outside its folder")
-            # Debian's Python 3.11 has no such filter; newer ones warn without
-            archive.extraction_filter = getattr(tarfile, "data_filter", None)
-            archive.extractall(folder)  # noqa: S202
-    except (tarfile.TarError, OSError) as error:
-        raise UserError(f"{file}: {error}") from error
+        shutil.copytree(source, target, ignore=links)
+    except OSError as error:
+        raise Refused(f"{source}: {error}"[:_MOST_SAID]) from error
 
 
 def _psql(settings: ServerSettings, database: str, *statements: str) -> str:
@@ -123,7 +118,7 @@ def _psql(settings: ServerSettings, database: str, *statements: str) -> str:
 
 
 def _postgres(settings: ServerSettings, name: str, *words: str) -> str:
-    """What a program of Postgres prints; raises UserError with what it says if it fails."""
+    """What a program of Postgres prints; raises Refused with what it says if it fails."""
     where = {
         "PGHOST": settings.postgres_host,
         "PGPORT": str(settings.postgres_port),
@@ -135,18 +130,18 @@ def _postgres(settings: ServerSettings, name: str, *words: str) -> str:
     )
     if done.returncode:
         why = " ".join(done.stderr.split())[-_MOST_SAID:] or f"exit code {done.returncode}"
-        raise UserError(f"{name}: {why}")
+        raise Refused(f"{name}: {why}")
     return done.stdout
 
 
 def program(name: str) -> str:
-    """Return the path of a program of Postgres, the newest; raises UserError without one."""
+    """Return the path of a program of Postgres, the newest; raises Refused without one."""
     found = [file for folder in _FOLDERS for file in Path("/").glob(f"{folder[1:]}/{name}")]
     if found:
         return str(max(found, key=lambda file: [int(n) for n in re.findall(r"\d+", str(file))]))
     on_path = shutil.which(name)
     if on_path is None:
-        raise UserError(
+        raise Refused(
             f"no {name} here: install Postgres, e.g. `sudo apt-get install postgresql` or "
             "`brew install postgresql@17`"
         )

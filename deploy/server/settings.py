@@ -10,9 +10,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import click
 from pydantic import BaseModel, Field, ValidationError
-
-from bench.errors import UserError
 
 #: What must be secret. MLflow and Postgres read them under these very names.
 ADMIN_PASSWORD = "MLFLOW_AUTH_ADMIN_PASSWORD"  # noqa: S105
@@ -35,6 +34,12 @@ _NEEDED_NAME = "the public DNS name, such as mlflow.lab.org"
 _STATE = "/var/lib/mlproject-server"
 #: What compose, a shell and we read alike: no quotes, blanks, dollars, backslashes or hashes.
 _PLAIN = re.compile(r"[A-Za-z0-9._~:/@+=,%-]*")
+
+
+class Refused(click.ClickException):
+    """What the operator can mend: one line, exit code 2."""
+
+    exit_code = 2
 
 
 def _setting(variable: str, default: Any = "", needed: str = "", **limits: Any) -> Any:
@@ -89,7 +94,7 @@ class ServerSettings(BaseModel, frozen=True, hide_input_in_errors=True, validate
 
 
 def checked(given: Mapping[str, str]) -> ServerSettings:
-    """Make settings of variables; raises UserError for all that is missing or weak, in one line."""
+    """Make settings of variables; raises Refused for all that is missing or weak, in one line."""
     wrong = [f"{name} {why}" for name in SECRETS if (why := weakness(given.get(name, "")))]
     for other, name in combinations(SECRETS, 2):
         if given.get(name) and given.get(name) == given.get(other):
@@ -104,7 +109,7 @@ def checked(given: Mapping[str, str]) -> ServerSettings:
         names = [str(each["loc"][0]) for each in error.errors()]
         wrong += [f"{name} is {texts[name]!r}: {needed[name]}" for name in names]
     if wrong:
-        raise UserError("the server does not start: " + "; ".join(wrong))
+        raise Refused("the server does not start: " + "; ".join(wrong))
     return settings
 
 
@@ -124,7 +129,7 @@ def weakness(secret: str) -> str | None:
 
 
 def read_file(path: Path) -> dict[str, str]:
-    """Read lines of `NAME=value`; raises UserError for what other readers would read differently.
+    """Read lines of `NAME=value`; raises Refused for what other readers would read differently.
 
     No message quotes a value: it may be a secret.
     """
@@ -132,7 +137,7 @@ def read_file(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise UserError(
+        raise Refused(
             f"{path}: {error.strerror}; `python -m deploy.server settings` writes one"
         ) from error
     for number, line in enumerate(lines, start=1):
@@ -140,9 +145,9 @@ def read_file(path: Path) -> dict[str, str]:
             continue
         name, equals, value = line.partition("=")
         if not equals or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-            raise UserError(f"{path}, line {number}: not NAME=value")
+            raise Refused(f"{path}, line {number}: not NAME=value")
         if not _PLAIN.fullmatch(value):
-            raise UserError(
+            raise Refused(
                 f"{path}, line {number}: {name} has a quote, blank, $, # or other character that "
                 "compose and a shell read differently: use letters, digits and ._~:/@+=,%-"
             )
@@ -153,17 +158,17 @@ def read_file(path: Path) -> dict[str, str]:
 def write_settings(file: Path, name: str) -> None:
     """Write a new settings file that only its owner can read, with secrets made for it.
 
-    Raises UserError for a name that no server could have, before anything is written.
+    Raises Refused for a name that no server could have, before anything is written.
     """
     name = name.lower()
     if not re.fullmatch(_NAME, name):
-        raise UserError(f"{name!r} is no name of a server: give {_NEEDED_NAME}")
+        raise Refused(f"{name!r} is no name of a server: give {_NEEDED_NAME}")
     lines = [f"SERVER_NAME={name}", *(f"{secret}={secrets.token_hex(24)}" for secret in SECRETS)]
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
-        raise UserError(f"{file} exists: its secrets may be in use, it is left as it is") from error
+        raise Refused(f"{file} exists: its secrets may be in use, it is left as it is") from error
     except OSError as error:
-        raise UserError(f"{file}: {error.strerror}") from error
+        raise Refused(f"{file}: {error.strerror}") from error
     with os.fdopen(descriptor, "w", encoding="utf-8") as output:
         output.write("\n".join(lines) + "\n")
