@@ -3,14 +3,13 @@
 `Reader` and what stands beside it here are what a plug-in for another format is made of.
 """
 
-from tracking.importing.import_results import Imported, Reader, load_readers, read_results
-from tracking.importing.ledger import Result, gpu_in_name
-from tracking.importing.table import (
+from tracking.importing.readers import Imported, Reader, load_readers, read_results
+from tracking.importing.results import Result
+from tracking.importing.sources import (
     NotTaken,
     OtherFileError,
     SourceFile,
     count,
     number,
     parse_table,
-    part,
 )

@@ -1,251 +1,137 @@
-"""Results in tables: with a row per result, or a row per iteration of a run."""
+"""Results behind a path: which reader knows a file, the good results, each bad one by its line."""
 
 from __future__ import annotations
 
-import contextlib
-import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import partial
+from importlib.metadata import entry_points
+from pathlib import Path
+from pkgutil import resolve_name
+from runpy import run_path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, Protocol, runtime_checkable
 
-from bench.records.metrics import iteration_statistics_ms
-from tracking.importing.ledger import (
-    BESIDE,
-    CLAIMED,
-    COUNTS,
-    ITERATION_TIMES,
-    TEXTS,
-    TIMM,
-    Meaning,
-    Result,
-    check_headings,
-    facts_in_name,
-    known_columns,
-    names_a_rate,
-    plain,
-)
-from tracking.importing.table import (
-    NotTaken,
-    OtherFileError,
-    Row,
-    Sheet,
-    SourceFile,
-    count,
-    instant,
-    parse_table,
-)
+from pydantic import ValidationError
 
-_EMPTY = frozenset(("", "-", "n/a", "na", "none", "null"))
+from bench.errors import UserError, one_line
+from bench.records import ImportedRecord
+from tracking.importing.results import Result, record_of
+from tracking.importing.sources import NotTaken, OtherFileError, SourceFile, files_in
+from tracking.importing.tables import read_table
+
+#: Installed distributions name readers of theirs in this group of entry points.
+ENTRY_POINTS = "mlproject.readers"
 
 
-def read_table(
-    file: SourceFile, text: str, given: Mapping[str, str], named: Mapping[str, str]
-) -> Iterator[Result | NotTaken]:
-    """Yield the results in a table, and its bad rows; `named` says what columns mean.
+@runtime_checkable
+class Reader(Protocol):
+    """A format of results, as a plug-in reads it: a module with these functions, or an object."""
 
-    Raises `OtherFileError` for what is no table of results, `ValueError` where none can be taken,
-    `UserError` where a column must be named first.
+    def recognises(self, file: SourceFile, text: str) -> bool:
+        """Whether the text of a file is of this format."""
+
+    def read(
+        self, file: SourceFile, text: str, given: Mapping[str, str]
+    ) -> Iterator[Result | NotTaken]:
+        """Yield the results in a text, and what cannot be taken by its line.
+
+        `given` is what the user states. Raises `OtherFileError` where the results are not of
+        training on images, `ValueError` with the reason where the file cannot be taken.
+        """
+
+
+@dataclass
+class Imported:
+    """The results of a path.
+
+    `repeated` counts results that say what another one said, `other_files` those of a folder that
+    are of no known format, or of other work than training on images.
     """
-    if text.startswith(("{", "[")):
-        raise OtherFileError("no table, and of no known format: add --reader PLUG-IN for another")
-    table = parse_table(text)
-    is_timm = "train_samples_per_sec" in map(plain, table.columns)
-    known = known_columns(table.columns, named, TIMM if is_timm else None)
-    facts = {fact for fact, _ in known.values()}
-    has_result = any(fact.startswith(("throughput", "iteration_time")) for fact in facts)
-    times = known_columns(table.columns, named, ITERATION_TIMES)
-    counter = _counter_of_iterations(table, times)
-    if counter or has_result or ("arch" in facts and any(map(names_a_rate, table.columns))):
-        has_rate = counter is not None or "throughput_images_per_s" in facts
-        check_headings(table, known, named, has_rate=has_rate)
-    if counter:
-        yield from _read_iterations(table, times, counter, file, given)
-    elif has_result:
-        yield from _read_rows(table, known, file, "timm" if is_timm else "table")
-    else:
-        columns = ", ".join(table.columns)[:200]
-        raise OtherFileError(
-            f"no column of it is known as a throughput or a time ({columns}): name it, as "
-            "--column throughput=HEADING"
-        )
+
+    records: list[ImportedRecord] = field(default_factory=list)
+    problems: list[NotTaken] = field(default_factory=list)
+    repeated: int = 0
+    other_files: int = 0
 
 
-def _take(result: Result, table: Sheet, column: str, cell: str, meaning: Meaning) -> bool:
-    """Take a cell's fact; False where the cell is also kept as it is. Raises `ValueError`."""
-    fact, factor = meaning
-    if fact in ("iteration", "other"):
-        return False
-    if fact in CLAIMED:
-        with contextlib.suppress(ValueError):  # what cannot be read costs no row
-            number = table.number(cell) * factor
-            if fact != "parameters" or number >= _LEAST_PARAMETERS:
-                result.facts[fact] = number
-        return False
-    if fact == "measured_at":
-        with contextlib.suppress(ValueError):  # in a form, or a time zone, that is not known
-            result.measured_at = instant(cell)
-        return result.measured_at is not None
-    if fact == "repeat":
-        with contextlib.suppress(ValueError):
-            result.facts["repeat"] = count(cell)
-            return True
-        result.facts.setdefault("label", cell)  # a run's name, not its number
-    elif fact in TEXTS:
-        result.facts[fact] = cell
-    elif fact in COUNTS | BESIDE:
-        result.facts[fact] = count(cell)
-        if fact not in ("warmup_iters", "grad_accum_steps") and not result.facts[fact]:
-            raise ValueError("'0' is not above zero")
-    else:
-        may_be_zero = fact.endswith(_MAY_BE_ZERO)
-        result.facts[fact] = table.number(cell, may_be_zero=may_be_zero) * factor
-    return fact not in BESIDE
+def load_readers(names: Sequence[str] = ()) -> list[Reader]:
+    """Return the readers of these names, and those of installed distributions.
 
-
-#: No image model has fewer: such a number counts millions, or something else.
-_LEAST_PARAMETERS = 10_000
-#: Deviations, and shares of a processor's time, may be zero.
-_MAY_BE_ZERO = ("_std", "user_s", "system_s")
-
-
-# A row per result: ledgers, published tables, files of timm's `benchmark.py`
-
-_TIMM_NAME = re.compile(
-    r"benchmark-train-(?P<precision>[a-z0-9_]+)-n(?:chw|hwc)-pt\d+-(?:cu\d+-|cpu-)?(?P<env>[\w-]+)"
-)
-
-
-def _read_rows(
-    table: Sheet, known: Mapping[str, Meaning], file: SourceFile, kind: str
-) -> Iterator[Result | NotTaken]:
-    name = _TIMM_NAME.fullmatch(file.stem) if kind == "timm" else None
-    yield from table.problems
-    for row in table.rows:
-        result = Result(kind, name.groupdict() if name else {}, row.line)
-        column = ""
+    A name is a file's path, `package.module` or `package.module:object`. Raises `UserError` for one
+    that cannot be loaded.
+    """
+    readers = []
+    for name in (*names, *(plug_in.value for plug_in in entry_points(group=ENTRY_POINTS))):
         try:
-            for column, cell in row.cells.items():
-                if cell.lower() in _EMPTY:
-                    continue
-                if column not in known or not _take(result, table, column, cell, known[column]):
-                    result.extra[column] = cell
-        except ValueError as error:
-            yield NotTaken(f"{column}: {error}", row.line)
-            continue
-        if kind == "timm" and "throughput_images_per_s" not in result.facts:
-            why = result.extra.get("error", "inference alone")
-            yield NotTaken(f"no training result ({why})"[:300], row.line)
-        else:
-            yield result
+            if name.endswith(".py"):
+                reader: Any = SimpleNamespace(**run_path(str(Path(name).absolute())))
+            else:
+                reader = resolve_name(name)
+        except Exception as error:  # whatever the code of somebody else raises
+            raise UserError(f"reader={name!r}: {one_line(error)}") from error
+        if not isinstance(reader, Reader):
+            raise UserError(f"reader={name!r}: has no functions recognises and read")
+        readers.append(reader)
+    return readers
 
 
-# A row per iteration of one run
-
-_TIME = "iteration_time_ms_mean"
-_WARM_UP = frozenset(("phase", "stage", "warmup", "is_warmup"))
-_WARM_UP_WORDS = frozenset(("warmup", "warm-up", "warm_up", "true", "1", "yes"))
-#: So many rows are enough to see that a column counts them.
-_FEWEST = 3
-#: So many times in a row do not grow by chance: 1 of 10! orders.
-_CLOCK_ROWS = 10
-#: What may stand in each row of a run, besides texts.
-_OF_A_RUN = frozenset(("batch_size", "repeat", "image_size", *TEXTS, *BESIDE)) - {"measured_at"}
-
-
-def _counter_of_iterations(table: Sheet, known: Mapping[str, Meaning]) -> str | None:
-    """The column that numbers iterations, where it counts or a time stands beside it."""
-    counter = next((each for each, (fact, _) in known.items() if fact == "iteration"), None)
-    if counter is None:
-        may_count = (each for each in table.columns if plain(each) in ("batch", "iters"))
-        return next((each for each in may_count if _counts(table, each)), None)
-    return counter if _counts(table, counter) or _time_column(known) else None
-
-
-def _read_iterations(
-    table: Sheet,
-    known: Mapping[str, Meaning],
-    counter: str,
-    file: SourceFile,
+def read_results(
+    path: Path,
+    *,
+    campaign: str,
     given: Mapping[str, str],
-) -> Iterator[Result | NotTaken]:
-    """The run of a table, or its bad rows: a run with a hole in it is no run.
+    readers: Sequence[Reader] = (),
+    named: Mapping[str, str] = MappingProxyType({}),
+) -> Imported:
+    """Read the results in a file, or in all files of a folder.
 
-    Rows that are marked as warm-up are left out; where none is, the first `warmup_iters` of
-    `given`. A column that is the same in every row is a fact of the run.
+    `given` are facts for where a file is silent, of those in `tracking.importing.results.GIVEN`. A
+    file that none of `readers` recognises is read as a table; `named` has what the user calls its
+    columns, of `MEANINGS`. A result that cannot be taken is a problem; so is a file, but in a
+    folder a file of something else is only counted. Raises `UserError` where a column must be named
+    first.
     """
-    column = _time_column(known)
-    if column is None:
-        raise ValueError(
-            f"column {counter!r} counts iterations, but no column is known as the time of one "
-            f"({', '.join(table.columns)[:200]}): add --column iteration_time_ms=HEADING, or "
-            "--column repeat=HEADING if rows are runs"
-        )
-    marks = [each for each in table.columns if plain(each) in _WARM_UP]
-    measured = [
-        row
-        for row in table.rows
-        if not _WARM_UP_WORDS & {row.cells[each].lower() for each in marks}
-    ]
-    marked = len(measured) < len(table.rows)
-    _, bad = _numbers(table, table.rows, column)
-    if bad or table.problems:
-        yield from (*table.problems, *bad)
-        return
-    rows = measured if marked else measured[int(given.get("warmup_iters", 0)) :]
-    if not rows:
-        raise ValueError("no iteration but those of the warm-up")
-    _check_numbers(table, measured, counter)
-    times_s = [number * known[column][1] / 1e3 for number in _numbers(table, rows, column)[0]]
-    if len(times_s) >= _CLOCK_ROWS and all(a < b for a, b in pairwise(times_s)):
-        raise ValueError(f"{column!r} grows from row to row: a clock, not an iteration's time")
-    facts = iteration_statistics_ms(times_s) | {"window_s": math.fsum(times_s)}
-    facts["iterations"] = len(times_s)
-    result = Result("iterations", facts, iteration_times_s=tuple(times_s))
-    for each, meaning in known.items():
-        cells = {row.cells[each] for row in rows}
-        if meaning[0] in _OF_A_RUN and each != column and len(cells) == 1 and (cell := cells.pop()):
-            _take(result, table, each, cell, meaning)
-    if plain(column) == "batch_time":
-        result.extra["unit"] = "seconds, as PyTorch's ImageNet example measures batch_time"
-    result.facts = facts_in_name(file.stem) | result.facts
-    yield result
-
-
-def _numbers(table: Sheet, rows: Sequence[Row], column: str) -> tuple[list[float], list[NotTaken]]:
-    """The numbers of a column, and the rows that have none."""
-    numbers, bad = [], []
-    for row in rows:
+    imported, ids = Imported(), set()
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    for place in files_in(path):
+        problems = []
         try:
-            numbers.append(table.number(row.cells[column]))
-        except ValueError as error:
-            bad.append(NotTaken(f"{column}: {error}", row.line))
-    return numbers, bad
+            file = SourceFile.at(place)
+            text = file.text()
+            reader = next((one for one in readers if one.recognises(file, text)), None)
+            read = reader.read if reader else partial(read_table, named=named)
+            for result in read(file, text, given):
+                record = _record(result, file, campaign, given, now)
+                if isinstance(record, NotTaken):
+                    problems.append(record)
+                elif record.record_id in ids:
+                    imported.repeated += 1
+                else:
+                    ids.add(record.record_id)
+                    imported.records.append(record)
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+        except Exception as error:  # a mistake in somebody's reader costs its file alone
+            if isinstance(error, OtherFileError) and place != path:
+                imported.other_files += 1
+            else:
+                kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+                problems.append(NotTaken(f"{kind}{error}"))
+        problems.sort(key=lambda problem: problem.line or 0)
+        imported.problems += [replace(problem, path=place) for problem in problems]
+    return imported
 
 
-def _counts(table: Sheet, column: str) -> bool:
-    """Whether nearly every number of a column is one more than that of the row above."""
+def _record(result: Result | NotTaken, file: SourceFile, *about: Any) -> ImportedRecord | NotTaken:
+    if isinstance(result, NotTaken):
+        return result
     try:
-        numbers = [count(row.cells[column]) for row in table.rows]
-    except ValueError:
-        return False
-    steps = sum(b - a == 1 for a, b in pairwise(numbers))
-    return len(numbers) >= _FEWEST and steps >= 0.9 * (len(numbers) - 1)
-
-
-def _time_column(known: Mapping[str, Meaning]) -> str | None:
-    return next((each for each, (fact, _) in known.items() if fact == _TIME), None)
-
-
-def _check_numbers(table: Sheet, rows: Sequence[Row], counter: str) -> None:
-    """Refuse rows that do not follow each other; a new epoch may begin at any lower number.
-
-    A higher or the same one is a row for each epoch, or follows rows that are missing.
-    """
-    epoch = next((each for each in table.columns if plain(each) == "epoch"), None)
-    for before, row in pairwise(rows):
-        last, number = count(before.cells[counter]), count(row.cells[counter])
-        begins = epoch is not None and (
-            number < last and count(row.cells[epoch]) == count(before.cells[epoch]) + 1
-        )
-        if number != last + 1 and not begins:
-            raise ValueError(f"line {row.line}: iteration {number} follows {last}")
+        return record_of(result, file, *about)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return NotTaken(f"{where}: {first['msg']}", result.line)
+    except ValueError as error:
+        return NotTaken(str(error), result.line)

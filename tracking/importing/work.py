@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TypeAlias
 
 from bench.config.model_names import TORCHVISION_MODELS, split_arch, timm_architectures
 from bench.records import Backend, Complexity, Finding, ImportedRecord, StepSpec, Verdict
@@ -80,23 +80,8 @@ CLAIMED = "claimed-flops"
 _TOLERANCE = 0.03
 #: Between a figure and that of the row which it was copied from.
 _COPIED = 0.002
-
-
-class _Claim(NamedTuple):
-    """A result with the GFLOP/s that its file states, and those of its images/s."""
-
-    record: ImportedRecord
-    complexity: Complexity
-    stated: float
-    own: float
-
-    @property
-    def fits(self) -> bool:
-        return _near(self.stated, self.own)
-
-    @property
-    def about(self) -> tuple[str | None, ...]:
-        return self.record.arch, self.record.precision, self.record.env
+#: A result with the GFLOP/s that its file states, and those of its images/s.
+_Claim: TypeAlias = tuple[ImportedRecord, float, float]
 
 
 def judge_claims(records: Sequence[ImportedRecord]) -> list[ImportedRecord]:
@@ -106,53 +91,54 @@ def judge_claims(records: Sequence[ImportedRecord]) -> list[ImportedRecord]:
     one fits: a note where a count of other work explains it, suspect where the value of another row
     of its file does, or nothing.
     """
-    claims = [_claim(one) for one in records]
+    wrong: dict[str, _Claim] = {}
     sound = defaultdict(list)
-    for claim in claims:
-        if claim is not None and claim.fits:
-            sound[claim.record.source_sha256].append(claim)
+    for record in records:
+        figures = imported_summary(record)
+        stated, own = figures.get("claimed_gflops"), figures.get("attained_gflops")
+        if stated and own and _near(stated, own):
+            sound[record.source_sha256].append((record, stated, own))
+        elif stated and own:
+            wrong[record.record_id] = (record, stated, own)
     return [
-        one
-        if claim is None or claim.fits
-        else one.replaced(verdict=Verdict.of([_found(claim, sound[one.source_sha256])]))
-        for one, claim in zip(records, claims, strict=True)
+        record.replaced(verdict=Verdict.of([_finding(claim, sound[record.source_sha256])]))
+        if (claim := wrong.get(record.record_id))
+        else record
+        for record in records
     ]
-
-
-def _claim(record: ImportedRecord) -> _Claim | None:
-    figures = imported_summary(record)
-    stated, own = figures.get("claimed_gflops"), figures.get("attained_gflops")
-    if record.complexity is None or not stated or not own:
-        return None
-    return _Claim(record, record.complexity, stated, own)
 
 
 def _near(stated: float, other: float, tolerance: float = _TOLERANCE) -> bool:
     return abs(stated / other - 1) <= tolerance
 
 
-def _found(claim: _Claim, sound: Sequence[_Claim]) -> Finding:
-    both = {"stated_gflops": claim.stated, "own_gflops": claim.own}
-    copied = next((one for one in sound if one.stated == claim.stated), None)
+def _finding(claim: _Claim, sound: Sequence[_Claim]) -> Finding:
+    record, stated, own = claim
+    both = {"stated_gflops": stated, "own_gflops": own}
+    copied = next((other for other, figure, _ in sound if figure == stated), None)
     if copied is None:
-        fitting = (words for words, value in _conventions(claim) if _near(claim.stated, value))
+        fitting = (words for words, value in _conventions(record, own) if _near(stated, value))
         if convention := next(fitting, None):
             fits = f"the stated figure fits {convention}"
             return Finding.of(CLAIMED, "note", **both, fits=fits)
-        near = (one for one in sound if _near(claim.stated, one.own, _COPIED))
-        copied = next((one for one in near if one.about == claim.about), None)
+        near = (other for other, _, figure in sound if _near(stated, figure, _COPIED))
+        copied = next((other for other in near if _about(other) == _about(record)), None)
     if copied is None:
         return Finding.of(CLAIMED, **both, fits="no usual count fits the stated figure")
-    line, batch = copied.record.source_line, copied.record.batch_size
+    line, batch = copied.source_line, copied.batch_size
     where = "another result" if line is None else f"the result in line {line}"
-    fits = f"the stated figure fits {where}, {copied.record.arch} batch {batch}"
+    fits = f"the stated figure fits {where}, {copied.arch} batch {batch}"
     return Finding.of(CLAIMED, **both, fits=fits)
 
 
-def _conventions(claim: _Claim) -> Iterator[tuple[str, float]]:
+def _about(record: ImportedRecord) -> tuple[str | None, ...]:
+    return record.arch, record.precision, record.env
+
+
+def _conventions(record: ImportedRecord, own: float) -> Iterator[tuple[str, float]]:
     """Other counts of the same work in GFLOP/s, with their names."""
-    complexity, own = claim.complexity, claim.own
-    forward = own * 2 * complexity.forward_macs / complexity.step_flops
+    assert record.complexity is not None  # noqa: S101
+    forward = own * 2 * record.complexity.forward_macs / record.complexity.step_flops
     yield "the forward pass alone", forward
     yield "the forward pass alone with a multiply-add as 1 FLOP", forward / 2
     yield "a training step with a multiply-add as 1 FLOP", own / 2

@@ -11,7 +11,7 @@ from analysis.roofs import ceilings as by_name
 from analysis.roofs.roof import Peaks, datasheet_peaks, normalised
 from analysis.runs.place import place
 from tracking.importing import Result, SourceFile
-from tracking.importing.ledger import record_of
+from tracking.importing.results import record_of
 from tracking.importing.work import judge_claims
 
 GIGA = 10**9
@@ -40,7 +40,7 @@ def result(images_per_s=10.0, complexity=None, *, facts=None, params=None, assum
     numbers = {"throughput_images_per_s": images_per_s, "batch_size": counted.batch_size}
     found = Result("table", {**known, **texts, **numbers, **(facts or {})}, 2, params=params or {})
     file = SourceFile(Path("table.csv"))
-    record = record_of(found, file, campaign="old", given={}, imported_at=make.NOON)
+    record = record_of(found, file, campaign="old", given={}, now=make.NOON)
     return record.replaced(complexity=counted, assumed=assumed)
 
 

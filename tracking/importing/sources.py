@@ -10,19 +10,16 @@ import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bench.errors import printable
 
 #: A ledger of ten thousand runs is 2 MB; a longer file is no result.
 _MOST_BYTES = 64 * 2**20
-_MOST_COLUMNS = 500
-_CELL_CHARACTERS = 10_000
 _DELIMITERS = ",;\t|"
-_PLAIN = re.compile(r"\+?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?")
+_PLAIN = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?")
 _DECIMAL_COMMA = re.compile(r"[0-9]{1,30},[0-9]{1,30}")
 _THOUSANDS = re.compile(r"[0-9]{1,3}([,.' ][0-9]{3})+")
 
@@ -46,11 +43,23 @@ class NotTaken:
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file's bytes, and where it lies. `alone`: the user named the file, not a folder."""
+    """A file's bytes, and where it lies."""
 
     path: Path
     content: bytes = b""
-    alone: bool = False
+
+    @classmethod
+    def at(cls, path: Path) -> SourceFile:
+        """Read a file. Raises `ValueError` for what is no file, too large or unreadable."""
+        try:
+            about = path.stat()
+            if not stat.S_ISREG(about.st_mode):
+                raise ValueError("not a file")
+            if about.st_size > _MOST_BYTES:
+                raise ValueError(f"{about.st_size >> 20} MiB; results are below 64 MiB")
+            return cls(path, path.read_bytes())
+        except OSError as error:
+            raise ValueError(error.strerror) from None
 
     @property
     def name(self) -> str:
@@ -74,7 +83,14 @@ class SourceFile:
 
     def text(self) -> str:
         """Return its text, of UTF-8 or marked UTF-16. Raises `OtherFileError` where it has none."""
-        return _text_of(self.content)
+        wide = self.content.startswith((b"\xff\xfe", b"\xfe\xff"))
+        try:
+            text = self.content.decode("utf-16" if wide else "utf-8-sig")
+        except UnicodeDecodeError:
+            raise OtherFileError("not UTF-8 text: save it as CSV UTF-8") from None
+        if "\0" in text:
+            raise OtherFileError("not text")
+        return text
 
     def near(self, *steps: str) -> str | None:
         """Return the text of a file by its way from this file's folder; None where none is there.
@@ -82,59 +98,25 @@ class SourceFile:
         A step `..` is the folder above. Raises `ValueError` for a file that holds no text.
         """
         path = self.path.resolve().parent.joinpath(*steps).resolve()
-        if not path.is_file():
-            return None
         try:
-            return _text_of(_bytes_of(path))
+            return SourceFile.at(path).text() if path.is_file() else None
         except OtherFileError as error:
             raise ValueError(f"{steps[-1]}: {error}") from None
 
 
-def source_files(path: Path) -> Iterator[SourceFile | NotTaken]:
-    """Yield the file, or those of a folder by name; what cannot be read as a problem.
+def files_in(path: Path) -> Iterator[Path]:
+    """Yield the file, or those of a folder by name.
 
     Hidden files and folders are left out, links to folders not followed.
     """
     if not path.is_dir():
-        yield _source_file(path, alone=True)
-        return
+        yield path
     for folder, below, names in os.walk(path):
         below[:] = sorted(name for name in below if not name.startswith("."))
         for name in sorted(names):
             file = Path(folder, name)
             if not name.startswith(".") and file.is_file():
-                yield _source_file(file, alone=False)
-
-
-def _source_file(path: Path, *, alone: bool) -> SourceFile | NotTaken:
-    try:
-        return SourceFile(path, _bytes_of(path), alone)
-    except ValueError as error:
-        return NotTaken(str(error), path=path)
-
-
-def _bytes_of(path: Path) -> bytes:
-    """Return a file's bytes. Raises `ValueError` for what is no file, too large or unreadable."""
-    try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):
-            raise ValueError("not a file")
-        if about.st_size > _MOST_BYTES:
-            raise ValueError(f"{about.st_size >> 20} MiB; results are below 64 MiB")
-        return path.read_bytes()
-    except OSError as error:
-        raise ValueError(error.strerror) from None
-
-
-def _text_of(content: bytes) -> str:
-    wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
-    try:
-        text = content.decode("utf-16" if wide else "utf-8-sig")
-    except UnicodeDecodeError:
-        raise OtherFileError("not UTF-8 text: save it as CSV UTF-8") from None
-    if "\0" in text:
-        raise OtherFileError("not text")
-    return text
+                yield file
 
 
 class Row(NamedTuple):
@@ -164,12 +146,12 @@ class Sheet:
 
         Raises `ValueError` for `1.234` beside decimal commas too, which may be 1234.
         """
-        if self._has_decimal_commas and "." in text and _THOUSANDS.fullmatch(text.strip()):
-            raise ValueError(
-                f"{text[:40]!r} can be read two ways beside decimal commas: write it without the "
-                "point"
-            )
-        return number(text, may_be_zero=may_be_zero, decimal_comma=self.delimiter != ",")
+        if self._has_decimal_commas:
+            if _THOUSANDS.fullmatch(text):
+                raise ValueError(f"{text[:40]!r} can be read two ways: write its digits alone")
+            if self.delimiter != "," and _DECIMAL_COMMA.fullmatch(text):
+                text = text.replace(",", ".")
+        return number(text, may_be_zero=may_be_zero)
 
 
 def parse_table(text: str) -> Sheet:
@@ -182,8 +164,6 @@ def parse_table(text: str) -> Sheet:
     if isinstance(header, str):
         raise OtherFileError("no header: name the columns in the first line")
     columns = [name.strip() for name in header]
-    if len(columns) > _MOST_COLUMNS:
-        raise OtherFileError(f"{len(columns)} columns; a ledger has at most {_MOST_COLUMNS}")
     if twice := {name for name in columns if name and columns.count(name) > 1}:
         raise OtherFileError(f"column {min(twice)!r} is there twice: rename one")
     good, problems = [], []
@@ -200,72 +180,44 @@ def parse_table(text: str) -> Sheet:
 
 def _cells(lines: list[str], delimiter: str) -> Iterator[tuple[int, list[str] | str]]:
     """The rows that are not empty, with the line that each begins on; a reason for a bad one."""
-    before = csv.field_size_limit(_CELL_CHARACTERS)
-    try:
-        reader = csv.reader(lines, delimiter=delimiter, strict=True)
-        while True:
-            line = reader.line_num + 1
-            try:
-                cells = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                yield line, f"not a row of a table ({error})"
-                continue
-            if any(cell.strip() for cell in cells):
-                yield line, cells
-    finally:
-        csv.field_size_limit(before)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield line, f"not a row of a table ({error})"
+            continue
+        if any(cell.strip() for cell in cells):
+            yield line, cells
 
 
-def number(text: str, *, may_be_zero: bool = False, decimal_comma: bool = False) -> float:
+def number(text: str, *, may_be_zero: bool = False) -> float:
     """Return a finite number above zero, or from zero.
 
-    `decimal_comma`: the file's cells are parted by something else, so that `12,5` can be one
-    number. Raises `ValueError` with the reason: a formula, a word, a negative or ambiguous number.
+    Raises `ValueError` with the reason: a formula, a word, a negative or ambiguous number.
     """
     text = text.strip()
     shown = text[:40]
-    if text.startswith(("=", "@")):
-        raise ValueError(f"{shown!r} is a formula: save the file with its values")
-    if text.startswith("-") and _PLAIN.fullmatch(text[1:]):
-        raise ValueError(f"{shown!r} is negative")
-    if "," in text:
-        if _THOUSANDS.fullmatch(text):
-            raise ValueError(f"{shown!r} can be read two ways: write it without the comma")
-        if not decimal_comma or not _DECIMAL_COMMA.fullmatch(text):
-            raise ValueError(f"{shown!r} is not a number: write a decimal point")
-        text = text.replace(",", ".")
+    if "," in text and _THOUSANDS.fullmatch(text):
+        raise ValueError(f"{shown!r} can be read two ways: write its digits alone")
+    if _DECIMAL_COMMA.fullmatch(text):
+        raise ValueError(f"{shown!r} is not a number: write a decimal point")
     if not _PLAIN.fullmatch(text):
         raise ValueError(f"{shown!r} is not a number")
-    found = float(text)
-    if not math.isfinite(found):
+    value = float(text)
+    if not math.isfinite(value):
         raise ValueError(f"{shown!r} is too large")
-    if not found and not may_be_zero:
-        raise ValueError(f"{shown!r} is not above zero")
-    return found
+    if value < 0 or not (value or may_be_zero):
+        raise ValueError(f"{shown!r} is negative or zero")
+    return value
 
 
 def count(text: str) -> int:
     """Return a whole number from zero; a spreadsheet's `64.0` is one. Raises `ValueError`."""
-    found = number(text, may_be_zero=True)
-    if found != int(found) or found > 2**53:
+    value = number(text, may_be_zero=True)
+    if value != int(value) or value > 2**53:
         raise ValueError(f"{text[:40]!r} is not a whole number")
-    return int(found)
-
-
-def instant(text: str) -> datetime:
-    """Return an ISO 8601 instant that names its time zone, in UTC. Raises `ValueError`."""
-    found = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
-    if found.tzinfo is None:
-        raise ValueError("no time zone")
-    if not 2000 <= found.year <= 2200:
-        raise ValueError("no year of a benchmark")
-    return found.astimezone(timezone.utc)
-
-
-def part(whole: Any, *names: str) -> dict[str, Any]:
-    """Return the object that a way of names leads to in JSON; an empty one where none is there."""
-    for name in names:
-        whole = whole.get(name) if isinstance(whole, dict) else None
-    return whole if isinstance(whole, dict) else {}
+    return int(value)
