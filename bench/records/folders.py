@@ -370,7 +370,7 @@ def record_folders(records: Path, *, missing_ok: bool = False) -> Iterator[Recor
     for path in paths:
         folder = RecordFolder(path)
         here = not path.is_symlink() and path.name.isprintable()
-        if here and (folder.config.is_file() or folder.record.is_file()):
+        if here and (folder.config.is_file() or folder.record.exists()):
             yield folder
 
 

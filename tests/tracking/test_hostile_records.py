@@ -47,14 +47,17 @@ def test_a_folder_that_is_no_record_costs_itself_alone_and_is_named(records, cap
     bad = [filed(records)[0] for _ in texts]
     for folder, text in zip(bad, texts, strict=True):
         folder.record.write_text(text)
+    bad.append(filed(records)[0])
+    bad[-1].record.unlink()
+    bad[-1].record.mkdir()
     # half written by another version
     for config in ('{"arch": "resnet18", "from_the_future": 1}', "[]", "{", ""):
         bad.append(RecordFolder.create(records))
         bad[-1].config.write_text(config)
     assert main(["sync"]) == 1
     said = capsys.readouterr()
-    assert "1 uploaded, 8 failed" in said.out
-    reasons = [*["not a record"] * 3, "", *["not of this version"] * 4]
+    assert "1 uploaded, 9 failed" in said.out
+    reasons = [*["not a record"] * 3, "", "cannot be read", *["not of this version"] * 4]
     for folder, reason in zip(bad, reasons, strict=True):
         [line] = [line for line in said.err.splitlines() if folder.record_id in line]
         assert reason in line

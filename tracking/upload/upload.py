@@ -241,9 +241,10 @@ def _fill(
     repository = server.files(run.info.artifact_uri)
     for path, place in _files(folder.path):
         server.ask(repository.log_artifact, str(path), place)
-    by_http = isinstance(repository, HttpArtifactRepository)  # where a login's page takes anything
+    # by HTTP, where another service, or the page of a login, takes anything
+    by_http = isinstance(repository, HttpArtifactRepository)
     if by_http and (missing := _missing_files(server, repository, folder)):
-        why = f"{', '.join(missing)} not kept: a web page {NOT_MLFLOW}"
+        why = f"{', '.join(missing)} not kept: another service {NOT_MLFLOW}"
         raise TrackingError(f"{public_uri(server.uri)}: {why}", denied=True)
     metrics = [
         Metric(schema.logged_name(p.key), p.value, int(p.unix_s * 1000), p.step)
