@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from bench.config import arch_label, rate_metric, rate_unit
+from bench.config import arch_label, rate_metric
 from bench.records import (
     CeilingsRecord,
     Environment,
@@ -31,6 +31,11 @@ _OfConfig: TypeAlias = RunRecord | ProfileRecord
 _IMPORTED = "imported."
 _MOST_EXTRA = 60
 _KEY_CHARACTERS = 200
+#: What a run's description shows of its metrics, behind its rate.
+_HEADLINES = (
+    *("throughput_tokens_per_s", "iteration_time_ms_p50", "iterations", "loader_images_per_s"),
+    *("attained_gflops", "intensity_min", "intensity_max"),
+)
 
 
 def content_of(record: AnyRecord, beside: schema.Addition | None = None) -> schema.Content:
@@ -88,15 +93,15 @@ def _content_of(record: AnyRecord) -> schema.Content:
     status = schema.STATUS[record.outcome]
     if isinstance(record, CeilingsRecord):
         label = record.environment.label if record.environment else "unknown"
-        tags = _tags(record, f"{label}_ceilings", _ceilings_note(record))
+        tags = _tags(record, f"{label}_ceilings")
         return schema.Content({}, tags, _summary_points(record, _roofs(record)), status)
     if isinstance(record, ProfileRecord):
-        tags = _tags(record, f"{run_name(record)}_profile", _profile_note(record))
+        tags = _tags(record, f"{run_name(record)}_profile")
         if record.timed_record_id is not None:
             tags[schema.TIMED_RECORD_ID] = record.timed_record_id
         points = _summary_points(record, profile_summary(record))
         return schema.Content(_params(record), tags, points, status)
-    tags = _tags(record, run_name(record), _run_note(record))
+    tags = _tags(record, run_name(record))
     return schema.Content(_params(record), tags, _run_points(record), status)
 
 
@@ -136,7 +141,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _tags(record: MeasuredRecord, name: str, note: str) -> dict[str, str]:
+def _tags(record: MeasuredRecord, name: str) -> dict[str, str]:
     """What runs are found and filed by."""
     found: dict[str, str | None] = {
         schema.KIND: record.kind,
@@ -144,7 +149,7 @@ def _tags(record: MeasuredRecord, name: str, note: str) -> dict[str, str]:
         schema.OUTCOME: record.outcome,
         schema.REASON: record.reason,
         schema.RUN_NAME: name,
-        schema.NOTE: note,
+        schema.NOTE: _measured_note(record, name),
     }
     if (environment := record.environment) is not None:
         found |= {
@@ -225,56 +230,40 @@ def _roofs(record: CeilingsRecord) -> dict[str, float]:
     return found
 
 
-def _run_note(record: RunRecord) -> str:
-    """The summary that MLflow's UI shows as the run's description (Markdown)."""
-    facts = summary(record)
+def _note(
+    name: str, what: str, facts: Mapping[str, float], lines: Iterable[str], device: str | None
+) -> str:
+    """What MLflow's UI shows as a run's description (Markdown)."""
+    figures = [f"- {fact}: {value:.4g}" for fact, value in facts.items()]
+    return "\n\n".join(
+        [
+            f"**{schema.safe(name)}**: {schema.safe(what)}",
+            *([f"Device: {schema.safe(device)}"] if device else []),
+            "\n".join((*figures, *(f"- {schema.safe(line)}" for line in lines))),
+        ]
+    )
+
+
+def _measured_note(record: MeasuredRecord, name: str) -> str:
+    """Its outcome, its headline figures and its findings."""
+    facts: Mapping[str, float]
     lines = []
-    sample = record.resolved.sample if record.resolved else "image"
-    if (rate := facts.get(rate_metric(sample))) is not None:
-        tokens_per_s = facts.get("throughput_tokens_per_s")
-        tokens = "" if tokens_per_s is None else f"{tokens_per_s:.4g} tokens/s, "
-        lines.append(
-            f"{rate:.4g} {rate_unit(sample)}, {tokens}"
-            f"{facts['iteration_time_ms_p50']:.4g} ms per iteration (median of "
-            f"{facts['iterations']:.0f})"
-        )
-    if "loader_images_per_s" in facts:
-        lines.append(f"{facts['loader_images_per_s']:.4g} images/s from the loader alone")
-    if "attained_gflops" in facts:
-        lines.append(
-            f"{facts['attained_gflops']:.4g} GFLOP/s attained; between "
-            f"{facts['intensity_min']:.3g} and {facts['intensity_max']:.3g} FLOP/byte"
-        )
-    if record.environment is not None:
-        lines.append(f"Device: {schema.safe(record.environment.device.name)}")
-    return _note(record, ":", lines)
-
-
-def _profile_note(record: ProfileRecord) -> str:
-    lines = [f"{name}: {value:.4g}" for name, value in profile_summary(record).items()]
-    for section in ("ops", "counters", "cpu_counters"):
-        if section in record.missing:
-            lines.append(f"No {section}: {schema.safe(record.missing[section])}")
-    return _note(record, ", profiled:", lines)
-
-
-def _note(record: _OfConfig, what: str, facts: list[str]) -> str:
-    lines = [f"**{schema.safe(run_name(record))}**{what} {record.outcome}"]
+    if isinstance(record, RunRecord):
+        known = summary(record)
+        rate = rate_metric(record.resolved.sample if record.resolved else "image")
+        facts = {fact: known[fact] for fact in (rate, *_HEADLINES) if fact in known}
+    elif isinstance(record, ProfileRecord):
+        facts = profile_summary(record)
+        sections = ("ops", "counters", "cpu_counters")
+        lines = [f"no {s}: {record.missing[s]}" for s in sections if s in record.missing]
+    else:
+        facts = _roofs(record)
     if record.reason:
-        lines.append(f"Reason: {schema.safe(record.reason)}")
-    findings = record.verdict.findings if record.verdict else ()
-    lines += facts + [f"- {each.level}: {schema.safe(each.sentence)}" for each in findings]
-    return "\n\n".join(lines)
-
-
-def _ceilings_note(record: CeilingsRecord) -> str:
-    lines = [
-        f"- {ceiling.math_mode}: {ceiling.peak_flops_per_s / 1e9:.4g} GFLOP/s "
-        f"({schema.safe(ceiling.source)})"
-        for ceiling in record.ceilings
-        if ceiling.peak_flops_per_s is not None
-    ]
-    return "\n\n".join([f"Roofs: {record.outcome}", *lines])
+        lines.append(f"reason: {record.reason}")
+    if record.verdict is not None:
+        lines += [f"{finding.level}: {finding.sentence}" for finding in record.verdict.findings]
+    device = record.environment.device.name if record.environment else None
+    return _note(name, record.outcome, facts, lines, device)
 
 
 def _known_tags(tags: dict[str, Any]) -> dict[str, str]:
@@ -304,10 +293,10 @@ def _file_tags(
 
 
 def _trace_tags(record: TraceRecord) -> dict[str, str]:
-    lines = [f"**{schema.safe(record.source_file)}**, a trace: bound by {record.bound}"]
-    lines += [f"- {schema.safe(line)}" for line in (*record.findings, *record.advice)]
+    lines = (*record.findings, *record.advice)
+    note = _note(record.source_file, f"a trace, bound by {record.bound}", {}, lines, record.device)
     found = {schema.FINDINGS: "; ".join(record.findings)}
-    return _file_tags(record, f"trace_{record.source_file}", "\n\n".join(lines), **found)
+    return _file_tags(record, f"trace_{record.source_file}", note, **found)
 
 
 def _imported_tags(record: ImportedRecord) -> dict[str, str]:
@@ -317,15 +306,14 @@ def _imported_tags(record: ImportedRecord) -> dict[str, str]:
     name = f"{env}_{record.arch}_{precision}_bs{record.batch_size or '-unknown'}"
     if record.repeat is not None:
         name += f"_run{record.repeat}"
-    where = schema.safe(record.source_file)
-    if record.source_line is not None:
-        where += f", line {record.source_line}"
-    note = f"**{schema.safe(name)}**: imported from {where}, not measured here"
-    if record.throughput_images_per_s is not None:
-        note += f"\n\n{record.throughput_images_per_s:.4g} images/s"
+    line = "" if record.source_line is None else f", line {record.source_line}"
+    what = f"imported from {record.source_file}{line}, not measured here"
+    rate = record.throughput_images_per_s
+    facts = {} if rate is None else {"throughput_images_per_s": rate}
+    lines = []
     if record.complexity is not None:
-        assumed = "".join(f"; assumed: {each}" for each in record.assumed)
-        note += f"\n\nFLOP and bytes are modelled, of a training step of its model{assumed}"
+        lines = ["FLOP and bytes are modelled, of a training step of its model"]
+        lines += [f"assumed: {assumption}" for assumption in record.assumed]
     more = {
         schema.IMPORTED: "true",
         schema.SOURCE_FORMAT: record.source_format,
@@ -334,6 +322,7 @@ def _imported_tags(record: ImportedRecord) -> dict[str, str]:
         schema.VERDICT: verdict.level if verdict and verdict.level != "clean" else None,
         schema.FINDINGS: findings_text(verdict.findings) if verdict else None,
     }
+    note = _note(name, what, facts, lines, record.device)
     return _extra(record) | _file_tags(record, name, note, **more)
 
 
