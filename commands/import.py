@@ -20,7 +20,7 @@ from commands.console.output import Formatted, Output
 from commands.console.progress import watched
 from commands.console.recorded import upload_at_the_end, write_record
 from tracking.importing import load_readers, read_results
-from tracking.importing.results import GIVEN, GIVEN_COUNTS
+from tracking.importing.readers import GIVEN, GIVEN_COUNTS
 from tracking.importing.tables import MEANINGS, plain
 from tracking.importing.work import judge_claims, step_of, with_work
 

@@ -29,7 +29,8 @@ def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Resu
     values, epochs = _log(text)
     if not epochs or "submission_benchmark" not in values:
         raise ValueError("no throughput is logged, or no benchmark")
-    images, before = whole_number(values.get("train_samples")), None
+    images = whole_number(values.get("train_samples"))
+    before: Any = None
     for line, epoch, rate, seconds in epochs:
         if None not in (before, epoch) and epoch != before + 1:
             raise ValueError(f"line {line}: epoch {epoch} follows epoch {before}")

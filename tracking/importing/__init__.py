@@ -4,10 +4,10 @@
 """
 
 from tracking.importing.readers import Imported, Reader, load_readers, read_results
-from tracking.importing.results import Result
 from tracking.importing.sources import (
     NotTaken,
     OtherFileError,
+    Result,
     SourceFile,
     count,
     number,

@@ -1,4 +1,4 @@
-"""A file of results, and a table in it: cells and numbers; nothing is executed or guessed."""
+"""What readers are made of: a file, a table in it, numbers, results; nothing is guessed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,29 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bench.errors import printable
 
+TEXTS = frozenset(("env", "arch", "device", "backend", "precision", "label", "measured_at"))
+COUNTS = frozenset(("batch_size", "repeat", "repeats", "iterations", "warmup_iters", "image_size"))
+#: What a file says beside its result; the text stays among the file's own columns too.
+BESIDE = frozenset(
+    ("parameters", "claimed_gflops", "devices", "nodes", "grad_accum_steps", "global_batch_size")
+)
+_LABEL = re.compile(
+    r"(?P<rest>[A-Za-z0-9._-]+)_(?P<precision>fp32|tf32|fp16|bf16|amp(?:-[a-z0-9]+)?)"
+    r"_bs(?P<batch_size>[0-9]{1,6})(?:_run(?P<repeat>[0-9]{1,6}))?"
+)
+#: Families whose members' names have underscores: in a label they begin where these words do.
+_FAMILIES = re.compile(
+    r"(?:^|_)((?:alexnet|convnext|densenet|efficientnet|googlenet|inception|maxvit|mnasnet|"
+    r"mobilenet|regnet|resnet|resnext|shufflenet|squeezenet|swin|vgg|vit|wide_resnet)\w*)$"
+)
 #: A ledger of ten thousand runs is 2 MB; a longer file is no result.
 _MOST_BYTES = 64 * 2**20
 _DELIMITERS = ",;\t|"
@@ -117,6 +133,45 @@ def files_in(path: Path) -> Iterator[Path]:
             file = Path(folder, name)
             if not name.startswith(".") and file.is_file():
                 yield file
+
+
+@dataclass
+class Result:
+    """What a file says of one result.
+
+    `facts` have the names of the record's fields and metrics: texts (`arch`, `env`, `device`,
+    `backend`, `precision`, and `label`, which may name several), counts (`batch_size` of one device
+    and one backward pass, `image_size` in pixels a side, `repeat`, `iterations`, `warmup_iters`,
+    `devices` of each machine, `nodes` that trained together, `grad_accum_steps`), and metrics
+    (`throughput_images_per_s` of all devices, `throughput_images_per_s_max` of a part such as an
+    epoch, `window_s`, ...). A None is no fact. `line` is of a table, None for a whole file.
+    """
+
+    format: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    line: int | None = None
+    #: Whatever else the file says, under its own names.
+    extra: dict[str, str] = field(default_factory=dict)
+    #: Why a fact is absent, where the source says more than nothing of it.
+    missing: dict[str, str] = field(default_factory=dict)
+    #: Other settings of the run, under the names of `RunConfig`; `step` for one without optimizer.
+    params: dict[str, str] = field(default_factory=dict)
+    measured_at: datetime | None = None
+    iteration_times_s: tuple[float, ...] | None = None
+
+
+def facts_in_name(name: str) -> dict[str, Any]:
+    """Return what a label such as `rtx4090_resnet50_amp_bs64_run1` says of its run."""
+    label = _LABEL.fullmatch(name)
+    if label is None:
+        return {}
+    facts = {"precision": label["precision"], "batch_size": int(label["batch_size"])}
+    facts |= {"repeat": int(label["repeat"])} if label["repeat"] else {}
+    if (family := _FAMILIES.search(label["rest"])) is not None:
+        facts["arch"] = family[1]
+        if env := label["rest"][: family.start(1)].rstrip("_"):
+            facts["env"] = env
+    return facts
 
 
 class Row(NamedTuple):

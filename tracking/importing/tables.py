@@ -15,14 +15,18 @@ from typing import TypeAlias
 
 from bench.errors import UserError
 from bench.records.metrics import iteration_statistics_ms
-from tracking.importing.results import BESIDE, COUNTS, TEXTS, Result, facts_in_name
 from tracking.importing.sources import (
+    BESIDE,
+    COUNTS,
+    TEXTS,
     NotTaken,
     OtherFileError,
+    Result,
     Row,
     Sheet,
     SourceFile,
     count,
+    facts_in_name,
     parse_table,
 )
 
@@ -41,7 +45,6 @@ _HEADINGS = (
     ("measured_at", "timestamp", "date"),
     ("batch_size", "batch", "batchsize"),
     ("repeat", "run", "trial"),
-    ("iterations", "iters"),
     ("image_size", "img_size", "resolution"),
     ("devices", "gpus", "num_gpus", "num_gpu"),
     ("nodes", "num_nodes"),
@@ -53,6 +56,7 @@ _HEADINGS = (
     (f"{_RATE}_std", "images_per_s_sd", "images_per_s_std"),
     ("system_s", "sys_s"),
     ("iteration", "iter", "step", "batch_idx", "global_step"),
+    ("iterations", "iters"),
     *((name,) for name in ("repeats", "warmup_iters", "window_s", "real_s", "user_s")),
     *((name,) for name in ("max_rss_mb", "peak_memory_mb", "energy_j")),
 )
@@ -79,7 +83,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "other": ("other", 1.0),
 }
 #: Times of one iteration where each has a row; `batch_time` as PyTorch's ImageNet example has it.
-_ITERATION_TIMES: Mapping[str, Meaning] = {
+_OF_ITERATIONS: Mapping[str, Meaning] = {
     "batch_time": (_TIME, 1e3),
     **{
         f"{time}_{unit}": (_TIME, factor)
@@ -152,17 +156,17 @@ def read_table(
         raise OtherFileError("no table, and of no known format: add --reader PLUG-IN for another")
     table = parse_table(text)
     is_timm = "train_samples_per_sec" in map(plain, table.columns)
-    known = _known_columns(table.columns, named, _TIMM if is_timm else {})
+    counters = {name: ("iteration", 1.0) for name in ("batch", "iters") if _counts(table, name)}
+    known = _known_columns(table.columns, named, _TIMM if is_timm else counters)
     facts = {fact for fact, _ in known.values()}
     has_result = any(fact.startswith(("throughput", "iteration_time")) for fact in facts)
-    times = _known_columns(table.columns, named, _ITERATION_TIMES)
-    counter = _counter_of_iterations(table, times)
     like_rates = [column for column in table.columns if _LIKE_A_RATE.fullmatch(plain(column))]
-    if counter or has_result or ("arch" in facts and like_rates):
-        has_rate = counter or _RATE in facts
+    if "iteration" in facts or has_result or ("arch" in facts and like_rates):
+        has_rate = "iteration" in facts or _RATE in facts
         _check_headings(table, known, named, [] if has_rate else like_rates)
-    if counter:
-        yield from _read_iterations(table, times, counter, file, given)
+    if "iteration" in facts:
+        known = _known_columns(table.columns, named, {**_OF_ITERATIONS, **counters})
+        yield from _read_iterations(table, known, file, given)
     elif has_result:
         yield from _read_rows(table, known, file, "timm" if is_timm else "table")
     else:
@@ -276,40 +280,26 @@ def _read_rows(
 
 _WARM_UP = frozenset(("phase", "stage", "warmup", "is_warmup"))
 _WARM_UP_WORDS = frozenset(("warmup", "warm-up", "warm_up", "true", "1", "yes"))
-#: So many rows are enough to see that a column counts them.
-_FEWEST = 3
 #: So many times in a row do not grow by chance: 1 of 10! orders.
 _CLOCK_ROWS = 10
 #: What may stand in each row of a run, besides texts.
 _OF_A_RUN = (BESIDE | TEXTS | {"batch_size", "repeat", "image_size"}) - {"measured_at"}
 
 
-def _counter_of_iterations(table: Sheet, known: Mapping[str, Meaning]) -> str | None:
-    """The column that numbers iterations, where it counts or a time stands beside it."""
-    counter = _column_of("iteration", known)
-    if counter is None:
-        may_count = (column for column in table.columns if plain(column) in ("batch", "iters"))
-        return next((column for column in may_count if _counts(table, column)), None)
-    return counter if _counts(table, counter) or _column_of(_TIME, known) else None
-
-
 def _read_iterations(
-    table: Sheet,
-    known: Mapping[str, Meaning],
-    counter: str,
-    file: SourceFile,
-    given: Mapping[str, str],
+    table: Sheet, known: Mapping[str, Meaning], file: SourceFile, given: Mapping[str, str]
 ) -> Iterator[Result | NotTaken]:
     """The run of a table, or its bad rows: a run with a hole in it is no run.
 
     A column that is the same in every row is a fact of the run.
     """
-    column = _column_of(_TIME, known)
+    columns = {fact: column for column, (fact, _) in known.items()}
+    counter, column = columns["iteration"], columns.get(_TIME)
     if column is None:
         raise ValueError(
             f"column {counter!r} counts iterations, but no column is known as the time of one "
             f"({', '.join(table.columns)[:200]}): add --column iteration_time_ms=HEADING, or "
-            "--column repeat=HEADING if rows are runs"
+            f"--column other={shlex.quote(counter)} if rows are runs"
         )
     bad, times_s = [*table.problems], {}
     for row in table.rows:
@@ -337,18 +327,14 @@ def _read_iterations(
     yield result
 
 
-def _column_of(fact: str, known: Mapping[str, Meaning]) -> str | None:
-    return next((column for column, meaning in known.items() if meaning[0] == fact), None)
-
-
-def _counts(table: Sheet, column: str) -> bool:
-    """Whether nearly every number of a column is one more than that of the row above."""
+def _counts(table: Sheet, name: str) -> bool:
+    """Whether each number of such a column is one more than that of the row above, or a new 0."""
+    cells = [row.cells[c] for row in table.rows for c in table.columns if plain(c) == name]
     try:
-        numbers = [count(row.cells[column]) for row in table.rows]
+        numbers = [count(cell) for cell in cells]
     except ValueError:
         return False
-    steps = sum(b - a == 1 for a, b in pairwise(numbers))
-    return len(numbers) >= _FEWEST and steps >= 0.9 * (len(numbers) - 1)
+    return len(cells) > 2 and all(b in (0, a + 1) for a, b in pairwise(numbers))
 
 
 def _measured_rows(table: Sheet, counter: str, warm_up: int) -> Sequence[Row]:

@@ -11,7 +11,7 @@ from analysis.roofs import ceilings as by_name
 from analysis.roofs.roof import Peaks, datasheet_peaks, normalised
 from analysis.runs.place import place
 from tracking.importing import Result, SourceFile
-from tracking.importing.results import record_of
+from tracking.importing.readers import record_of
 from tracking.importing.work import judge_claims
 
 GIGA = 10**9

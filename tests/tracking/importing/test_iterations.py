@@ -72,7 +72,7 @@ CLOCK = iterations("iteration,time_s,loss", [f"{0.5 * n:.1f}" for n in range(1, 
             None,
             "--column iteration_time_ms=HEADING",
         ),
-        (iterations("batch,images_per_s,loss"), None, "--column repeat=HEADING if rows are runs"),
+        (iterations("batch,images_per_s,loss"), None, "--column other=batch if rows are runs"),
         (CLOCK, None, "grows from row to row"),
         # a run with a hole in it is no run
         (
@@ -113,7 +113,7 @@ def test_a_new_epoch_counts_from_its_beginning(read):
     assert "those of the warm-up" in read(rows, NAME, warmup_iters="4").problems[0].reason
     assert "follows 1" in read(rows.replace("1,0,", "3,0,"), NAME).problems[0].reason
     without_unit = rows.replace("batch_time", "time")
-    assert "no column of it is known" in read(without_unit, NAME).problems[0].reason
+    assert "no column is known as the time of one" in read(without_unit, NAME).problems[0].reason
     assert len(read(without_unit, NAME, {"time": "iteration_time_s"}).records) == 1
 
 
