@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from analysis.runs.frame import Row
 from analysis.runs.groups import (
@@ -104,15 +104,13 @@ _MIN_STEPS = 2
 _LEAST_STEP = 1.5
 
 
-@dataclass(frozen=True)
-class Knee:
-    """The batch from which on a larger one gains little, and the best one before any spill.
+class Knee(NamedTuple):
+    """The batch from which on a larger one gains little, None where the largest still gains.
 
-    Without a knee (None) the largest batch still gains more than 5 % a doubling: `last_gain`.
+    Where the last doubling gave over 5 % there is no knee yet: `last_gain`.
     """
 
     knee: Group | None
-    best: Group
     last_gain: float
 
 
@@ -125,10 +123,10 @@ def knee_of(curve: BatchCurve) -> Knee | None:
     gains = [*gains_per_doubling(sound).values()]
     if len(gains) < _MIN_STEPS or max(gains) > _MAX_GAIN:
         return None
-    best = max(sound, key=lambda group: group.samples_per_s)
-    still_rising = best is sound[-1] and gains[-1] > 1 - NEAR_BEST
-    near = (one for one in sound if one.samples_per_s >= NEAR_BEST * best.samples_per_s)
-    return Knee(None if still_rising else next(near), best, gains[-1])
+    most = max(group.samples_per_s for group in sound)
+    still_rising = sound[-1].samples_per_s == most and gains[-1] > 1 - NEAR_BEST
+    near = (group for group in sound if group.samples_per_s >= NEAR_BEST * most)
+    return Knee(None if still_rising else next(near), gains[-1])
 
 
 def gains_per_doubling(curve: Sequence[Group]) -> dict[int | None, float]:
@@ -137,7 +135,7 @@ def gains_per_doubling(curve: Sequence[Group]) -> dict[int | None, float]:
     From the next smaller batch that is far enough: between nearer ones noise would be multiplied,
     and 1 % from batch 127 to 128 is 141 % a doubling. Without such a one there is none.
     """
-    far = [(large, [one for one in curve if _far(one, large)]) for large in curve]
+    far = [(large, [small for small in curve if _far(small, large)]) for large in curve]
     return {large.batch_size: _gain(small[-1], large) for large, small in far if small}
 
 
@@ -154,23 +152,22 @@ def _gain(small: Group, large: Group) -> float:
 def knee_rows(runs: Configurations) -> Iterator[Row]:
     """Yield each curve of three batch sizes or more, as far as it did not spill."""
     for curve in runs.curves:
-        if (found := knee_of(curve)) is not None:
-            sound = curve.before_cliff
-            yield curve_row(sound) | {"says": _knee_words(found, sound, runs)}
-
-
-def _knee_words(found: Knee, curve: Sequence[Group], runs: Sequence[Run]) -> str:
-    at, last = found.knee, curve[-1]
-    if at is None:
-        gain, why_not = percent_change(found.last_gain), why_no_larger_batch(last, runs)
-        advice = f"but {why_not}" if why_not else "so a larger batch is worth a try"
-        return (
-            f"no knee up to batch {last.batch_size}; the last doubling still gave {gain}, {advice}."
-        )
-    where = "at or below" if at is curve[0] else "at"
-    beyond = next((one for one in curve if one is not at and _far(at, one)), None)
-    gives = f"; beyond it a doubling gives {percent_change(_gain(at, beyond))}" if beyond else ""
-    return f"the knee is {where} batch {at.batch_size}{gives}."
+        if (found := knee_of(curve)) is None:
+            continue
+        at, sound = found.knee, curve.before_cliff
+        if at is None:
+            why_not = why_no_larger_batch(sound[-1], runs)
+            says = (
+                f"no knee up to batch {sound[-1].batch_size}; the last doubling still gave "
+                f"{percent_change(found.last_gain)}, "
+                f"{f'but {why_not}' if why_not else 'so a larger batch is worth a try'}."
+            )
+        else:
+            says = f"the knee is {'at or below' if at is sound[0] else 'at'} batch {at.batch_size}"
+            if beyond := next((group for group in sound if _far(at, group)), None):
+                says += f"; beyond it a doubling gives {percent_change(_gain(at, beyond))}"
+            says += "."
+        yield curve_row(sound) | {"says": says}
 
 
 # Curves that must not be compared as they stand
@@ -190,29 +187,24 @@ def shrinking_rows(runs: Configurations) -> Iterator[Row]:
 
 
 def spill_rows(runs: Configurations) -> Iterator[Row]:
-    """Yield each batch curve with a cliff, and whether amp was measured to stay off it."""
-    for curve in (one for one in runs.curves if one.cliff is not None):
+    """Yield each batch curve with a cliff, and whether amp may stay off it."""
+    for curve in (curve for curve in runs.curves if curve.cliff is not None):
         past = curve[len(curve.before_cliff) :]
-        good, bad = curve.before_cliff[-1], past[0]
-        instead, spared = "", []
-        if bad.precision in ("fp32", "tf32"):
-            key = bad.identity.key(OF_PRECISION)
-            lower = [
-                one
-                for one in runs.groups
-                if one.precision.startswith("amp") and one.identity.key(OF_PRECISION) == key
-            ]
-            spared = [one for one in lower if CLIFF * one.samples_per_s > bad.samples_per_s][:1]
-            if spared or not lower:
-                instead = ", or use a precision with smaller activations"
-        for one in spared:
-            instead += f" (batch {bad.batch_size} {one.precision} runs at {one.rate})"
+        good, bad, key = curve.before_cliff[-1], past[0], past[0].identity.key(OF_PRECISION)
+        # amp that was measured at this batch stays off it, or is no advice
+        lower = [
+            group
+            for group in runs.groups
+            if group.precision.startswith("amp") and group.identity.key(OF_PRECISION) == key
+        ]
+        spared = all(CLIFF * group.samples_per_s > bad.samples_per_s for group in lower)
+        full = bad.precision in ("fp32", "tf32")
         yield curve_row(curve) | {
             "good": good,
             "bad": bad,
             "cause": _cause(bad),
-            "instead": instead,
-            "runs": names_of((good, *past, *spared)),
+            "instead": ", or use a precision with smaller activations" if full and spared else "",
+            "runs": names_of((good, *past)),
         }
 
 

@@ -6,6 +6,7 @@ machine and model with it was not surely faster. What such a run gained stands b
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
@@ -35,8 +36,6 @@ from bench.statistics.ratios import estimate_ratio
 MIN_GAIN = 1.05
 #: In the words of a knob that was tried.
 MEASURED = "measured:"
-#: Loader processes beside a step on a CPU take their cores from it.
-_CPU_CORES_PER_WORKER = 4
 
 
 def faster(one: Group, other: Group) -> bool:
@@ -50,14 +49,12 @@ def faster(one: Group, other: Group) -> bool:
 
 def synthetic_pairs(groups: Sequence[Group]) -> list[tuple[Group, Group]]:
     """Return each group of other data with the one that differs in synthetic data alone."""
-    synthetic = {
-        group.identity.key(OF_DATA): group
+    synthetic = {group.identity.key(OF_DATA): group for group in groups if not _loads(group)}
+    return [
+        (group, synthetic[key])
         for group in groups
-        if group.first.settings.get("data") == SYNTHETIC
-    }
-    others = [group for group in groups if _loads(group)]
-    keyed = ((group, synthetic.get(group.identity.key(OF_DATA))) for group in others)
-    return [(group, same) for group, same in keyed if same is not None]
+        if _loads(group) and (key := group.identity.key(OF_DATA)) in synthetic
+    ]
 
 
 def _loads(group: Group) -> bool:
@@ -87,140 +84,14 @@ def loader_keeps_up(group: Group, runs: Sequence[Run]) -> bool:
     return rate is not None and rate * (1 - min(max(shares), 1.0)) > group.samples_per_s
 
 
-# The knobs
-
-
-def _has(group: Group, **values: str) -> bool:
-    return values.items() <= group.first.settings.items()
-
-
-def _off(group: Group, name: str) -> bool:
-    """Whether by choice: `auto` leaves off what does not help the device."""
-    return set(group.identity.asked_for(name)) == {"false"}
-
-
-def _number(group: Group, name: str) -> int | None:
-    return whole_number(group.first.settings.get(name))
-
-
-def _cores(group: Group) -> int:
-    """Cores of each process, of its device or else of the host; 0 if not known."""
-    environment = group.first.record.environment if group.first.record else None
-    if environment is None:
-        return 0
-    of_device = environment.device.cores if environment.device.backend == "cpu" else None
-    return (of_device or environment.cpu_cores_usable) // (_number(group, "devices") or 1)
-
-
-def _room_for_workers(group: Group, runs: Sequence[Run]) -> bool:
-    """Whether more loader workers have cores, and the loader needs them."""
-    cores, workers = _cores(group), _number(group, "workers")
-    most = cores // _CPU_CORES_PER_WORKER if group.backend == "cpu" else cores - 1
-    has_cores = not cores or workers is None or workers < most
-    return has_cores and _loads(group) and not loader_keeps_up(group, runs)
-
-
-def _native_amp(group: Group, runs: Sequence[Run]) -> bool:
-    """Whether the device computes a lower precision natively than the group's.
-
-    By its runs that asked for amp; without any, a GPU does and a processor may not.
-    """
-    shown = [
-        run.precision.startswith("amp") and run.record.resolved.native_math
-        for run in runs
-        if run.record and run.record.resolved and (run.asked_for("precision") or "")[:3] == "amp"
-        if (run.env, run.device) == (group.env, group.first.device)
-    ]
-    native = any(shown) if shown else group.backend != "cpu"
-    return native and group.precision in ("fp32", "tf32")
-
-
-_MORE = "more"
-
-
-class _Knob(NamedTuple):
-    """A setting; `words` name it for people.
-
-    `could` tells whether a group among runs could use it: it is not on yet, and the device has it.
-    `to` is what it is turned to: a pattern of the value, or a larger number. `with_it` are settings
-    that follow.
-    """
-
-    words: str
-    to: str
-    could: Callable[[Group, Sequence[Run]], bool]
-    with_it: tuple[str, ...] = ()
-
-
-_KNOBS: Mapping[str, _Knob] = {
-    "threads": _Knob("threads for its idle cores", _MORE, lambda group, _: (
-        group.backend == "cpu" and (_number(group, "threads") or _cores(group)) < _cores(group))),
-    "channels_last": _Knob("channels-last", "true", lambda group, _: (
-        "image_size" in group.first.settings and _off(group, "channels_last"))),
-    "fused_optimizer": _Knob("the fused optimizer", "true", lambda group, _: (
-        _off(group, "fused_optimizer"))),
-    "batch_size": _Knob("a larger batch", _MORE, lambda group, runs: (
-        why_no_larger_batch(group, runs) is None)),
-    "cuda_graphs": _Knob("CUDA graphs", "true", lambda group, _: (
-        group.backend == "cuda" and _has(group, cuda_graphs="false", compile="none", phases="false",
-                                         devices="1", nodes="1", grad_accum_steps="1"))),
-    "compile": _Knob("torch.compile", "(?!none).*", lambda group, _: (
-        _has(group, compile="none") and not _has(group, cuda_graphs="true"))),
-    "precision": _Knob("a lower precision, which has a roof of its own", "amp.*", _native_amp,
-                       OF_PRECISION),
-    "workers": _Knob("more loader workers", _MORE, _room_for_workers,
-                     ("prefetch_factor", "persistent_workers")),
-}  # fmt: skip
-
-
-def knobs_for(group: Group, names: Iterable[str], runs: Sequence[Run]) -> dict[str, str]:
-    """Return the knobs of these names that are worth turning for `group`, in words by name.
-
-    `runs` are searched for what was measured of them on that machine and model.
-    """
-    groups, found = group_runs(beside(group, runs)), {}
-    for name in names:
-        knob, now = _KNOBS[name], group.first.settings.get(name)
-        if not knob.could(group, runs):
-            continue
-        tried = _tried(name, now, groups)
-        if all(faster(turned, base) for base, turned in tried):
-            own = [pair for pair in tried if pair[0].first.settings.get(name) == now]
-            gains = [turned.samples_per_s / base.samples_per_s for base, turned in own]
-            found[name] = knob.words + (f" ({MEASURED} {times(max(gains))})" if gains else "")
-    return found
-
-
-def _tried(name: str, now: str | None, groups: Sequence[Group]) -> list[tuple[Group, Group]]:
-    """Pairs that differ in the knob alone, the second turned further, one of them as it is `now`.
-
-    Either may be: where turning it this far gained nothing, turning it further is no advice.
-    """
-    knob, found = _KNOBS[name], []
-    for base, turned in permutations(groups, 2):
-        old, new = (one.first.settings.get(name, "") for one in (base, turned))
-        if knob.to == _MORE:
-            further = (whole_number(new) or 0) > (whole_number(old) or 0)
-        else:
-            further = new != old and re.fullmatch(knob.to, new) is not None
-        keys = (one.identity.key((name, *knob.with_it)) for one in (base, turned))
-        if further and now in (old, new) and len(set(keys)) == 1:
-            found.append((base, turned))
-    return found
-
-
-# The rows
-
-
 def input_rows(runs: Configurations) -> Iterator[Row]:
     """Yield each configuration that its input holds back.
 
     Beside it stands what was measured without the wait, the step on synthetic data and the loader
     alone; and what is not on yet and was not measured to fail.
     """
-    groups = runs.groups
-    counterparts = {group.names: other for group, other in synthetic_pairs(groups)}
-    for group in groups:
+    counterparts = {group.names: other for group, other in synthetic_pairs(runs.groups)}
+    for group in runs.groups:
         shares = [run.metrics["data_wait_share"] for run in group.runs if _waits(run)]
         synthetic = counterparts.get(group.names)
         if not shares or (synthetic is not None and not faster(synthetic, group)):
@@ -231,7 +102,7 @@ def input_rows(runs: Configurations) -> Iterator[Row]:
             beside = f" Synthetic data: {synthetic.rate}, {estimated(ratio)} of {group.rate}."
         if alone is not None:
             beside += f" The loader alone: {three_digits(alone)} images/s."
-        advice = [*knobs_for(group, ("workers",), runs).values()]
+        advice = knobs_for(group, ("workers",), runs)
         if loader_keeps_up(group, runs):
             advice.append(
                 "batches that are ready earlier, as the loader alone is faster than the step: "
@@ -256,6 +127,116 @@ def _waits(run: Run) -> bool:
     if run.point is not None:
         return run.point.bound == "input"
     return run.metrics.get("data_wait_share", 0.0) > INPUT_SHARE
+
+
+# The knobs
+
+
+def _has(group: Group, **values: str) -> bool:
+    return values.items() <= group.first.settings.items()
+
+
+def _off(group: Group, name: str) -> bool:
+    """Whether by choice: `auto` leaves off what does not help the device."""
+    return set(group.identity.asked_for(name)) == {"false"}
+
+
+def _number(group: Group, name: str) -> int:
+    return whole_number(group.first.settings.get(name)) or 0
+
+
+def _cores(group: Group) -> int:
+    """Cores of each process, of its device or else of the host; 0 if not known."""
+    environment = group.first.record.environment if group.first.record else None
+    if environment is None:
+        return 0
+    of_device = environment.device.cores if environment.device.backend == "cpu" else None
+    return (of_device or environment.cpu_cores_usable) // (_number(group, "devices") or 1)
+
+
+def _could_run_lower(group: Group) -> bool:
+    """Whether a lower precision is new to a GPU; which processors have one is not known."""
+    asked = {f"{name}"[:3] for name in group.identity.asked_for("precision")}
+    return group.backend != "cpu" and group.precision in ("fp32", "tf32") and "amp" not in asked
+
+
+_MORE = "more"
+
+
+class _Knob(NamedTuple):
+    """A setting; `words` name it for people.
+
+    `to` is what it is turned to: a pattern of the value, or a larger number. `could` tells whether
+    a group among runs could use it: it is not on yet, and the device has it. `with_it` are settings
+    that follow.
+    """
+
+    words: str
+    to: str
+    could: Callable[[Group, Sequence[Run]], bool]
+    with_it: tuple[str, ...] = ()
+
+
+_KNOBS: Mapping[str, _Knob] = {
+    "threads": _Knob("threads for its idle cores", _MORE, lambda group, _: (
+        group.backend == "cpu" and 0 < _number(group, "threads") < _cores(group))),
+    "channels_last": _Knob("channels-last", "true", lambda group, _: (
+        "image_size" in group.first.settings and _off(group, "channels_last"))),
+    "fused_optimizer": _Knob("the fused optimizer", "true", lambda group, _: (
+        _off(group, "fused_optimizer"))),
+    "batch_size": _Knob("a larger batch", _MORE, lambda group, runs: (
+        why_no_larger_batch(group, runs) is None)),
+    "cuda_graphs": _Knob("CUDA graphs", "true", lambda group, _: (
+        group.backend == "cuda" and _has(group, cuda_graphs="false", compile="none", phases="false",
+                                         devices="1", nodes="1", grad_accum_steps="1"))),
+    "compile": _Knob("torch.compile", "(?!none).*", lambda group, _: (
+        _has(group, compile="none") and not _has(group, cuda_graphs="true"))),
+    "precision": _Knob("a lower precision, which has a roof of its own", "amp.*",
+                       lambda group, _: _could_run_lower(group), OF_PRECISION),
+    # a core is left to the step
+    "workers": _Knob("more loader workers", _MORE, lambda group, runs: (
+        _loads(group) and _number(group, "workers") < (_cores(group) or math.inf) - 1
+        and not loader_keeps_up(group, runs)), ("prefetch_factor", "persistent_workers")),
+}  # fmt: skip
+
+
+def knobs_for(group: Group, names: Iterable[str], runs: Sequence[Run]) -> list[str]:
+    """Return in words which knobs of these names are worth turning for `group`.
+
+    `runs` are searched for what was measured of them on that machine and model.
+    """
+    groups, worth = group_runs(beside(group, runs)), []
+    for name in names:
+        knob, now = _KNOBS[name], group.first.settings.get(name)
+        tried = _tried(name, now, groups)
+        gains = [
+            turned.samples_per_s / base.samples_per_s
+            for base, turned in tried
+            if base.first.settings.get(name) == now
+        ]
+        if all(faster(turned, base) for base, turned in tried) and (
+            gains or knob.could(group, runs)
+        ):
+            worth.append(knob.words + (f" ({MEASURED} {times(max(gains))})" if gains else ""))
+    return worth
+
+
+def _tried(name: str, now: str | None, groups: Sequence[Group]) -> list[tuple[Group, Group]]:
+    """Pairs that differ in the knob alone, the second turned further, one of them as it is `now`.
+
+    Either may be: where turning it this far gained nothing, turning it further is no advice.
+    """
+    knob, pairs = _KNOBS[name], []
+    for base, turned in permutations(groups, 2):
+        old, new = (group.first.settings.get(name, "") for group in (base, turned))
+        if knob.to == _MORE:
+            further = (whole_number(new) or 0) > (whole_number(old) or 0)
+        else:
+            further = new != old and re.fullmatch(knob.to, new) is not None
+        keys = (group.identity.key((name, *knob.with_it)) for group in (base, turned))
+        if further and now in (old, new) and len(set(keys)) == 1:
+            pairs.append((base, turned))
+    return pairs
 
 
 #: What may remove a part of a step, by its kind.
@@ -284,7 +265,7 @@ def loss_of(group: Group, runs: Sequence[Run]) -> tuple[str, str] | None:
             if part.of_roof is not None:
                 reaches = f"reaches {percent(part.of_roof)} of its roof, which costs {costs}"
                 said = f"{part.short[:1].upper()}{part.short[1:]} {reaches}"
-            knobs = [*knobs_for(group, _KNOBS_OF[part.kind], runs).values()]
+            knobs = knobs_for(group, _KNOBS_OF[part.kind], runs)
             untried = "" if any(MEASURED in words for words in knobs) else ", not tried here"
             return said, f"Next{untried}: {', '.join(knobs)}" if knobs else ""
     return None

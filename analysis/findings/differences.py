@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from scipy import special
 
@@ -28,8 +28,7 @@ _AS_FP32 = "amp ran in fp32: this device has neither bf16 nor fp16 arithmetic"
 _EMULATED = "emulated: this device has no such arithmetic"
 
 
-@dataclass(frozen=True)
-class Uplift:
+class Uplift(NamedTuple):
     """A lower precision against fp32 in one configuration; `spilled` if either is past a cliff.
 
     Without a comparison, `note` says why: the precision was not the one asked for.
@@ -94,28 +93,27 @@ def _emulated(group: Group) -> bool:
 
 def uplift_rows(runs: Configurations) -> Iterator[Row]:
     """Yield each machine, model and precision, over all batch sizes that no spill touched."""
-    for found in grouped(uplifts(runs), lambda one: one.low.series).values():
-        first, sound = found[0].low, [one for one in found if not one.spilled]
-        rated = [one.found for one in sound if one.found is not None]
+    for alike in grouped(uplifts(runs), lambda uplift: uplift.low.series).values():
+        first, sound = alike[0].low, [uplift for uplift in alike if not uplift.spilled]
+        rated = [uplift.found for uplift in sound if uplift.found is not None]
+        if not sound:
+            continue
+        says = f"no uplift of amp. {(sound[0].note or '').capitalize()}."
         if rated:
-            ratios = [one.estimate.ratio for one in rated]
-            undecided = sum(one.judgement == "undecided" for one in rated)
+            ratios = [judged.estimate.ratio for judged in rated]
+            undecided = sum(judged.judgement == "undecided" for judged in rated)
+            verb = "measured" if undecided == len(rated) else "is"
             how = " (emulated)" if _emulated(rated[0].b) else ""
             speed = as_fast_as(min(ratios), max(ratios))
-            doubt = f"; {undecided} of {len(rated)} undecided" if undecided else ""
-            past = ", ".join(f"{one.low.batch_size}" for one in found if one.spilled)
-            note = f" Left out, as memory spilled there: batch {past}." if past else ""
-            verb = "measured" if undecided == len(rated) else "is"
-            says = f"{rated[0].b.precision_label}{how} {verb} {speed} {BASELINE}{doubt}.{note}"
-        elif sound:
-            says = f"no uplift of amp. {(sound[0].note or '').capitalize()}."
-        else:
-            continue
+            says = f"{rated[0].b.precision_label}{how} {verb} {speed} {BASELINE}"
+            says += f"; {undecided} of {len(rated)} undecided." if undecided else "."
+            past = ", ".join(f"{uplift.low.batch_size}" for uplift in alike if uplift.spilled)
+            says += f" Left out, as memory spilled there: batch {past}." if past else ""
         yield {
             "machine": first.env,
             "series": f"{first.env}, {first.model_label}",
             "says": says,
-            "runs": names_of(group for one in found for group in (one.low, one.full)),
+            "runs": names_of(group for uplift in alike for group in (uplift.low, uplift.full)),
         }
 
 

@@ -292,13 +292,11 @@ KNOBS = [
     ("larger batch", lambda: placed(ran()), lambda: placed(ran("a", 0.52, 5), ran())),  # the knee
     ("larger batch", lambda: placed(*climbing()), lambda: placed(*climbing(peak_gb=15.5))),
     ("loader workers", lambda: placed(reading()), lambda: placed(reading(workers=7))),
-    ("loader workers", lambda: placed(reading(workers=0, on=ran)),  # a quarter of 4 cores
-     lambda: placed(reading(workers=1, on=ran))),
+    ("loader workers", lambda: placed(reading(workers=2, on=ran)),  # of 4 cores
+     lambda: placed(reading(workers=3, on=ran))),
     ("loader workers", lambda: placed(reading()), lambda: placed(reading(), on_gpu("s"))),
     ("lower precision", lambda: placed(on_gpu()), lambda: placed(on_gpu(), amp(1.2))),
     ("lower precision", lambda: placed(on_gpu()), lambda: placed(on_gpu(), amp(resolved={}))),
-    ("lower precision", lambda: placed(on_gpu()),
-     lambda: placed(on_gpu(), amp(0.5, resolved=EMULATED))),
     ("lower precision", lambda: placed(on_gpu()), lambda: placed(amp())),
     ("lower precision", lambda: placed(on_gpu()), lambda: placed(ran())),  # a CPU: not known
     ("amp-bf16 batch", lambda: placed(amp()), lambda: placed(on_gpu(step_s=0.8), amp())),
