@@ -47,7 +47,7 @@ class Trend(OfMetric, Shown, Answering):
         rows = [row for history in found for row in _points(history)]
 
         def charts() -> Mapping[str, Chart]:
-            from analysis.figures.rows import trend_chart
+            from analysis.figures.times import trend_chart
 
             return {"trend": trend_chart([one for one in found if one.judged])}
 

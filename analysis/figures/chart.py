@@ -10,8 +10,8 @@ runs. Figures of one run's ops and kernels use colours and shapes that mean noth
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from analysis.columns import table
@@ -182,25 +182,17 @@ def hover(title: str, row: Mapping[str, Any], names: str, sample: Sample = "samp
     return "\n".join([title, *(f"{column.heading}: {cell}" for column, cell in lines)])
 
 
-def straight(line: Marks, *, log: bool = False) -> Marks:
-    """Return a line of two points with more of them, so that hovering finds it along its length.
-
-    They are evenly spaced, on logarithmic axes where `log`.
-    """
-    count = 5 if log else 9  # the many words of a roofline make a page heavy
-    shares = [index / (count - 1) for index in range(count)]
-    xs, ys = (
-        tuple(a * (b / a) ** share if log else a + share * (b - a) for share in shares)
-        for a, b in (line.xs, line.ys)
-    )
-    return replace(line, xs=xs, ys=ys, hover=line.hover[:1] * count)
-
-
 def rule(
     xs: tuple[float, float], ys: tuple[float, float], colour: str, words: str, **look: Any
 ) -> Marks:
     """Return a thin line between two points that says `words` along its length."""
-    return straight(Marks(xs=xs, ys=ys, colour=colour, hover=(words,), **{"line_pt": 0.7, **look}))
+    return Marks(xs=xs, ys=ys, colour=colour, hover=(words,) * 2, **{"line_pt": 0.7, **look})
+
+
+def log_axis(label: str, values: Collection[float], margin: float = 1.5) -> Axis:
+    """Return a logarithmic axis that holds positive values."""
+    low, high = min(values, default=1.0), max(values, default=10.0)
+    return Axis(label=label, limits=(low / margin, high * margin), scale="log")
 
 
 def end_labels(panel: Panel, gap: float) -> list[tuple[Marks, float, float]]:

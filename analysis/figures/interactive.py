@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -28,6 +29,8 @@ _PIXELS_PER_IN, _BESIDE_PIXELS = 110, 110
 _LEGEND_GAP_PIXELS, _LEGEND_ROW_PIXELS = 60, 22
 #: The height of a roof's label, in two lines, and its width.
 _END_LABEL_PIXELS, _END_LABELS_PIXELS = 30, 105
+#: Of a line that says something along its length.
+_VERTICES = 9
 
 
 def figure_html(figure: go.Figure, div_id: str, *, with_script: bool) -> str:
@@ -136,7 +139,7 @@ def _traces(panel: Panel) -> Iterator[go.Scatter]:
         look = replace(one, xs=(), ys=(), lows=(), highs=(), names=(), hover=(), size_pt=0)
         looks.setdefault(replace(look, end_label=(), slope_label=""), []).append(one)
     for look, series in looks.items():
-        points = [point for one in series for point in _points(one, panel.x)]
+        points = [point for one in series for point in _points(one, panel)]
         xs, ys, sizes, names, hovers, below, above = zip(*points, strict=True)
         named = panel.names_on_page and any(names)
         drawn = {"lines": look.line_pt, "markers": look.shape, "text": named}
@@ -171,17 +174,27 @@ def _traces(panel: Panel) -> Iterator[go.Scatter]:
         yield trace
 
 
-def _points(one: Marks, axis: Axis) -> Iterator[tuple[Any, ...]]:
+def _points(one: Marks, panel: Panel) -> Iterator[tuple[Any, ...]]:
     """Position, size, name, words and bar of each point, and what ends a line."""
     size = _PIXELS_PER_PT * one.size_pt
     if not one.line_pt:  # a line is found by hovering at its vertices, however small they are
         size = max(_MIN_PIXELS, size)
-    columns: tuple[Sequence[Any], ...] = (one.ys, one.names, one.hover, one.lows, one.highs)
-    for x, y, name, words, low, high in zip_longest(_xs(one.xs, axis), *columns):
+    xs, ys, words = _xs(one.xs, panel.x), list(one.ys), one.hover
+    if words and not one.shape and len(xs) == 2:  # found along its length
+        xs, ys = _between(xs, panel.x), _between(ys, panel.y)
+        words = words[:1] * _VERTICES
+    columns: tuple[Sequence[Any], ...] = (ys, one.names, words, one.lows, one.highs)
+    for x, y, name, said, low, high in zip_longest(xs, *columns):
         bar = (None if low is None else y - low, None if high is None else high - y)
-        yield (x, y, size, _text([name or ""]), _text((words or "").split("\n")), *bar)
+        yield (x, y, size, _text([name or ""]), _text((said or "").split("\n")), *bar)
     if one.line_pt:
         yield (None, None, 0, "", "", None, None)
+
+
+def _between(ends: Sequence[float], axis: Axis) -> list[float]:
+    space = np.geomspace if axis.scale.startswith("log") else np.linspace
+    values: list[float] = space(*ends, _VERTICES).tolist()
+    return values
 
 
 def _label_traces(panel: Panel, plot_pixels: float) -> Iterator[go.Scatter]:

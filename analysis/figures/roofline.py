@@ -32,7 +32,6 @@ from analysis.figures.chart import (
     hover,
     key,
     model_colours,
-    straight,
 )
 from analysis.figures.interactive import interactive_chart
 from analysis.figures.static import draw_chart, draw_panel
@@ -69,8 +68,8 @@ def roof_lines(
     at = f"({kind})\nridge at {three_digits(ridge)} FLOP/byte"
     words = [f"{name} {rate} {at}" for name, rate in zip(names, rates, strict=True)]
     look = key(group, colour, line_pt=1.2, dashed=kind == "datasheet")
-    level = replace(look, xs=(ridge, math.inf), ys=(gflops, gflops), hover=(words[0],))
-    slope = replace(look, xs=(0.0, ridge), ys=(0.0, gflops), hover=(words[1],))
+    level = replace(look, xs=(ridge, math.inf), ys=(gflops, gflops), hover=(words[0],) * 2)
+    slope = replace(look, xs=(0.0, ridge), ys=(0.0, gflops), hover=(words[1],) * 2)
     return replace(level, end_label=(end, rates[0])), replace(slope, slope_label=rates[1])
 
 
@@ -83,10 +82,12 @@ def under_roof(
     gflops: float, marks: Sequence[Marks], line: Marks | None, hover: str, name: str = ""
 ) -> Iterator[Marks]:
     """Yield the line and the markers of what ran at this rate; the last marker has the name."""
-    for part in (*([line] if line else []), *marks):
-        count = len(part.xs)
-        names = (*[""] * (count - 1), name) if part is marks[-1] else ()
-        yield replace(part, ys=(gflops,) * count, hover=(hover,) * count, names=names)
+    if line:
+        yield replace(line, ys=(gflops, gflops))
+    for mark in marks:
+        count = len(mark.xs)
+        names = (*[""] * (count - 1), name) if mark is marks[-1] else ()
+        yield replace(mark, ys=(gflops,) * count, hover=(hover,) * count, names=names)
 
 
 def roofline_chart(
@@ -119,8 +120,7 @@ def roofline_chart(
         if not start:  # where the slope is first seen
             start = max(left, bottom / unit / high * end)
             low = start / end * high
-        line = replace(one, xs=(start, right if end == math.inf else end), ys=(low, high))
-        return straight(line, log=True)
+        return replace(one, xs=(start, right if end == math.inf else end), ys=(low, high))
 
     below = sorted(series, key=lambda one: -one.size_pt if one.shape else -math.inf)
     entries = (*legend, *sorted(legend_of(roofs), key=lambda one: one.group))

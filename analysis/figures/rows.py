@@ -1,21 +1,21 @@
-"""Charts with a row each: ratios, iteration times, parts of a step; and panels of times."""
+"""Charts with a row each: configurations, their ratios, and the parts of a step.
+
+Colour is the model, the marker the precision.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from analysis.account import StepAccount
-from analysis.comparison.history import History
 from analysis.comparison.judgement import Comparison, Judgement
 from analysis.comparison.machines import MachinePair
 from analysis.figures.chart import (
     KEY_GREY,
-    OTHER_MODELS,
     Axis,
     Band,
     Chart,
@@ -23,18 +23,161 @@ from analysis.figures.chart import (
     Panel,
     hover,
     key,
+    log_axis,
     model_key,
     model_legend,
     rule,
 )
-from analysis.figures.configurations import MAX_ROWS, SIZE_PT, group_hover, hidden_rows, row_chart
-from analysis.runs.frame import Row
-from analysis.runs.run import Run
-from analysis.words import counted, interval, percent, plus_minus, three_digits, times
-from bench.config import rate_unit
+from analysis.runs.frame import Row, group_row
+from analysis.runs.groups import Group, fastest
+from analysis.runs.run import TOKENS_PER_S
+from analysis.words import percent, three_digits
+from bench.config import common_sample, rate_column, rate_unit
 from bench.statistics.ratios import RatioEstimate
-from bench.statistics.series import find_outliers
 from campaigns.tune.result import TuneResult
+
+#: Rows that a page holds.
+MAX_ROWS = 45
+#: A longer name of a row is of several lines, so that its bars have the larger half of the page.
+_ROW_LETTERS = 44
+_SIZE_PT, _LINE_PT = 4.5, 1.4
+_MAX_NAMES = 4
+#: What hovering shows of a configuration, as far as a figure has it.
+_SHOWN = (
+    "ratio_to_smallest attained_gflops fraction_of_peak intensity_counted intensity peak_memory_mb "
+    "modelled_gb scatter rate_mean throughput_tokens_per_s repeats energy cost runs"
+)
+
+
+def group_hover(group: Group, facts: Mapping[str, Any] | None = None) -> str:
+    """Return what hovering says of a configuration: its throughput, its runs, and `facts`."""
+    names = group.names
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    row = {
+        **(facts or {}),
+        **group_row(group, rate_column(group.sample)),
+        TOKENS_PER_S: group.mean(TOKENS_PER_S),
+        "runs": f"{', '.join(names[:_MAX_NAMES])}{more}",
+    }
+    return hover(group.label, row, _SHOWN, group.sample)
+
+
+def row_chart(
+    names: Sequence[str],
+    series: Sequence[Marks],
+    x: Axis,
+    *,
+    legend: Sequence[Marks] = (),
+    title: str = "",
+    bands: Sequence[Band] = (),
+    empty: str = "no run has this",
+) -> Chart:
+    """Return a chart with a row per name, from the top, at heights 0, 1, ..."""
+    rows = tuple("\n".join(textwrap.wrap(name, _ROW_LETTERS)) for name in names)
+    lines = max((row.count("\n") + 1 for row in rows), default=1)
+    panel = Panel(
+        x=x,
+        y=Axis(label="", limits=_heights(rows), ticks=tuple(range(len(rows))), names=rows),
+        series=tuple(series),
+        empty="" if series else empty,
+        bands=tuple(bands),
+        title=title,
+        legend=tuple(legend) if names else (),
+        legend_entry_in=1.6,
+    )
+    return Chart((panel,), 6.5, 1.3 + (0.03 + 0.16 * lines) * max(2, len(rows)))
+
+
+def _heights(rows: Sequence[object]) -> tuple[float, float]:
+    return (max(len(rows), 1) - 0.3, -0.9)
+
+
+def across_rows(x: float, rows: Sequence[object], words: str) -> Marks:
+    """Return a thin line over all rows that says `words`."""
+    return rule((x, x), _heights(rows), "#777777", words)
+
+
+def hidden_rows(count: int) -> str:
+    """Return where the rows are that a chart has no room for."""
+    return f"and {count - MAX_ROWS} more rows in the tables" if count > MAX_ROWS else ""
+
+
+# Configurations
+
+_DATA = ("images from disk", "synthetic")
+
+
+def models_chart(groups: Sequence[Group], colours: Mapping[str, str]) -> Chart:
+    """Return each machine's and model's fastest batch: samples/s, a marker per precision.
+
+    Beside each marker stands its batch size.
+    """
+    best = fastest(groups)
+    every = list(dict.fromkeys((env, model) for env, model, _ in sorted(best)))
+    rows = {name: row for row, name in enumerate(every[:MAX_ROWS])}
+    series = [
+        replace(_marker(group, rows[env, model], colours), names=(f"{group.batch_size}",))
+        for (env, model, _), group in best.items()
+        if (env, model) in rows
+    ]
+    return row_chart(
+        [f"{env}  {model}" for env, model in rows],
+        series,
+        _rate_axis(best.values()),
+        legend=[entry for entry in model_legend(series) if entry.shape],
+        title=hidden_rows(len(every)),
+    )
+
+
+def _marker(group: Group, row: int, colours: Mapping[str, str]) -> Marks:
+    look = model_key(group, colours, size_pt=_SIZE_PT, hover=(group_hover(group),))
+    return replace(look, xs=(group.samples_per_s,), ys=(row,))
+
+
+def _rate_axis(groups: Collection[Group]) -> Axis:
+    unit = rate_unit(common_sample(group.sample for group in groups))
+    return log_axis(unit.capitalize(), [group.samples_per_s for group in groups])
+
+
+def variability_chart(machines: Sequence[Row]) -> Chart:
+    """Return the deviation between repeats: a dot per configuration, a bar pooled by machine.
+
+    `machines` are rows of `scatter_rows`.
+    """
+    dot = key("one configuration", KEY_GREY, "circle", size_pt=3.5)
+    bar = key("pooled", "#0072B2", "line-ns", size_pt=10, edge_pt=2.2)
+    dots, bars = [], []
+    for row, machine in enumerate(machines):
+        for group in machine["groups"]:
+            share = group.repeats().relative_deviation or 0.0
+            words = group_hover(group, {"scatter": share})
+            dots.append(replace(dot, xs=(100 * share,), ys=(row,), hover=(words,), opacity=0.5))
+        words = hover(machine["env"], machine, "scatter configurations degrees")
+        bars.append(replace(bar, xs=(100 * machine["scatter"],), ys=(row,), hover=(words,)))
+    axis = log_axis("SD between repeats (%)", [mark.xs[0] for mark in dots if mark.xs[0] > 0])
+    return row_chart(
+        [machine["env"] for machine in machines], [*dots, *bars], axis, legend=(dot, bar)
+    )
+
+
+def real_synthetic_chart(pairs: Sequence[tuple[Group, Group]], colours: Mapping[str, str]) -> Chart:
+    """Return pairs (real, synthetic) of one configuration: filled and open, joined by a line."""
+    series: list[Marks] = []
+    for row, pair in enumerate(pairs[:MAX_ROWS]):
+        marks = [
+            replace(_marker(group, row, colours), group=name, filled=name == _DATA[0])
+            for name, group in zip(_DATA, pair, strict=True)
+        ]
+        ends = marks[0].xs + marks[1].xs
+        series += [Marks(xs=ends, ys=(row, row), colour=marks[0].colour, line_pt=1.2), *marks]
+    return row_chart(
+        [real.label for real, _ in pairs[:MAX_ROWS]],
+        series,
+        _rate_axis([group for pair in pairs for group in pair]),
+        legend=[key(name, KEY_GREY, "circle", filled=name == _DATA[0]) for name in _DATA],
+        title=hidden_rows(len(pairs)),
+    )
+
 
 # Ratios
 
@@ -45,23 +188,16 @@ _JUDGED: Mapping[Judgement, tuple[str, str]] = {
     "tie": ("square", "#555555"),
     "undecided": ("circle", "#999999"),
 }
-#: Comparisons of one figure.
-_MAX_COMPARISONS = 60
-_LINE_PT = 1.4
 
 
 class RatioRow(NamedTuple):
-    """A ratio in the look of its marker, with the ends of its interval or None without repeats.
-
-    Rows of another `block` stand a little farther away.
-    """
+    """A ratio in the look of its marker, with the ends of its interval or None without repeats."""
 
     name: str
     ratio: float
     ends: tuple[float | None, float | None]
     look: Marks
     hover: str
-    block: object = None
 
 
 def ratio_chart(
@@ -77,27 +213,22 @@ def ratio_chart(
     `one` says what a ratio of 1 means. Ratios within `threshold` are of no consequence: a band. A
     marker is open where its ratio has no interval. `look` is of `row_chart`.
     """
-    heights: list[float] = []
-    for index, row in enumerate(rows):
-        gap = 0.6 if index and row.block != rows[index - 1].block else 0.0
-        heights.append(heights[-1] + 1.0 + gap if heights else 0.0)
-    bottom, top = max(heights, default=0.0) + 0.7, -0.9
-    series = [rule((1.0, 1.0), (bottom, top), "#777777", one)] if rows else []
-    for row, y in zip(rows, heights, strict=True):
+    series = [across_rows(1.0, rows, one)] if rows else []
+    for y, row in enumerate(rows):
         low, high = row.ends
-        mark = replace(row.look, xs=(row.ratio,), ys=(y,), hover=(row.hover,), size_pt=SIZE_PT)
+        mark = replace(row.look, xs=(row.ratio,), ys=(y,), hover=(row.hover,), size_pt=_SIZE_PT)
         if low is None or high is None:
             mark = replace(mark, filled=False)
         else:
             line = key(mark.group, mark.colour, line_pt=_LINE_PT)
             series.append(replace(line, xs=(low, high), ys=(y, y)))
         series.append(replace(mark, line_pt=0.0))
-    within = (1 / (1 + threshold), 1 + threshold)
+    within, (bottom, top) = (1 / (1 + threshold), 1 + threshold), _heights(rows)
     words = f"within {percent(threshold)}"
     bands = [Band(within, (bottom, bottom), (top, top), "#AAAAAA", words)] if threshold else []
     held = (end for row in rows for end in (row.ratio, *row.ends) if end is not None)
     axis = _ratio_axis(label, [*within, *held])
-    return row_chart([row.name for row in rows], series, axis, at=heights, bands=bands, **look)
+    return row_chart([row.name for row in rows], series, axis, bands=bands, **look)
 
 
 def _ratio_axis(label: str, held: Sequence[float]) -> Axis:
@@ -114,29 +245,31 @@ def _ratio_axis(label: str, held: Sequence[float]) -> Axis:
 
 
 def comparison_chart(comparisons: Sequence[Comparison], threshold: float) -> Chart:
-    """Return B / A of each comparison; of more than 60 those farthest from 1."""
-    farthest = sorted(comparisons, key=lambda one: -abs(one.estimate.ratio - 1))[:_MAX_COMPARISONS]
-    shown = [one for one in comparisons if any(one is other for other in farthest)]
-    columns = list(zip(*(one.parts for one in shown), strict=True))
+    """Return B / A of each comparison; of more than a page holds those farthest from 1.
+
+    What the names of all have in common is the title.
+    """
+    order = sorted(range(len(comparisons)), key=lambda n: -abs(comparisons[n].estimate.ratio - 1))
+    shown = [comparisons[index] for index in sorted(order[:MAX_ROWS])]
+    columns = list(zip(*(of.parts for of in shown), strict=True))
     shared = [len(shown) > 1 and len(set(column)) == 1 for column in columns]
     rows, looks = [], {}
-    for one in shown:
-        shape, colour = _JUDGED[one.judgement]
-        looks[one.judgement] = look = key(one.word, colour, shape, line_pt=_LINE_PT)
-        rest = [part for part, same in zip(one.parts, shared, strict=True) if not same]
-        counts = (f"{side.repeats(one.metric.name).count}" for side in (one.a, one.b))
+    for of in shown:
+        shape, colour = _JUDGED[of.judgement]
+        looks[of.judgement] = look = key(of.word, colour, shape, line_pt=_LINE_PT)
+        rest = [part for part, same in zip(of.parts, shared, strict=True) if not same]
+        counts = (f"{side.repeats(of.metric.name).count}" for side in (of.a, of.b))
         name = f"{' '.join(rest)} ({':'.join(counts)})"
-        words = hover(one.label, one.facts, "b_over_a ratio_interval verdict because")
-        rows.append(RatioRow(name, one.estimate.ratio, one.estimate.ends, look, words))
+        words = hover(of.label, of.facts, "b_over_a ratio_interval verdict because")
+        rows.append(RatioRow(name, of.estimate.ratio, of.estimate.ends, look, words))
     common = " ".join(column[0] for column, same in zip(columns, shared, strict=True) if same)
-    hidden = len(comparisons) - len(shown)
     metric = shown[0].metric if shown else None
     return ratio_chart(
         rows,
         f"B / A, {metric.unit} ({metric.better} is better)" if metric else "B / A",
         threshold=threshold,
         legend=[looks[judgement] for judgement in _JUDGED if judgement in looks],
-        title="; ".join(filter(None, (common, f"and {hidden} nearer to 1" if hidden else ""))),
+        title="; ".join(filter(None, (common, hidden_rows(len(comparisons))))),
         empty="nothing to compare",
     )
 
@@ -147,9 +280,9 @@ def speed_up_chart(found: Sequence[tuple[MachinePair, Row]], colours: Mapping[st
     Colour is the model, the marker the precision; it is open where there is no interval. Rows of
     one model and precision stand together, within them those of one batch size.
     """
-    ordered = sorted(
-        found, key=lambda one: (*one[1]["series"], one[1]["batch_size"] or 0, one[0].b)
-    )[:MAX_ROWS]
+    ordered = sorted(found, key=lambda of: (*of[1]["series"], of[1]["batch_size"] or 0, of[0].b))[
+        :MAX_ROWS
+    ]
     reference, groups = ordered[0][0].a, [row["comparison"].b for _, row in ordered]
     return ratio_chart(
         [_shared_row(pair, row, colours) for pair, row in ordered],
@@ -168,7 +301,7 @@ def _shared_row(pair: MachinePair, row: Row, colours: Mapping[str, str]) -> Rati
     of_a = {key.removeprefix("reference_"): row[key] for key in row if key[:10] == "reference_"}
     both = hover(f"{name}, over {pair.a}", row, "ratio ratio_interval verdict")
     words = "\n".join([both, group_hover(b, row), group_hover(a, of_a)])
-    return RatioRow(name, row["ratio"], ends, model_key(b, colours), words, block=row["series"])
+    return RatioRow(name, row["ratio"], ends, model_key(b, colours), words)
 
 
 def tuning_chart(result: TuneResult) -> Chart:
@@ -176,12 +309,12 @@ def tuning_chart(result: TuneResult) -> Chart:
     title, what = "What each knob gave, from fresh runs", "tuned over put back (95 % interval"
     fresh = (*([result.confirmed] if result.confirmed else []), *result.ablation)
     rows = [
-        _gain_row(f"{one.name}: {one.best_value} over {one.other_value}", one.estimate,
-                  one.confirmed)
-        for one in fresh
+        _gain_row(f"{effect.name}: {effect.best_value} over {effect.other_value}", effect.estimate,
+                  effect.confirmed)
+        for effect in fresh
     ]  # fmt: skip
     if not rows:
-        rows = [_gain_row(one.name, one.estimate) for one in result.comparisons if one.estimate]
+        rows = [_gain_row(duel.name, duel.estimate) for duel in result.comparisons if duel.estimate]
         title = "What the search saw: no gain was confirmed"
         what = "value over the fastest so far (95 % interval"
     label = f"{rate_unit(result.sample)}, {what}; higher is better)"
@@ -196,116 +329,7 @@ def _gain_row(name: str, estimate: RatioEstimate, gain: bool = False) -> RatioRo
     return RatioRow(name, estimate.ratio, (low, high), look, words)
 
 
-# Times
-
-#: Iterations beyond so many medians would flatten everything else: they are drawn at the edge.
-_EDGE = 1.6
-#: Configurations of a page; of more the changed ones come first.
-MAX_HISTORIES = 12
-_GREY, _ORANGE = "#777777", "#D55E00"
-_OUTLIER, _BEYOND = "x-thin-open", "triangle-right"
-
-
-def distributions_chart(runs: Sequence[Run], colours: Mapping[str, str]) -> Chart:
-    """Return each window's iteration times over its median: 5 to 95 %, quartiles, outliers.
-
-    The axis ends at 1.6 times the median; an outlier beyond is an arrow at that edge.
-    """
-    timed = [run for run in runs if run.iteration_times_s]
-    shown = timed[:MAX_ROWS]
-    series = [
-        one
-        for row, run in enumerate(shown)
-        for one in _distribution(run, row, colours.get(run.arch, OTHER_MODELS))
-    ]
-    shares = [1.0, *(x for one in series for x in one.xs)]
-    margin = 0.05 * (max(shares) - min(shares)) or 0.05
-    limits = (min(shares) - margin, min(max(shares) + margin, _EDGE + 0.01))
-    middle = rule((1.0, 1.0), (len(shown) - 0.3, -0.9), _GREY, "the median")
-    return row_chart(
-        [run.label for run in shown],
-        [middle, *series] if shown else [],
-        Axis(label="Iteration time / median", limits=limits),
-        legend=(
-            key("5 to 95 %", KEY_GREY, line_pt=0.9),
-            key("quartiles", KEY_GREY, line_pt=4.0),
-            key("outlier", KEY_GREY, _OUTLIER),
-            key("outlier beyond the axis", KEY_GREY, _BEYOND),
-        ),
-        title=hidden_rows(len(timed)),
-    )
-
-
-def _distribution(run: Run, row: int, colour: str) -> Iterator[Marks]:
-    times_ms = 1e3 * np.asarray(run.iteration_times_s)
-    median = float(np.median(times_ms))
-    low, first, third, high = (float(end) for end in np.percentile(times_ms, [5, 25, 75, 95]))
-    outliers = find_outliers(run.iteration_times_s)
-    deviation = float(times_ms.std(ddof=1)) if len(times_ms) > 1 else None
-    whose = f"{run.label}\nrun {run.name}"
-    words = (
-        f"{whose}\n{plus_minus(float(times_ms.mean()), deviation)} ms, mean ± SD of "
-        f"{counted(len(times_ms), 'iteration')}\n"
-        f"median {three_digits(median)} ms, quartiles {interval(first, third)} ms, "
-        f"5 to 95 %: {interval(low, high)} ms\n{counted(len(outliers), 'outlier')}"
-    )
-    for index in outliers:
-        ratio = times_ms[index] / median
-        mark = key(run.arch, colour, _BEYOND if ratio > _EDGE else _OUTLIER, size_pt=3.5)
-        said = f"{whose}\n{_iteration(index, times_ms[index], median)}"
-        yield replace(mark, xs=(min(ratio, _EDGE),), ys=(row,), hover=(said,))
-    for ends, line_pt in (((low, median, high), 0.9), ((first, median, third), 4.0)):
-        line = key(run.arch, colour, line_pt=line_pt, ys=(row,) * 3, hover=(words,) * 3)
-        yield replace(line, xs=tuple(end / median for end in ends))
-
-
-def _iteration(index: int, time_ms: float, median_ms: float) -> str:
-    of_median = times(time_ms / median_ms)
-    return f"iteration {index + 1}: {three_digits(time_ms)} ms, {of_median} the median"
-
-
-def trace_panel(run: Run, colour: str = "#0072B2") -> Panel:
-    """Return one run's iterations in order, its median and its outliers.
-
-    An iteration of over 1.6 times the median is drawn at the upper edge as a triangle.
-    """
-    times_ms = 1e3 * np.asarray(run.iteration_times_s)
-    count, median = len(times_ms), float(np.median(times_ms))
-    edge = _EDGE * median
-    held = np.minimum(times_ms, edge)
-    low = min(float(times_ms.min()), 0.97 * median)
-    high = max(float(held.max()), 1.03 * median)
-    margin = 0.05 * max(count - 1, 1)
-    # a tick for each of a few iterations
-    ticks = tuple(range(1, count + 1)) if count <= 10 else None
-    x = Axis(label="Iteration", limits=(1 - margin, count + margin), ticks=ticks)
-    y = Axis(label="ms", limits=(low - 0.08 * (high - low), high + 0.12 * (high - low)))
-    series = [rule(x.limits, (median, median), _GREY, f"median {three_digits(median)} ms")]
-    inside = [index for index in find_outliers(times_ms) if times_ms[index] <= edge]
-    beyond = [index for index in range(count) if times_ms[index] > edge]
-    # many iterations are a line without markers
-    dots = key("", colour, "circle" if count <= 200 else "", line_pt=0.9, size_pt=1.3)
-    for indices, look in (
-        (range(count), dots),
-        (inside, key("", _ORANGE, _OUTLIER)),
-        (beyond, key("", _ORANGE, "triangle-up")),
-    ):
-        xs, ys = tuple(index + 1 for index in indices), tuple(float(held[i]) for i in indices)
-        # the title says whose they are: a name at each of many iterations would make a page heavy
-        hover = tuple(_iteration(index, times_ms[index], median) for index in indices)
-        series += [replace(look, xs=xs, ys=ys, hover=hover)] if xs else []
-    return Panel(x=x, y=y, series=tuple(series), title=run.label)
-
-
-def traced_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return at most six runs: drifting ones first, then those with outliers, then others."""
-
-    def interest(run: Run) -> tuple[bool, int]:
-        drifts = any(finding.code == "drift" for finding in run.findings)
-        return drifts, len(find_outliers(run.iteration_times_s))
-
-    return sorted(runs, key=interest, reverse=True)[:6]
-
+# Parts of a step
 
 #: What an account's bar shows, by the kind of its parts: words and a colour.
 _PARTS: Mapping[str, tuple[str, str]] = {
@@ -321,8 +345,6 @@ _PARTS: Mapping[str, tuple[str, str]] = {
     "profiling": ("the profiler", "#DDDDDD"),
     "cache": ("faster than their roof", "#009E73"),
 }
-
-
 #: Of the bar of a disturbed account.
 _UNSURE_OPACITY = 0.45
 
@@ -332,8 +354,9 @@ def account_chart(accounts: Sequence[tuple[str, StepAccount]]) -> Chart:
 
     The bar of a disturbed account is pale and broken, and its name says that it is not sure.
     """
-    series, legend, longest = [], dict[str, Marks](), 0.0
+    names, series, legend = [], [], dict[str, Marks]()
     for row, (name, account) in enumerate(accounts[:MAX_ROWS]):
+        names.append(f"{name} (not sure)" if account.is_disturbed else name)
         ends_ms = {True: 0.0, False: 0.0}
         for part in sorted(account.parts, key=lambda part: list(_PARTS).index(part.kind)):
             (words, colour), begin_ms = _PARTS[part.kind], ends_ms[part.time_s > 0]
@@ -343,67 +366,8 @@ def account_chart(accounts: Sequence[tuple[str, StepAccount]]) -> Chart:
             said = f"{name}\n{part.name}: {three_digits(1e3 * part.time_s)} ms, {share}"
             if account.is_disturbed:
                 look = replace(look, dashed=True, opacity=_UNSURE_OPACITY)
-            line = replace(look, xs=(begin_ms, end_ms), ys=(row, row), hover=(said,) * 2)
-            series.append(line)
-        longest = max(longest, ends_ms[True])
-    left = min((end for one in series for end in one.xs), default=0.0)
-    axis = Axis(label="ms of a step", limits=(1.03 * left, 1.03 * longest))
-    names = [f"{name}{' (not sure)' if account.is_disturbed else ''}"
-             for name, account in accounts[:MAX_ROWS]]  # fmt: skip
+            series.append(replace(look, xs=(begin_ms, end_ms), ys=(row, row), hover=(said,) * 2))
+    ends = [0.0, *(end for line in series for end in line.xs)]
+    axis = Axis(label="ms of a step", limits=(1.03 * min(ends), 1.03 * max(ends)))
     entries = [legend[words] for words, _ in _PARTS.values() if words in legend]
     return row_chart(names, series, axis, legend=entries, title=hidden_rows(len(accounts)))
-
-
-#: What a history shows, as its legend has it.
-_POINT, _LEVEL, _CHANGE = (
-    key("a run, or the runs of a campaign", "#56B4E9", "circle", size_pt=3.5),
-    key("level", "#0072B2", line_pt=1.5),
-    key("change; shaded: where it may be", _ORANGE, line_pt=1.0, dashed=True),
-)
-
-
-def trend_chart(histories: Sequence[History]) -> Chart:
-    """Return a chart of `histories`, a panel each: their points, levels and changes.
-
-    Of more than twelve the changed ones come first, and the others are counted.
-    """
-    shown = sorted(histories, key=lambda one: not one.changes)[:MAX_HISTORIES]
-    panels = [_history_panel(history) for history in shown]
-    hidden = len(histories) - len(shown)
-    more = f"and {counted(hidden, 'configuration')} more" if hidden else ""
-    last = replace(panels[-1], legend=(_POINT, _LEVEL, _CHANGE), legend_entry_in=2.1)
-    last = replace(last, x=replace(last.x, label=more))
-    return Chart((*panels[:-1], last), 6.5, 1.9 * len(shown) + 0.35)
-
-
-def _history_panel(history: History) -> Panel:
-    days = tuple(point.started.timestamp() / 86_400 for point in history.points)
-    values = tuple(point.value for point in history.points)
-    room = max(max(values) - min(values), 0.01 * max(values))
-    low, high = min(values) - 0.15 * room, max(values) + 0.4 * room  # sizes stand above the points
-    margin = 0.05 * (days[-1] - days[0]) or 0.5
-    unit = history.metric.unit
-    hovers = (
-        f"{point.started:%Y-%m-%d %H:%M}\n{three_digits(point.value)} {unit}"
-        for point in history.points
-    )
-    series = [replace(_POINT, xs=days, ys=values, hover=tuple(hovers))]
-    for start, end, mean in history.levels:
-        words, ends = f"level {three_digits(mean)} {unit}", (days[start], days[end - 1])
-        series.append(rule(ends, (mean, mean), _LEVEL.colour, words, line_pt=1.5, group="level"))
-    for found in history.changes:
-        at, words = days[found.index], f"{100 * (found.estimate.ratio - 1):+.1f} %"
-        line = rule((at, at), (high, low), _ORANGE, words, line_pt=1.0, dashed=True, group="change")
-        series.append(replace(line, names=("", words, *[""] * (len(line.xs) - 2))))  # near the top
-    shades = (
-        Band((days[found.first], days[found.last]), (low, low), (high, high), "#DB8F57")
-        for found in history.changes
-        if found.first < found.last
-    )
-    return Panel(
-        x=Axis(label="", limits=(days[0] - margin, days[-1] + margin), scale="date"),
-        y=Axis(label=unit, limits=(low, high)),
-        series=tuple(series),
-        bands=tuple(shades),
-        title=history.label[:100],
-    )

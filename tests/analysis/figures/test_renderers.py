@@ -11,7 +11,6 @@ from observed import DRIFT, observation
 from test_scenes import CHARTS, ROOF, TIMES_S, many_ops, of_kernels, point, used
 
 from analysis.figures import (
-    configurations,
     draw_chart,
     draw_roofline,
     figure_html,
@@ -22,9 +21,11 @@ from analysis.figures import (
     save_figure,
     single_axes,
 )
+from analysis.figures.batches import batch_charts
 from analysis.figures.chart import Marks, panel_chart
-from analysis.figures.rows import distributions_chart, trace_panel
+from analysis.figures.rows import models_chart, real_synthetic_chart, variability_chart
 from analysis.figures.static import Names, draw_panel
+from analysis.figures.times import distributions_chart, trace_panel
 from analysis.findings.differences import scatter_rows
 from analysis.profiles import place_kernels, place_ops
 from analysis.runs.groups import group_runs
@@ -51,12 +52,11 @@ def test_paper_and_page_show_the_same():
     ]
     groups = group_runs(runs)
     timed = observation("t", times_s=TIMES_S, findings=(DRIFT,), arch=HOSTILE)
-    throughput = configurations.curves_of(runs, configurations.throughput)
     for chart in (
-        configurations.batch_chart(throughput, "y", colours={}),
-        configurations.models_chart(groups, {}),
-        configurations.variability_chart(scatter_rows(runs)),
-        configurations.real_synthetic_chart([(groups[0], groups[1])], {}),
+        batch_charts(runs, "throughput", {})["lab"],
+        models_chart(groups, {}),
+        variability_chart(scatter_rows(runs)),
+        real_synthetic_chart([(groups[0], groups[1])], {}),
         distributions_chart([timed], {}),
         panel_chart([trace_panel(timed)] * 3),
     ):
@@ -82,7 +82,7 @@ def test_paper_and_page_show_the_same():
 
 
 def test_an_axis_has_the_ticks_that_its_kind_needs():
-    chart = configurations.models_chart(group_runs([observation("a", 320.0)]), {})
+    chart = models_chart(group_runs([observation("a", 320.0)]), {})
     page = interactive_chart(chart)
     low, high = (10**end for end in page.layout.xaxis.range)
     assert low < 300 < 400 < high

@@ -17,18 +17,19 @@ from test_tuning import nothing, result  # noqa: F401 (fixtures)
 from analysis.comparison import METRICS, compare_pairs, pair_runs
 from analysis.comparison.history import histories
 from analysis.comparison.machines import across_machines
-from analysis.figures import configurations as of
 from analysis.figures import kernel_chart, model_colours, op_chart, run_chart
+from analysis.figures.batches import batch_charts
 from analysis.figures.chart import OTHER_MODELS, panel_chart
 from analysis.figures.rows import (
     account_chart,
     comparison_chart,
-    distributions_chart,
+    models_chart,
+    real_synthetic_chart,
     speed_up_chart,
-    trace_panel,
-    trend_chart,
     tuning_chart,
+    variability_chart,
 )
+from analysis.figures.times import distributions_chart, trace_panel, trend_chart
 from analysis.profiles import place_kernels, place_ops
 from analysis.roofs.ceilings import UsedCeiling
 from analysis.roofs.roof import Roof
@@ -41,10 +42,9 @@ THROUGHPUT = METRICS["throughput_samples_per_s"]
 TIMES_S = np.r_[np.linspace(0.099, 0.101, 50), 0.13, 0.9]
 
 
-def over_batches(runs, *quantities, **options):
-    curves = of.curves_of(runs, *quantities or (of.throughput,))
-    colours = model_colours(run.arch for run in runs)
-    return of.batch_chart(curves, "y", colours=colours, **options)
+def over_batches(runs, kind="throughput"):
+    (chart,) = batch_charts(runs, kind, model_colours(run.arch for run in runs)).values()
+    return chart
 
 
 def point(
@@ -138,8 +138,6 @@ def nights(levels, arch):
 #: By file and name, what is drawn.
 CHARTS = {
     "batches": {
-        "one": lambda: over_batches(curve({8: 1.0})),
-        "none": lambda: over_batches([]),
         "every channel": lambda: over_batches([
             *repeated("a", [90.0, 110.0], batch_size=8),
             *curve({16: 200.0}),
@@ -148,12 +146,12 @@ CHARTS = {
         ]),
         "modelled": lambda: over_batches(place_runs(
             [make.run_record("b10"), make.run_record("b20", 20, 2.0)], [make.ceilings_record()]
-        ), of.intensity),
+        ), "intensity"),
         "log": lambda: over_batches(curve({8: 1, 16: 100})),
         "linear": lambda: over_batches(curve({8: 50, 16: 100})),
     },
     "rows": {
-        "real and synthetic": lambda: of.real_synthetic_chart(
+        "real and synthetic": lambda: real_synthetic_chart(
             [group_runs([observation("r", 50, data="/images"), observation("s", 100)])], {}),
         "distributions": lambda: distributions_chart([observation("a", times_s=TIMES_S)], {}),
         "drift": lambda: panel_chart([trace_panel(drifting())] * 2),
@@ -162,9 +160,9 @@ CHARTS = {
              make.run_record("b", 20, ops=samples.op_profile(OPS[0], step_time_s=1.05)),
              make.run_record("c", 30, ops=samples.op_profile(*OPS, step_time_s=1.5))],
             [make.ceilings_record()])]),
-        "no models": lambda: of.models_chart([], {}),
-        "no variability": lambda: of.variability_chart([]),
-        "no pairs": lambda: of.real_synthetic_chart([], {}),
+        "no models": lambda: models_chart([], {}),
+        "no variability": lambda: variability_chart([]),
+        "no pairs": lambda: real_synthetic_chart([], {}),
         "no distributions": lambda: distributions_chart([observation("a")], {}),
     },
     "ratios": {
