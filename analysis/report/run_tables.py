@@ -26,7 +26,7 @@ from analysis.runs.frame import (
 )
 from analysis.runs.groups import BatchCurve, Group, batch_curves, newest_accounts, sample_of
 from analysis.runs.run import Run
-from analysis.table import Column, RunList, Table, grouped
+from analysis.table import Column, RunList, Table
 from analysis.words import interval, three_digits
 from bench.config import THROUGHPUT, column_noun, common_sample, rate_column
 from bench.records import Complexity, Environment
@@ -120,11 +120,6 @@ _TABLES = {
     "prices": (
         "Prices of machines, given for this report",
         "env price kind price_date price_source",
-    ),
-    "speed-ups": (
-        "How many times as fast one machine is as another, at the same configurations",
-        "env slower_env arch seq_len precision common_batch_sizes mean_ratio ratio_interval "
-        "ratio_range ran_with runs",
     ),
 }  # fmt: skip
 
@@ -277,28 +272,7 @@ def machine_tables(across: AcrossMachines) -> dict[str, Table]:
     samples, reference = common_sample(pair.sample for pair in across.against), across.reference
     title = f"How many times as fast as {reference} each machine is, cost of 1e6 {samples}s"
     against = shared_table(across.against, (reference or "", ""), "times-as-fast", title)
-    found = {"prices": _prices(across.pairs), "speed-ups": list(_speed_ups(across.pairs))}
-    return {against.name: against, **tables(_TABLES, found)}
-
-
-def _speed_ups(pairs: Sequence[MachinePair]) -> Iterator[Row]:
-    """Each machine against each slower one, in the models and precisions that both measured."""
-    for pair in pairs:
-        for rows in grouped(pair.rows, itemgetter("series")).values():
-            # two precisions are a series that says so
-            if mean := mean_row([row for row in rows if not row["spilled"]]):
-                first, ran_with = rows[0], dict.fromkeys(row["ran_with"] for row in rows)
-                names = (name for row in rows for name in row["runs"].names)
-                yield {
-                    **mean,
-                    "env": pair.b,
-                    "slower_env": pair.a,
-                    "arch": first["arch"],
-                    "seq_len": first["comparison"].a.seq_len,
-                    "precision": first["precision"],
-                    "ran_with": "; ".join(filter(None, ran_with)) or None,
-                    "runs": RunList(tuple(dict.fromkeys(names))),
-                }
+    return {against.name: against, **tables(_TABLES, {"prices": _prices(across.pairs)})}
 
 
 def _prices(pairs: Sequence[MachinePair]) -> list[Row]:

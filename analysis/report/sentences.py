@@ -1,10 +1,11 @@
-"""The report's sentences of runs: results, work and roofs; how each was measured, and is again."""
+"""The report's sentences of runs: what they show, and how each is made again."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from typing import Any
 
 import yaml
 
@@ -151,22 +152,25 @@ def summary(
     return f"{', and '.join(parts)}."
 
 
-def caveats(runs: Sequence[Run]) -> dict[str, int]:
-    """Return of how many runs, points or configurations each caveat of the report speaks."""
+def counts_of(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return what the words of a report depend on: how many runs, points or configurations."""
     points = [run.point for run in runs if run.point]
     repeats = [group.repeats() for group in group_runs(runs)]
-    machines = [len(one.machines) for one in repeats]
+    machines = [len(repeat.machines) for repeat in repeats]
     return {
+        "runs": len(runs),
+        "points": len(points),
         "modelled": sum(point.intensity_counted is None for point in points),
         "counted": sum(point.intensity_counted is not None for point in points),
         "unsure": sum(not point.bound_sure for point in points),
         "datasheet": sum(point.ceiling.kind == "datasheet" for point in points),
         "reads_images": sum(run.config.reads_images for run in recorded(runs)),
         "imported": sum(run.imported is not None for run in runs),
-        "single": sum(one.log_variance is None for one in repeats),
+        "single": sum(repeat.log_variance is None for repeat in repeats),
         "several_machines": sum(number > 1 for number in machines),
         "unknown_machine": int(min(machines, default=0) == 0),
-        "runs": len(runs),
+        "backends": {run.backend for run in recorded(runs)},
+        "scripts": sum(bool(_script(run)) for run in recorded(runs)),
     }
 
 
@@ -201,69 +205,3 @@ def matrix(runs: Sequence[Run]) -> str:
     blocks = [{**settings[0], "repeats": len(settings)} for settings in alike.values()]
     whole = {"blocks": blocks} if blocks else {}
     return yaml.safe_dump(whole, sort_keys=False, default_flow_style=None).strip()
-
-
-# How its runs were measured, and what their work and their roofs say
-
-
-_CLOCKS = {
-    "cpu": "On a processor an iteration is timed by the monotonic clock of the process.",
-    "cuda": "On CUDA an iteration is timed by events, which are read after the window.",
-    "mps": "On MPS the device is synchronised after each iteration.",
-}
-
-
-_IMPORTED = "Imported runs were timed by other programs: their files"
-
-
-def method(runs: Sequence[Run]) -> list[str]:
-    """Return how the runs were timed."""
-    backends = {run.backend for run in recorded(runs)}
-    scripts = any(_script(run) for run in recorded(runs))
-    imported = [f"{_IMPORTED} say nothing of it."] if len(recorded(runs)) < len(runs) else []
-    if not backends:
-        return imported
-    return [
-        "Each run trains in a separate process; a window of iterations is timed after a warm-up.",
-        "Throughput is the samples of the window over its wall time. The device is synchronised "
-        "at both ends of the window.",
-        *(clock for backend, clock in _CLOCKS.items() if backend in backends),
-        "The warm-up ends when the device is warm and iterations are as fast as the fastest ones "
-        "before, the window when its pace is known, or both at the limits that the run was given. "
-        "What is left of a transient at the beginning is left out and said.",
-        *(["An iteration of a script is from one step of its optimizer to the next."] * scripts),
-        "A verdict says whether a run can be trusted: suspect where something disturbed it.",
-        *imported,
-    ]  # fmt: skip
-
-
-def complexity(runs: Sequence[Run]) -> list[str]:
-    """Return what the cost model says of each model: the work and the memory of its largest batch.
-
-    Ridges and intensities stand in the tables of ceilings and of places.
-    """
-    said = []
-    groups = [group for group in group_runs(runs) if group.points]
-    for (label, sample), own in grouped(groups, lambda g: (g.model_label, g.sample)).items():
-        most = max(own, key=lambda group: group.batch_size or 0)
-        record = most.first.record
-        if record and (work := record.complexity):
-            flops, needed = work.step_flops_per_sample / 1e9, work.memory.total_bytes / 1e9
-            available = record.environment and record.environment.device.memory_bytes
-            of = f" of {three_digits(available / 1e9)} GB" if available else ""
-            said.append(
-                f"{label}: a training step computes {three_digits(flops)} GFLOP per {sample}; "
-                f"batch {most.batch_size} needs {three_digits(needed)} GB{of} by the cost model."
-            )
-    return said
-
-
-def roofs(runs: Sequence[Run]) -> list[str]:
-    """Return the formula of the roofline."""
-    if not any(run.point for run in runs):
-        return []
-    return [
-        "A step can attain at most min(peak FLOP/s, FLOP/byte x peak byte/s). Both are equal at "
-        "the ridge, peak FLOP/s over peak byte/s: left of it memory traffic is the roof, right of "
-        "it arithmetic.",
-    ]

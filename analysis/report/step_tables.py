@@ -15,7 +15,7 @@ from analysis.traces.placed import PlacedTrace, TraceComparison, compare_two
 from analysis.words import bytes_rate, counted, flops_rate, percent, three_digits
 from bench.errors import Unknown
 from bench.records import GpuCounters
-from bench.records.base import ratio
+from bench.records.base import Facts, ratio
 
 if TYPE_CHECKING:
     from analysis.runs.place import PlacedProfile
@@ -212,18 +212,8 @@ def comparison_table(comparison: TraceComparison) -> Table:
 
 # The sentences beside them
 
-#: What a profile may lack, for people.
-_PARTS_OF_PROFILE = {
-    "ops": "times of ops",
-    "counters": "device counters",
-    "cpu_counters": "processor counters",
-}
-#: What its times of ops may lack.
-_PARTS_OF_OPS = {
-    "device_busy_share": "the device's busy share is not known",
-    "copies": "copies are not known",
-    "unseen": "of the cost model",
-}
+#: Ops that a sentence names.
+_MOST_NAMED = 5
 
 
 def _ended(sentences: Iterable[str]) -> list[str]:
@@ -249,19 +239,23 @@ def opening(profiles: Sequence[PlacedProfile], traces: Sequence[PlacedTrace]) ->
     return _ended(said)
 
 
+def _missing(facts: Facts, names: Iterable[str] = ()) -> Iterator[str]:
+    """Why facts are not known: of all, or of `names`."""
+    for name, why in facts.missing.items():
+        if not names or name in names:
+            yield f"{name.replace('_', ' ')}: {why}"
+
+
 def _of_profile(profile: PlacedProfile) -> Iterator[str]:
-    record, unknown = profile.record, "no reason recorded"
+    record = profile.record
     runs = ", ".join(f"{run.number}" for run in profile.runs)
     yield f"Explains run {runs}" if runs else "Explains no run of this report"
     if record.outcome != "ok":
-        yield f"Outcome {record.outcome}: {record.reason or unknown}"
-    for name, what in _PARTS_OF_PROFILE.items():
-        if getattr(record, name) is None:
-            yield f"No {what}: {record.missing.get(name, unknown)}"
+        yield f"Outcome {record.outcome}: {record.reason}"
+    yield from _missing(record, ("ops", "counters", "cpu_counters"))
     if (ops := record.ops) is not None:
         yield f"Times of ops by {ops.method}, over {ops.iterations} steps"
-        missing = ((what, ops.missing.get(name)) for name, what in _PARTS_OF_OPS.items())
-        yield from (f"{what}: {why}" for what, why in missing if why)
+        yield from _missing(ops, ("device_busy_share", "copies", "unseen"))
         if profile.ops is not None and (outside := profile.ops.unknown):
             largest = ", ".join(f"{op.name} {percent(op.share)}" for op in outside[:_MOST_NAMED])
             share = percent(time_share(outside))
@@ -269,20 +263,15 @@ def _of_profile(profile: PlacedProfile) -> Iterator[str]:
     if record.counters is not None:
         yield from _of_counters(record.counters, profile.used)
     if record.cpu_counters is not None:
-        for name, why in record.cpu_counters.missing.items():
-            yield f"Processor counters without {name}: {why}"
+        yield from _missing(record.cpu_counters)
     yield from (finding.sentence for finding in profile.findings if finding.level == "note")
-
-
-#: Ops that a sentence names.
-_MOST_NAMED = 5
 
 
 def _of_counters(counters: GpuCounters, used: UsedCeiling | None) -> Iterator[str]:
     chip = f" on {counters.chip}" if counters.chip else ""
     names = counted(len(counters.per_kernel), "kernel name")
     yield f"Counters by {counters.source}{chip}: {counters.kernels} launches, {names}"
-    yield from (f"Not counted, {name}: {reason}" for name, reason in counters.missing.items())
+    yield from _missing(counters)
     caches = {cache.level: cache for cache in used.cache_roofs} if used else {}
     for level in sorted({"L1", "L2", *caches}) if used else ():
         cache = caches.get(level)
@@ -314,4 +303,4 @@ def _of_trace(trace: PlacedTrace) -> Iterator[str]:
         sums = {"FLOP executed": counters.flops, "B of DRAM": counters.dram_bytes}
         words = [f"{three_digits(n / 1e9)} G{unit}" for unit, n in sums.items() if n is not None]
         yield f"Counters of {counted(counters.kernels, 'kernel')}: {', '.join(words) or 'no sum'}"
-        yield from (f"Not counted, {name}: {why}" for name, why in counters.missing.items())
+        yield from _missing(counters)

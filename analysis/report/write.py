@@ -108,12 +108,9 @@ def write_report(
         "inside": inside,
         "step_sentences": of_steps.step_sentences,
         "tables": tables,
-        "method": sentences.method(runs),
-        "complexity": sentences.complexity(runs),
-        "roofs": sentences.roofs(runs),
         "commands": sentences.commands(recorded(runs)),
         "matrix": sentences.matrix(recorded(runs)),
-        "caveats": sentences.caveats(runs),
+        "counts": sentences.counts_of(runs),
         "sections": [name for name in _SECTIONS if needs.get(name, runs)],
         "judged": any(row.get("ratio_low") is not None for one in shown for row in one.rows),
     }
@@ -170,40 +167,25 @@ def markdown_fence(text: str) -> str:
 
 # Its folder: a new report is written in `.unfinished` and takes the earlier one's place once it is
 # whole. `report.sha256` has the sum of every file as it was written, in the form of `sha256sum
-# --check`. A file with another sum was edited, and the folder is not written again; nor is one
-# without sums.
+# --check`. A file with another sum, or without one, is a person's: such a folder is left alone.
 
 _SUMS = "report.sha256"
 _UNFINISHED = ".unfinished"
-#: What says nothing of a report.
-_NO_REPORT = frozenset({_UNFINISHED, ".DS_Store"})
-#: What a report's folder holds.
-_OURS = _NO_REPORT | {"report.html", "report.md", "report.pdf", "figures", "tables", _SUMS}
+_PDF = "report.pdf"
 
 
 def begin_report(folder: Path) -> Path:
     """Return where to write a new report.
 
-    Raises `UserError` where the folder holds files that are no report's, since all of it is
-    uploaded, or a report of which a file was edited, or may have been.
+    Raises `UserError` where the folder holds a file that no report wrote, since all of it is
+    uploaded, or one that was edited.
     """
-    present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    sums, foreign = _sums(folder), sorted(present - _OURS)
-    edited = sorted(
-        name
-        for name in {name for name, _ in sums}
-        if (folder / name).is_file() and (name, _sum(folder / name)) not in sums
-    )
-    why = ""
-    if foreign:
-        why = f"holds other files ({foreign[0]})"
-    elif _SUMS not in present and present - _NO_REPORT:
-        why = f"holds a report without {_SUMS}, so an edit of it would be lost"
-    elif edited:
-        why = f"{edited[0]} was edited since it was written (--notes puts in your own text)"
-    if why:
+    sums = _sums(folder)
+    files = ((name, path) for name, path in _files(folder).items() if name != _PDF)
+    if own := sorted(name for name, path in files if (name, _sum(path)) not in sums):
         raise UserError(
-            f"out={str(folder)!r}: {why}; write to another folder with --out, or move it elsewhere"
+            f"out={str(folder)!r}: {own[0]} was not written by a report, or edited since (--notes "
+            "puts in your own text); write to another folder with --out, or move it elsewhere"
         )
     new = folder / _UNFINISHED
     if new.exists():
@@ -218,17 +200,28 @@ def end_report(new: Path) -> None:
 
     Until the end the sums are those of both, so that no file looks edited if this is cut short.
     """
-    folder = new.parent
-    files = {path.relative_to(new).as_posix(): path for path in new.rglob("*") if path.is_file()}
+    folder, files = new.parent, _files(new)
     sums, earlier = {(name, _sum(path)) for name, path in files.items()}, _sums(folder)
     _keep_sums(folder, sums | earlier)
     for name, path in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         path.replace(folder / name)
-    for name in {name for name, _ in earlier} - files.keys() | {"report.pdf"}:
-        (folder / name).unlink(missing_ok=True)
+    replaced = {name for name, _ in earlier} | {_PDF}
+    for name, path in _files(folder).items():
+        if name in replaced - files.keys():
+            path.unlink()
     _keep_sums(folder, sums)
     shutil.rmtree(new)
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """The files of a report by their paths within its folder."""
+    files = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+    return {
+        name.as_posix(): path
+        for name, path in files.items()
+        if name.parts[0] not in (_SUMS, _UNFINISHED) and name.name != ".DS_Store"
+    }
 
 
 def _sum(path: Path) -> str:
@@ -236,11 +229,9 @@ def _sum(path: Path) -> str:
 
 
 def _sums(folder: Path) -> set[tuple[str, str]]:
-    """The files of a report, and their sums; none of what lies outside of the folder."""
-    kept, ours = folder / _SUMS, folder.resolve()
+    kept = folder / _SUMS
     lines = kept.read_text("utf-8").splitlines() if kept.exists() else []
-    sums = {(name, total) for total, _, name in (line.partition("  ") for line in lines)}
-    return {one for one in sums if (folder / one[0]).resolve().is_relative_to(ours)}
+    return {(name, total) for total, _, name in (line.partition("  ") for line in lines)}
 
 
 def _keep_sums(folder: Path, sums: Iterable[tuple[str, str]]) -> None:
@@ -260,7 +251,7 @@ _PARTS = {
     "ceilings": "ceilings",
     "profiles": "profiles copies cpu-counters",
     "traces": "trace-steps trace-accounts trace-idle trace-comparison",
-    "across": "times-as-fast prices speed-ups",
+    "across": "times-as-fast prices",
     "runs": "uplift batch-gains scaling predictions",
 }
 #: Its sections: notes below a heading of such a name stand there.
@@ -346,18 +337,14 @@ def front_matter(title: str | None, author: str | None, notes: Path | None) -> F
 
 
 def _notes(path: Path) -> dict[str, str]:
-    text, why = "", ""
+    where = f"notes={str(path)!r}:"
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        why = f"cannot be read ({error.strerror or error})"
-    except UnicodeDecodeError:
-        why = "is not UTF-8 text; save it as UTF-8"
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{where} cannot be read as UTF-8 text ({error})") from None
     blocks = MarkdownIt("commonmark").parse(f"{text}\n\n{_END}\n")
     if blocks[-1].type != "paragraph_close" or blocks[-2].content != _END:
-        why = "a code block or an HTML comment in it is not closed; close it"
-    if why:
-        raise UserError(f"notes={str(path)!r}: {why}")
+        raise UserError(f"{where} a code block or an HTML comment in it is not closed; close it")
     return _by_section(text)
 
 

@@ -53,8 +53,8 @@ def test_what_a_tool_could_not_do_is_said_once_with_its_full_stop():
     bare = make.profile(counters=None).model_dump()
     bare["missing"] |= {"counters": "no permission. Ask the administrator.", "ops": "not asked for"}
     found = said(type(make.profile()).model_validate(bare))
-    assert "No device counters: no permission. Ask the administrator." in found
-    assert "No times of ops: not asked for." in found
+    assert "Counters: no permission. Ask the administrator." in found
+    assert "Ops: not asked for." in found
 
 
 def test_levels_with_and_without_a_roof_are_named():
