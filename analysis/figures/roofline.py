@@ -15,7 +15,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, NamedTuple
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -39,6 +40,7 @@ from analysis.profiles import shortened
 from analysis.runs.frame import MODELLED, Row, run_row
 from analysis.runs.points import RooflinePoint
 from analysis.runs.run import Run
+from analysis.table import grouped
 from analysis.words import bytes_rate, flops_rate, three_digits
 from bench.errors import UserError
 
@@ -153,17 +155,8 @@ _SHOWN = (
 )
 #: More runs than this are drawn thinner and half transparent, so that a crowd shows its density.
 _CROWD = 40
-#: Diameters of markers: of a figure's smallest and largest batch, and of the only one.
-_SMALLEST_PT, _LARGEST_PT, _ONLY_PT = 3.2, 7.6, 4.0
 #: Batch sizes that the legend names, spread over those that are there.
 _NAMED_SIZES = 4
-
-
-class _Roof(NamedTuple):
-    machine: str
-    gflops: float
-    gb_per_s: float
-    kind: str
 
 
 def plot_roofline(
@@ -199,33 +192,17 @@ def run_chart(
         rows = [_row(run, run.point) for run in points if run.point]
     else:
         rows = _rows_of(points)
-    roofs: dict[_Roof, list[str]] = {}  # with their math modes
-    for roof, mode in dict.fromkeys((_roof_of(row), row["math_mode_ran"]) for row in rows):
-        roofs.setdefault(roof, []).append(mode)
-    machines = list(dict.fromkeys(roof.machine for roof in roofs))
-    several = len(machines) > 1
-    short = {name: f"M{number}" if several else "" for number, name in enumerate(machines, 1)}
-    greys = dict(zip(machines, cycle(ROOF_GREYS), strict=False))
+    machines = list(dict.fromkeys(row["env"] for row in rows))
+    numbers = {name: f"M{number}" for number, name in enumerate(machines, 1)}
+    short = numbers if len(machines) > 1 else dict.fromkeys(machines, "")
     palette = colours or model_colours(row["arch"] for row in rows)
-    crowded = len(rows) > _CROWD
-    diameters = _diameters_pt((row["batch_size"] for row in rows), 0.6 if crowded else 1.0)
-    series: list[Marks] = []
-    for row in rows:
-        look = key(
-            f"{short[row['env']]} {row['arch']} {row['math_mode_ran']}"
-            f"{' imported' if row['imported'] else ''}".lstrip(),
-            palette.get(row["arch"], OTHER_MODELS),
-            SHAPES[row["math_mode_ran"]],
-            size_pt=diameters[row["batch_size"]],
-            opacity=0.55 if crowded else 1.0,
-        )
-        series += _series(row, look, "" if crowded else short[row["env"]], crowded)
+    series = [mark for row in rows for mark in _series(row, palette, short, len(rows) > _CROWD)]
     return roofline_chart(
         "Attained",
-        list(_roof_series(roofs, short, greys)),
+        list(_roof_series(rows, short)),
         series,
         empty="" if rows else "no run has a place here",
-        legend=_legend(rows, palette, diameters),
+        legend=_legend(rows, palette),
     )
 
 
@@ -265,79 +242,79 @@ def _row(run: Run, point: RooflinePoint) -> Row:
     }
 
 
-def _series(row: Row, look: Marks, name: str, crowded: bool) -> Iterator[Marks]:
+def _size_pt(batch_size: float) -> float:
+    """The diameter of a marker: each doubling of the batch adds the same."""
+    return 2.2 + 0.6 * math.log2(batch_size)
+
+
+def _series(
+    row: Row, palette: Mapping[str, str], short: Mapping[str, str], crowded: bool
+) -> Iterator[Marks]:
     """A marker of counted bytes, or one at each end of an interval with a line between them."""
-    title = (
-        f"{row['env']} {row['arch']} {row['precision_ran']} ({row['math_mode_ran']}) "
-        f"batch {row['batch_size']}"
-    )
+    mode, machine = row["math_mode_ran"], short[row["env"]]
+    title = f"{row['env']} {row['arch']} {row['precision_ran']} ({mode}) batch {row['batch_size']}"
     of_run = {**row, "run": row["run_id"], "work": MODELLED if row["imported"] else None}
     roof = f"roof: {row['device']}, {row['ceiling_kind']}, {row['ceiling_source']}"
     words = "\n".join([hover(title, of_run, _SHOWN), roof, *row.get("under_the_roof", ())])
     counted, ends = row["intensity_counted"], (row["intensity_min"], row["intensity_max"])
-    xs, edge_pt = ends if counted is None else (counted,), 0.6 if crowded else 1.0
-    mark = replace(look, xs=xs, edge_pt=edge_pt, filled=counted is not None)
-    line_pt, dashed = 0.9 if crowded else 1.6, bool(row["imported"])
-    line = replace(look, xs=ends, shape="", line_pt=line_pt, dashed=dashed)
-    between = line if counted is None else None
+    scale = 0.6 if crowded else 1.0
+    imported = ["imported"] if row["imported"] else []
+    mark = key(
+        " ".join(filter(None, [machine, row["arch"], mode, *imported])),
+        palette.get(row["arch"], OTHER_MODELS),
+        SHAPES[mode],
+        xs=ends if counted is None else (counted,),
+        size_pt=scale * _size_pt(row["batch_size"]),
+        edge_pt=scale,
+        filled=counted is not None,
+        opacity=0.55 if crowded else 1.0,
+    )
+    line = replace(mark, xs=ends, shape="", line_pt=1.6 * scale, dashed=bool(row["imported"]))
+    between, name = line if counted is None else None, "" if crowded else machine
     return under_roof(row["attained_gflops"], [mark], between, words, name)
 
 
-def _roof_of(row: Row) -> _Roof:
-    """The roof that it stands under, of the machine whose label it carries."""
-    return _Roof(row["env"], row["peak_gflops"], row["peak_gb_per_s"], row["ceiling_kind"])
-
-
-def _roof_series(
-    modes: Mapping[_Roof, Sequence[str]], short: Mapping[str, str], greys: Mapping[str, str]
-) -> Iterator[Marks]:
+def _roof_series(rows: Iterable[Row], short: Mapping[str, str]) -> Iterator[Marks]:
     """A level line per roof, and a slope per machine, bandwidth and kind, up to the highest."""
-    by_height = sorted(modes, key=lambda roof: roof.gflops)
-    highest = {roof._replace(gflops=0.0): roof for roof in by_height}
+    names = ("env", "peak_gb_per_s", "ceiling_kind", "peak_gflops")
+    roofs = grouped(rows, lambda row: tuple(row[name] for name in names))
+    greys = dict(zip(short, cycle(ROOF_GREYS), strict=False))
+    by_height = sorted(roofs, key=itemgetter(3))
+    highest = {roof[:3]: roof for roof in by_height}
     for roof in by_height:
-        name, mode, of = roof.machine, "/".join(modes[roof]), short[roof.machine]
-        sheet = ", datasheet" if roof.kind == "datasheet" else ""
+        machine, gb_per_s, kind, gflops = roof
+        mode = "/".join(dict.fromkeys(row["math_mode_ran"] for row in roofs[roof]))
+        sheet, of = ", datasheet" if kind == "datasheet" else "", short[machine]
         level, slope = roof_lines(
-            *roof[1:],
-            names=(f"{name} {mode}", name),
+            gflops,
+            gb_per_s,
+            kind,
+            names=(f"{machine} {mode}", machine),
             end=f"{of} {mode}".lstrip(),
-            group=f"{of}: {shortened(name, 28)}{sheet}" if of else f"{roof.kind} roof",
-            colour=greys[name],
+            group=f"{of}: {shortened(machine, 28)}{sheet}" if of else f"{kind} roof",
+            colour=greys[machine],
         )
         yield level
         if roof in highest.values():
             yield slope
 
 
-def _diameters_pt(batch_sizes: Iterable[int], scale: float) -> dict[int, float]:
-    """Diameter of a marker by its batch size, in points: each doubling adds the same."""
-    sizes = sorted(set(batch_sizes))
-    if len(sizes) < 2:
-        return dict.fromkeys(sizes, scale * _ONLY_PT)
-    smallest, doublings = sizes[0], math.log2(sizes[-1] / sizes[0])
-    grown = (_LARGEST_PT - _SMALLEST_PT) / doublings
-    return {size: scale * (_SMALLEST_PT + grown * math.log2(size / smallest)) for size in sizes}
-
-
-def _legend(
-    rows: Sequence[Row], palette: Mapping[str, str], diameters: Mapping[int, float]
-) -> Iterator[Marks]:
-    archs = {row["arch"] for row in rows}
-    modes = {row["math_mode_ran"] for row in rows}
+def _legend(rows: Sequence[Row], palette: Mapping[str, str]) -> Iterator[Marks]:
+    archs, modes = {row["arch"] for row in rows}, {row["math_mode_ran"] for row in rows}
     yield from (key(arch, palette[arch], line_pt=2.5) for arch in palette if arch in archs)
-    for mode, shape in SHAPES.items():
-        if mode in modes:
-            yield key(mode, KEY_GREY, shape, filled=False)
-    step = max(1.0, (len(diameters) - 1) / (_NAMED_SIZES - 1))
-    for index in range(min(len(diameters), _NAMED_SIZES)):
-        size, size_pt = list(diameters.items())[round(index * step)]
-        yield key(f"batch {size}", KEY_GREY, "circle", filled=False, size_pt=size_pt)
-    measured = [row for row in rows if not row["imported"]]
-    counted = {row["intensity_counted"] is not None for row in measured}
+    for mode in (mode for mode in SHAPES if mode in modes):
+        yield key(mode, KEY_GREY, SHAPES[mode], filled=False)
+    sizes = sorted({row["batch_size"] for row in rows})
+    step = max(1.0, (len(sizes) - 1) / (_NAMED_SIZES - 1))
+    for index in range(min(len(sizes), _NAMED_SIZES)):
+        size = sizes[round(index * step)]
+        look = {"filled": False, "size_pt": _size_pt(size)}
+        yield key(f"batch {size}", KEY_GREY, "circle", **look)
+    counted = {row["intensity_counted"] is not None for row in rows if not row["imported"]}
     if True in counted:
         yield key("bytes counted", KEY_GREY, "circle")
     if counted == {True, False}:
         yield key("bytes modelled", KEY_GREY, "circle", filled=False, line_pt=1.6)
-    if len(measured) < len(rows):
+    if any(row["imported"] for row in rows):
         look = {"filled": False, "line_pt": 1.2, "dashed": True}
         yield key("imported, modelled", KEY_GREY, "circle", **look)

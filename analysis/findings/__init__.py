@@ -18,7 +18,6 @@ from analysis.findings.differences import (
     speed_up_rows,
     uplift_rows,
     variability_rows,
-    work_rows,
 )
 from analysis.runs.frame import Row
 from analysis.runs.groups import Configurations
@@ -67,7 +66,6 @@ def doubt_rows(runs: Iterable[Run]) -> Iterator[Row]:
 #: holds runs back, then what they are worth.
 KINDS: Mapping[str, Callable[[Configurations], Iterable[Row]]] = {
     "in doubt": doubt_rows,
-    "inconsistent FLOP": work_rows,
     "inconsistent times": shrinking_rows,
     "memory spill": spill_rows,
     "odd machine": odd_rows,

@@ -1,4 +1,4 @@
-"""How machines, precisions, repeats and counts of work differ: speed-ups, odd machines, scatter."""
+"""How machines, precisions and repeats differ: speed-ups, odd machines, scatter."""
 
 from __future__ import annotations
 
@@ -17,33 +17,17 @@ from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION, Key
 from analysis.table import RunList, grouped
 from analysis.words import as_fast_as, percent, three_digits
-from bench.config import THROUGHPUT, Sample, a_sample, rate_unit
-from bench.records import Complexity
-from bench.statistics.ratios import RatioEstimate
+from bench.config import THROUGHPUT
 from bench.statistics.repeats import pooled_scatter
 
 BASELINE = "fp32"
-#: What `amp` became where no device would choose it for its speed.
-_AS_FP32 = "amp ran in fp32: this device has neither bf16 nor fp16 arithmetic"
-_EMULATED = "emulated: this device has no such arithmetic"
 
 
 class Uplift(NamedTuple):
-    """A lower precision against fp32 in one configuration; `spilled` if either is past a cliff.
+    """A lower precision, B, against fp32; `spilled` if either is past a cliff of its curve."""
 
-    Without a comparison, `note` says why: the precision was not the one asked for.
-    """
-
-    low: Group
-    full: Group
+    found: Comparison
     spilled: bool
-    note: str | None = None
-    found: Comparison | None = None
-
-    @property
-    def estimate(self) -> RatioEstimate | None:
-        """How many times as fast as fp32 it is."""
-        return self.found.estimate if self.found else None
 
 
 def in_fp32(groups: Iterable[Group]) -> dict[Key, Group]:
@@ -57,32 +41,19 @@ def uplifts(runs: Sequence[Run]) -> list[Uplift]:
     """Return every configuration that was measured in fp32 and in another precision.
 
     They are judged as `mlproject compare` does, with p-values that are corrected for the number of
-    configurations of a machine and precision. Also those where `amp` was asked for and fp32 or an
-    emulation ran: without a comparison, since the device has no lower precision.
+    configurations of a machine and precision.
     """
     runs = Configurations.of(runs)
     groups, spilled = [group for curve in runs.curves for group in curve], runs.spilled
     full = in_fp32(groups)
-    pairs: list[tuple[Group, Group, str | None]] = []
-    rated: dict[tuple[str, str], list[tuple[Group, Group]]] = {}
-    for group in groups:
-        if (base := full.get(group.identity.key(OF_PRECISION))) is None:
-            continue
-        if group.precision == BASELINE:
-            amp = tuple(run for run in group.runs if run.precision_label != BASELINE)
-            pairs += [(Group(amp), base, _AS_FP32)] if amp else []
-            continue
-        pairs.append((group, base, _EMULATED if _emulated(group) else None))
-        if not (_emulated(group) and set(group.identity.asked_for("precision")) == {"amp"}):
-            rated.setdefault((group.env, group.precision), []).append((base, group))
-    compared = [
-        one for alike in rated.values() for one in compare_pairs(alike, METRICS[THROUGHPUT])
+    pairs = [
+        (base, group)
+        for group in groups
+        if group.precision != BASELINE and (base := full.get(group.identity.key(OF_PRECISION)))
     ]
-    found = {one.b.names: one for one in compared}
-    return [
-        Uplift(low, base, bool(spilled & {low.names, base.names}), note, found.get(low.names))
-        for low, base, note in pairs
-    ]
+    alike = grouped(pairs, lambda pair: (pair[1].env, pair[1].precision)).values()
+    compared = [one for those in alike for one in compare_pairs(those, METRICS[THROUGHPUT])]
+    return [Uplift(one, bool(spilled & {one.a.names, one.b.names})) for one in compared]
 
 
 def _emulated(group: Group) -> bool:
@@ -93,27 +64,22 @@ def _emulated(group: Group) -> bool:
 
 def uplift_rows(runs: Configurations) -> Iterator[Row]:
     """Yield each machine, model and precision, over all batch sizes that no spill touched."""
-    for alike in grouped(uplifts(runs), lambda uplift: uplift.low.series).values():
-        first, sound = alike[0].low, [uplift for uplift in alike if not uplift.spilled]
-        rated = [uplift.found for uplift in sound if uplift.found is not None]
-        if not sound:
+    for alike in grouped(uplifts(runs), lambda uplift: uplift.found.b.series).values():
+        rated = [uplift.found for uplift in alike if not uplift.spilled]
+        if not rated:
             continue
-        says = f"no uplift of amp. {(sound[0].note or '').capitalize()}."
-        if rated:
-            ratios = [judged.estimate.ratio for judged in rated]
-            undecided = sum(judged.judgement == "undecided" for judged in rated)
-            verb = "measured" if undecided == len(rated) else "is"
-            how = " (emulated)" if _emulated(rated[0].b) else ""
-            speed = as_fast_as(min(ratios), max(ratios))
-            says = f"{rated[0].b.precision_label}{how} {verb} {speed} {BASELINE}"
-            says += f"; {undecided} of {len(rated)} undecided." if undecided else "."
-            past = ", ".join(f"{uplift.low.batch_size}" for uplift in alike if uplift.spilled)
-            says += f" Left out, as memory spilled there: batch {past}." if past else ""
+        low, ratios = rated[0].b, [judged.estimate.ratio for judged in rated]
+        undecided = sum(judged.judgement == "undecided" for judged in rated)
+        past = ", ".join(f"{uplift.found.b.batch_size}" for uplift in alike if uplift.spilled)
         yield {
-            "machine": first.env,
-            "series": f"{first.env}, {first.model_label}",
-            "says": says,
-            "runs": names_of(group for uplift in alike for group in (uplift.low, uplift.full)),
+            "machine": low.env,
+            "series": f"{low.env}, {low.model_label}",
+            "precision": f"{low.precision_label}{' (emulated)' if _emulated(low) else ''}",
+            "verb": "measured" if undecided == len(rated) else "is",
+            "speed": as_fast_as(min(ratios), max(ratios)),
+            "doubt": f"; {undecided} of {len(rated)} undecided" if undecided else "",
+            "past": f" Left out, as memory spilled there: batch {past}." if past else "",
+            "runs": names_of(side for uplift in alike for side in (uplift.found.b, uplift.found.a)),
         }
 
 
@@ -192,34 +158,3 @@ def variability_rows(runs: Configurations) -> Iterator[Row]:
             "where": wild["env"],
             "runs": (*steady["runs"].names, *wild["runs"].names),
         }
-
-
-#: Counts of one model differ by rounding alone.
-_TOLERANCE = 1e-3
-
-
-def work_rows(runs: Iterable[Run]) -> Iterator[Row]:
-    """Yield each model whose runs disagree in FLOP per sample."""
-    counts: dict[tuple[str, Sample], list[tuple[float, str]]] = {}
-    for run in runs:
-        one = run.record.complexity if run.record else None
-        if one is not None and one.step_flops:
-            of_model = counts.setdefault((f"{one.arch}{_size(one)}", one.sample), [])
-            of_model.append((one.step_flops_per_sample, run.name))
-    for (model, sample), found in counts.items():
-        low, high = min(found)[0], max(found)[0]
-        if high > low * (1 + _TOLERANCE):
-            yield {
-                "model": model,
-                "flops": f"{three_digits(low / 1e9)} to {three_digits(high / 1e9)} GFLOP",
-                "each": a_sample(sample),
-                "rate": rate_unit(sample),
-                "runs": [name for _, name in found],
-            }
-
-
-def _size(complexity: Complexity) -> str:
-    if complexity.image_size is not None:
-        return f" at {complexity.image_size} pixels"
-    tokens = complexity.tokens_per_sample
-    return "" if tokens is None else f" at {tokens} tokens"

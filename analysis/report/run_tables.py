@@ -202,14 +202,14 @@ def configuration_tables(runs: Sequence[Run]) -> dict[str, Table]:
         "summary": [configuration_row(one, rate) for one in configurations(runs)],
         "uplift": [
             {
-                **group_row(one.low, rate),
-                f"fp32_{rate}": one.full.samples_per_s,
-                **ratio_row(one.estimate),
-                "verdict": one.found and one.found.word,
-                "note": "memory spilled" if one.spilled else one.note,
-                "runs": RunList((*one.low.names, *one.full.names)),
+                **group_row(judged.b, rate),
+                f"fp32_{rate}": judged.a.samples_per_s,
+                **ratio_row(judged.estimate),
+                "verdict": judged.word,
+                "note": "memory spilled" if spilled else None,
+                "runs": RunList((*judged.b.names, *judged.a.names)),
             }
-            for one in uplifts(runs)
+            for judged, spilled in uplifts(runs)
         ],
         "batch-gains": [row for curve in batch_curves(runs) for row in _gains(curve, rate)],
         "scaling": list(_scaling(runs, rate)),

@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 from analysis.findings.bottlenecks import loss_of
-from analysis.findings.differences import uplifts
 from analysis.runs.groups import Group, group_runs, newest_accounts
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import TOKENS_PER_S, Run, recorded
@@ -18,11 +17,9 @@ from analysis.table import grouped, utc
 from analysis.traces.placed import PlacedTrace
 from analysis.words import (
     counted,
-    estimated,
     flops_rate,
     percent,
     percent_interval,
-    ratio_digits,
     three_digits,
 )
 from bench.config import run_options
@@ -57,7 +54,7 @@ def opening(runs: Sequence[Run]) -> list[str]:
     # images/s and sequences/s have no order
     for of_kind in grouped(measured, lambda group: group.sample).values():
         best = max(of_kind, key=attrgetter("samples_per_s"))
-        sentences += [_speed(best, of_kind) + _against_fp32(best, runs), _roof(best)]
+        sentences += [_speed(best, of_kind), _roof(best)]
         sentences += [words.removesuffix(".") for words in loss_of(best, runs) or () if words]
     return [f"{sentence}." for sentence in [*sentences, _sureness(runs, measured)]]
 
@@ -86,18 +83,6 @@ def _speed(best: Group, measured: Sequence[Group]) -> str:
         return trains
     machines = counted(len({group.env for group in measured}), "machine")
     return f"{trains} (the fastest of {len(measured)} configurations on {machines})"
-
-
-def _against_fp32(best: Group, runs: Sequence[Run]) -> str:
-    """What its precision gave, where fp32 was measured beside it, by the table's own verdict."""
-    judged = next((one.found for one in uplifts(runs) if one.low == best and one.found), None)
-    if judged is None:
-        return ""
-    if judged.judgement == "undecided":
-        return f"; whether that is more than in fp32 is undecided: {estimated(judged.estimate)}"
-    if judged.judgement == "tie":
-        return ", as many as in fp32"
-    return f", {ratio_digits(judged.estimate.ratio)} times as many as in fp32"
 
 
 def _roof(best: Group) -> str:

@@ -321,15 +321,15 @@ def test_a_report_opens_with_speed_place_and_sureness_or_says_why_not(runs, word
 
 
 @pytest.mark.parametrize(
-    ("fp32_s", "amp_s", "words"),
+    ("fp32_s", "amp_s", "verdict"),
     [
-        ((1.0, 1.001, 0.999), (0.5, 0.501, 0.499), "2 times as many as in fp32"),
-        ((1.0, 1.001, 0.999), (0.998, 0.999, 0.997), "as many as in fp32"),
+        ((1.0, 1.001, 0.999), (0.5, 0.501, 0.499), "faster"),
+        ((1.0, 1.001, 0.999), (0.998, 0.999, 0.997), "tie"),
         ((1.0, 1.01), (0.5, 0.6), "undecided"),
-        ((1.0,), (0.5,), "undecided: 2x (single runs, no interval)"),
+        ((1.0,), (0.5,), "undecided"),
     ],
 )
-def test_the_opening_the_findings_and_compare_speak_of_an_uplift_alike(fp32_s, amp_s, words):
+def test_the_findings_the_table_and_compare_speak_of_an_uplift_alike(fp32_s, amp_s, verdict):
     fp32, amp = (
         placed(*(make.run_record(f"{name}{n}", step_s=step_s, settings={"precision": name})
                  for n, step_s in enumerate(steps)))
@@ -340,10 +340,8 @@ def test_the_opening_the_findings_and_compare_speak_of_an_uplift_alike(fp32_s, a
     (uplift,), (row,) = uplifts(runs), make.rows_of(configuration_tables(runs)["uplift"])
     (finding,) = conclusions("precision uplift", runs)
     assert uplift.found == found
-    assert row["verdict"] == found.word
-    assert words in opening(runs)[0]
-    told = [words, finding.headline]
-    assert ["undecided" in one for one in told] == [found.word == "undecided"] * 2
+    assert row["verdict"] == found.word == verdict
+    assert ("undecided" in finding.headline) == (verdict == "undecided")
 
 
 def test_the_opening_and_the_first_table_have_one_number():
