@@ -17,6 +17,7 @@ from campaigns.tune.knobs import changes, differing
 from campaigns.tune.result import Effect, TuneResult
 
 Place = RooflinePoint | Unknown
+_RATIO = ("ratio", "low", "high")
 #: Ratios that scatter more hide a gain of 5 % from two or three pairs.
 _QUIET = 0.03
 
@@ -80,14 +81,17 @@ def tuning_lines(result: TuneResult, place: Place) -> list[str]:
             f"this machine is not quiet: the ratio of two neighbouring runs scatters by "
             f"{100 * result.scatter:.1f} %, so small gains go unseen"
         )
-    suspects = sum(trial.is_doubtful for trial in result.trials)
-    if suspects:
+    if suspects := sum(trial.is_doubtful for trial in result.trials):
         lines.append(f"{suspects} of {len(result.trials)} trials have a doubt of their own")
     lines += [f"left out: {line}" for line in result.left_out]
     lines += [f"not ablated: {line}" for line in result.not_ablated]
     if result.untried:
         lines.append(f"no time was left to try: {', '.join(result.untried)}")
     return lines
+
+
+#: What a tuning says of itself.
+_SAID = ("untried", "left_out", "not_ablated", "notes", "scatter", "budget_s", "interrupted")
 
 
 def tuning_facts(result: TuneResult, place: Place) -> dict[str, Any]:
@@ -107,15 +111,15 @@ def tuning_facts(result: TuneResult, place: Place) -> dict[str, Any]:
         "no_roof": place.reason if isinstance(place, Unknown) else None,
         "duels": [
             {
-                "knob": comparison.field,
-                "value": comparison.value,
-                "decision": comparison.decision,
-                "reason": comparison.reason or None,
-                **_ratio_facts(comparison.estimate),
-                "ratios": list(comparison.ratios),
-                "trials": list(comparison.trials),
+                "knob": duel.field,
+                "value": duel.value,
+                "decision": duel.decision,
+                "reason": duel.reason or None,
+                **_ratio_facts(duel.estimate),
+                "ratios": duel.ratios,
+                "trials": list(duel.trials),
             }
-            for comparison in result.comparisons
+            for duel in result.comparisons
         ],
         "trials": [
             {
@@ -132,18 +136,9 @@ def tuning_facts(result: TuneResult, place: Place) -> dict[str, Any]:
             }
             for trial in result.trials
         ],
-        "untried": list(result.untried),
-        "left_out": list(result.left_out),
-        "not_ablated": list(result.not_ablated),
-        "notes": list(result.notes),
-        "scatter": result.scatter,
-        "budget_s": result.budget_s,
+        **{name: getattr(result, name) for name in _SAID},
         "used_s": round(result.used_s, 1),
-        "interrupted": result.interrupted,
     }
-
-
-_RATIO = ("ratio", "low", "high")
 
 
 def _ratio_facts(estimate: RatioEstimate | None) -> dict[str, float | None]:
@@ -157,7 +152,7 @@ def _effect_facts(effect: Effect) -> dict[str, Any]:
         "tuned": effect.best_value,
         "put_back": effect.other_value,
         **_ratio_facts(effect.estimate),
-        "ratios": list(effect.ratios),
+        "ratios": effect.ratios,
     }
 
 

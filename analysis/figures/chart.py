@@ -20,8 +20,6 @@ from bench.config import Sample
 
 #: Charts narrower than this are a column of a page: their panels stand below each other.
 NARROW_IN = 5.0
-#: Room for a legend entry.
-ENTRY_IN = 1.15
 BAND_OPACITY = 0.25
 #: Logarithmic axes that span less than this factor get ticks between the powers of ten.
 FEW_DECADES = 300
@@ -122,7 +120,6 @@ class Panel:
     bands: tuple[Band, ...] = ()
     title: str = ""
     legend: tuple[Marks, ...] = ()
-    legend_entry_in: float = ENTRY_IN
     names_on_page: bool = True
 
 

@@ -22,7 +22,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis.figures.chart import (
-    ENTRY_IN,
     KEY_GREY,
     OTHER_MODELS,
     SHAPES,
@@ -125,13 +124,11 @@ def roofline_chart(
         return replace(one, xs=(start, right if end == math.inf else end), ys=(low, high))
 
     below = sorted(series, key=lambda one: -one.size_pt if one.shape else -math.inf)
-    entries = (*legend, *sorted(legend_of(roofs), key=lambda one: one.group))
     panel = Panel(
         x=Axis(label="Arithmetic intensity (FLOP/byte)", limits=(left, right), scale="log"),
         y=Axis(label=f"{rate} {name}", limits=(bottom / unit, top / unit), scale="log"),
         series=tuple(map(drawn, [*roofs, *below])),
-        legend=entries,
-        legend_entry_in=max([ENTRY_IN, *(0.07 * len(one.group) for one in entries)]),
+        legend=(*legend, *sorted(legend_of(roofs), key=lambda one: one.group)),
         names_on_page=False,  # hovering has them
         **look,
     )

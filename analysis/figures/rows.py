@@ -83,7 +83,6 @@ def row_chart(
         bands=tuple(bands),
         title=title,
         legend=tuple(legend) if names else (),
-        legend_entry_in=1.6,
     )
     return Chart((panel,), 6.5, 1.3 + (0.03 + 0.16 * lines) * max(2, len(rows)))
 

@@ -40,6 +40,8 @@ from analysis.figures.chart import (
 from analysis.profiles import shortened
 
 _FONT_PT = 7.5
+#: The least room for a legend entry.
+_ENTRY_IN = 1.15
 _WORDS: dict[str, Any] = {"fontsize": _FONT_PT, "parse_math": False}
 #: Matplotlib's markers by the shapes of a chart, which have Plotly's names.
 _MARKERS = {
@@ -131,12 +133,13 @@ def draw_panel(axes: Axes, panel: Panel, columns: int = 1) -> None:
         # Below the axes, where no data can be, with room for tick labels. Long row names push the
         # axes to the right: a centred legend would leave the page there.
         at_right = bool(panel.y.names)
+        entry_in = max(_ENTRY_IN, *(0.4 + 0.06 * len(f"{one.get_label()}") for one in handles))
         legend = axes.legend(
             handles=handles,
             loc="upper right" if at_right else "upper center",
             bbox_to_anchor=(1.0 if at_right else 0.5, 0.0),
             bbox_transform=axes.transAxes + ScaledTranslation(0, -0.4, figure.dpi_scale_trans),
-            ncols=max(2, min(len(handles), int(width_in / panel.legend_entry_in))),
+            ncols=max(2, min(len(handles), int(width_in / entry_in))),
             fontsize=_FONT_PT,
             frameon=False,
             handlelength=1.6,

@@ -147,7 +147,7 @@ def trend_chart(histories: Sequence[History]) -> Chart:
     panels = [_history_panel(history) for history in shown]
     hidden = len(histories) - len(shown)
     more = f"and {counted(hidden, 'configuration')} more" if hidden else ""
-    last = replace(panels[-1], legend=(_POINT, _LEVEL, _CHANGE), legend_entry_in=2.1)
+    last = replace(panels[-1], legend=(_POINT, _LEVEL, _CHANGE))
     last = replace(last, x=replace(last.x, label=more))
     return Chart((*panels[:-1], last), 6.5, 1.9 * len(shown) + 0.35)
 
