@@ -193,8 +193,7 @@ def _points(one: Marks, panel: Panel) -> Iterator[tuple[Any, ...]]:
 
 def _between(ends: Sequence[float], axis: Axis) -> list[float]:
     space = np.geomspace if axis.scale.startswith("log") else np.linspace
-    values: list[float] = space(*ends, _VERTICES).tolist()
-    return values
+    return [float(value) for value in space(ends[0], ends[1], _VERTICES)]
 
 
 def _label_traces(panel: Panel, plot_pixels: float) -> Iterator[go.Scatter]:
