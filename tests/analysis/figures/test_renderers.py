@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import samples
 from observed import DRIFT, observation
-from test_scenes import CHARTS, ROOF, TIMES_S, many_ops, of_kernels, point, used
+from test_scenes import CHARTS, ROOF, TIMES_S, of_kernels, of_ops, point, used
 
 from analysis.figures import (
     draw_chart,
@@ -137,7 +137,13 @@ def test_no_name_covers_another_name_or_a_marker_or_leaves_the_axes():
 
 def chart_of(kind, count):
     if kind == "ops":
-        return many_ops(count)
+        phases = ("forward", "backward")
+        return of_ops(*(
+            samples.op_time(f"convolution {n}x{n} with a long name", phases[n % 2],
+                            0.01 + 0.001 * n, flops=10**8 * (1 + n % 9),
+                            eager_bytes=10**7 * (1 + n % 7))
+            for n in range(count)
+        ))  # fmt: skip
     if kind == "kernels":
         long = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_{}_kernel_cudnn"
         return of_kernels(*(
