@@ -170,7 +170,7 @@ def watch(
     from torch.optim import optimizer
 
     from bench.config import RunConfig
-    from bench.launcher.measurement import begin_script, finish_run, with_script
+    from bench.launcher.measurement import finish_run, script_job
     from bench.records.folders import RecordFolder
     from bench.worker.script import ScriptMeter
 
@@ -179,12 +179,14 @@ def watch(
         yield seen
         return
     folder, name = RecordFolder.create(Path(records)), Path(sys.argv[0]).name or "python"
-    job = begin_script(
-        *(RunConfig(), folder, (name, sys.argv[1:]), seconds),
+    job = script_job(
+        *(RunConfig(), (name, sys.argv[1:]), seconds),
         keep_going=True,
         samples_per_step=samples_per_step,
         command=["python", *sys.argv],
     )
+    folder.claim(os.getpid())
+    folder.write(folder.config, job)
     meter, error = ScriptMeter(folder), None
     hooks = (
         optimizer.register_optimizer_step_pre_hook(meter.before),
@@ -198,9 +200,9 @@ def watch(
     finally:
         for hook in hooks:
             hook.remove()
-        account = with_script(meter.close(error, why="the block ended"), job)
-        config, alone = folder.read_job(recorded=True).config, Unknown("a block watches itself")
-        seen.record = finish_run(folder, config, created, account, alone)
+        account = meter.close(error, why="the block ended")
+        alone = Unknown("a block watches itself")
+        seen.record = finish_run(folder, meter.job, created, account, alone)
 
 
 def _version() -> str:

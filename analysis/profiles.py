@@ -113,9 +113,9 @@ def _fault(
     profile: ProfileRecord, record: RunRecord, step_s: float, used: UsedCeiling
 ) -> str | None:
     """What makes the profile's numbers unusable; a metric that is absent is no fault of others."""
-    from bench.records.profile_verdict import judge_profile
+    from bench.records.verdict import judge
 
-    findings = list(judge_profile(profile, record).findings)
+    findings = list(judge(profile, record).findings)
     if profile.counters is not None:
         findings += check_counters(profile.counters, used.roof, used.cache_roofs, step_s)
     harmless = {"metric-missing", profile.outcome}

@@ -336,10 +336,9 @@ class RayExecutor:
         except exceptions.OutOfMemoryError:  # no process was left to write a record
             why = "Ray ended it because its node ran out of memory"
             folder = RecordFolder.create(self._order.records)
-            folder.write(folder.config, Job(config=config))
-            blank, unknown = Account.of_none("oom", why), Unknown(why)
-            now = datetime.now(timezone.utc)
-            record = finish_run(folder, config, now, blank, unknown)
+            job, blank = Job(config=config), Account.of_none("oom", why)
+            folder.write(folder.config, job)
+            record = finish_run(folder, job, datetime.now(timezone.utc), blank, Unknown(why))
         except exceptions.RayError as error:
             cause = getattr(error, "cause", None)
             if isinstance(cause, OtherCodeError):

@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -45,12 +44,18 @@ from bench.records import (
     Telemetry,
 )
 from bench.records.environment import instruction_limits, same_power_limit
-from bench.records.folders import DEFAULT_RECORDS, RecordFolder, readable_records, write_atomically
+from bench.records.folders import (
+    DEFAULT_RECORDS,
+    MeasuredRecord,
+    RecordFolder,
+    readable_records,
+    write_atomically,
+)
 from bench.records.journal import OnEvent, ignore
 from bench.records.measurement import RankAccount
-from bench.records.run_verdict import judge
+from bench.records.verdict import judge
 
-R = TypeVar("R", RunRecord, CeilingsRecord)
+R = TypeVar("R", bound=MeasuredRecord)
 
 
 def launch_measurement(
@@ -68,15 +73,14 @@ def launch_measurement(
     Always returns a record that is safe on disk, whatever became of the worker; Ctrl-C ends the
     worker, keeps what it had measured, and gives a record with the outcome `interrupted`.
     """
-    folder.claim(os.getpid())  # before the configuration: from then on sync sees the folder
     job = Job(config=config)
-    folder.write(folder.config, job)
     if crowded := crowding(config):
+        folder.write(folder.config, job)
         refused, now = Account.of_none("unsupported", crowded), datetime.now(timezone.utc)
-        return finish_run(folder, config, now, refused, Unknown(crowded))
+        return finish_run(folder, job, now, refused, Unknown(crowded))
     prepares = while_preparing if config.world_size == 1 else None
     watch = WorkerWatch(job, folder, on_event, while_preparing=prepares)
-    return finish_run(folder, config, watch.started, watch.wait(), watch)
+    return finish_run(folder, job, watch.started, watch.wait(), watch)
 
 
 def take_part(config: RunConfig, on_event: OnEvent = ignore) -> tuple[Outcome, str | None]:
@@ -86,11 +90,10 @@ def take_part(config: RunConfig, on_event: OnEvent = ignore) -> tuple[Outcome, s
     written to the system's temporary folder.
     """
     with TemporaryDirectory(ignore_cleanup_errors=True) as here:
-        folder, job = RecordFolder.create(Path(here)), Job(config=config)
-        folder.write(folder.config, job)
-        ended = WorkerWatch(job, folder, on_event).wait()
+        folder = RecordFolder.create(Path(here))
+        ended = WorkerWatch(Job(config=config), folder, on_event).wait()
         ranks = folder.read_ranks()
-        if len(ranks) == config.devices and all(each.outcome == "ok" for each in ranks):
+        if len(ranks) == config.devices and all(account.outcome == "ok" for account in ranks):
             return "ok", None
         return failure_cause(folder, ended.outcome, ended.reason, config.world_size)
 
@@ -99,9 +102,7 @@ def launch_ceilings(
     backend: str, folder: RecordFolder, on_event: OnEvent = ignore
 ) -> CeilingsRecord:
     """Measure the roofs of `backend` in a fresh process and leave the record in `folder`."""
-    folder.claim(os.getpid())
     job = Job(kind="ceilings", config=RunConfig.model_validate({"backend": backend}))
-    folder.write(folder.config, job)
     watch = WorkerWatch(job, folder, on_event)
     account = watch.wait()
     telemetry = watch.telemetry_between("device", "ended")
@@ -117,8 +118,6 @@ _SECRET = re.compile(
 )
 #: Options that say what a step of a script is.
 _OF_STEP = ("samples_per_step", "step_of")
-#: What ends a script, and by what batch systems ask for a checkpoint.
-_PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 
 def script_of(command: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -134,9 +133,8 @@ def script_of(command: Sequence[str]) -> tuple[str, Sequence[str]]:
     return Path(command[place]).name, command[place + 1 :]
 
 
-def begin_script(
+def script_job(
     config: RunConfig,
-    folder: RecordFolder,
     script: tuple[str, Sequence[str]],
     seconds: float,
     *,
@@ -145,7 +143,7 @@ def begin_script(
     samples_per_step: int | None = None,
     step_of: str | None = None,
 ) -> Job:
-    """Note in `folder` what this process measures of a script, from now on and until when.
+    """Return what is to be measured of a script, from now on and until when.
 
     `config` has the labels. `command` measures it again.
     """
@@ -159,16 +157,7 @@ def begin_script(
         "arguments": _SECRET.sub(r"\1(left out)", shlex.join(arguments)),
         "command": _SECRET.sub(r"\1(left out)", shlex.join(command)),
     }
-    job = Job(config=config.model_copy(update={"arch": f"script:{name}"}), task=task)
-    folder.claim(os.getpid())
-    folder.write(folder.config, job)
-    return job
-
-
-def with_script(account: Account, job: Job) -> Account:
-    """Return `account` with what is known of the script without running it."""
-    known = {name: job.task[name] for name in ("arguments", "command")}
-    return account.replaced(script={**known, **account.script})
+    return Job(config=config.model_copy(update={"arch": f"script:{name}"}), task=task)
 
 
 def launch_script(
@@ -181,35 +170,22 @@ def launch_script(
 ) -> tuple[RunRecord, int]:
     """Run a command, let its first process that trains measure itself, and leave the record.
 
-    `config` and `how` are as of `begin_script`. Returns the record and the command's exit code: 0
+    `config` and `how` are as of `script_job`. Returns the record and the command's exit code: 0
     where it was ended after its measurement. Its output is its own. Signals are passed on.
     """
     given = [(f"--{name.replace('_', '-')}", f"{how[name]}") for name in _OF_STEP if how.get(name)]
     again = ["mlproject", "watch", *chain.from_iterable(given), "--", *command]
-    job = begin_script(config, folder, script_of(command), seconds, command=again, **how)
+    job = script_job(config, script_of(command), seconds, command=again, **how)
     watch = ScriptWatch(command, job, folder, on_event)
-    before = {
-        number: signal.signal(number, watch.pass_on)
-        for name in _PASSED_ON
-        if (number := getattr(signal, name, None)) is not None
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        account = watch.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if watch.was_cut and account.outcome == "ok":
-        account = account.replaced(outcome="interrupted", reason="interrupted from outside")
-    account = with_script(account, job)
+    account = watch.wait()
     with suppress(OSError, ValueError):  # as the script has it, unless the folder is gone
-        config = folder.read_job(recorded=True).config
-    return finish_run(folder, config, watch.started, account, watch), watch.exit_code
+        job = folder.read_job(recorded=True)
+    return finish_run(folder, job, watch.started, account, watch), watch.exit_code
 
 
 def finish_run(
     folder: RecordFolder,
-    config: RunConfig,
+    job: Job,
     created: datetime,
     account: Account,
     seen: WorkerWatch | Unknown,
@@ -218,24 +194,21 @@ def finish_run(
 
     `seen` is what watched its process from outside, or why nothing did.
     """
+    config = job.config
     outcome, reason = failure_cause(folder, account.outcome, account.reason, config.world_size)
-    parts = ("resolved", "measurement", "environment", "complexity", "ops", "script")
-    record = RunRecord.of(
-        reason or "the outcome is ok",
-        account.missing,
-        record_id=folder.record_id,
-        created=created,
-        config=config,
-        config_id=config.config_id,
-        outcome=outcome,
-        reason=reason,
-        process=seen and seen.figures(),
-        telemetry=seen and seen.window_telemetry(account.measurement),
-        **{name: getattr(account, name) for name in parts},
+    known = {name: job.task[name] for name in ("arguments", "command") if name in job.task}
+    facts = {
+        "config_id": config.config_id,
+        "outcome": outcome,
+        "reason": reason,
+        "process": seen and seen.figures(),
+        "telemetry": seen and seen.window_telemetry(account.measurement),
+        "script": {**known, **account.script},
+    }
+    why = reason or "the outcome is ok"
+    return finish(
+        folder, _of_account(RunRecord, why, account, folder, created, config=config, **facts)
     )
-    whole = _closed(folder, record)
-    write_exports(folder, whole)
-    return whole
 
 
 def finish_roofs(
@@ -246,21 +219,25 @@ def finish_roofs(
     ended: datetime | Unknown,
 ) -> CeilingsRecord:
     """Write the record of measured roofs and return it."""
-    parts = ("outcome", "reason", "environment", "ceilings", "samples", "cache_roofs")
-    record = CeilingsRecord.of(
-        account.reason or "the outcome is ok",
-        account.missing,
-        record_id=folder.record_id,
-        created=created,
-        telemetry=telemetry,
-        ended=ended,
-        **{name: getattr(account, name) for name in parts},
-    )
-    return _closed(folder, record)
+    why, seen = account.reason or "the outcome is ok", {"telemetry": telemetry, "ended": ended}
+    return finish(folder, _of_account(CeilingsRecord, why, account, folder, created, **seen))
 
 
-def _closed(folder: RecordFolder, record: R) -> R:
-    return folder.close(record.replaced(verdict=judge(record)))
+def _of_account(
+    kind: type[R], why: str, account: Account, folder: RecordFolder, created: datetime, **facts: Any
+) -> R:
+    """A record of an account and of `facts`; what has no reason of its own is missing for `why`."""
+    shared = kind.model_fields.keys() & Account.model_fields.keys() - {"missing"}
+    seen = {name: getattr(account, name) for name in shared}
+    named = {"record_id": folder.record_id, "created": created}
+    return kind.of(why, account.missing, **{**seen, **named, **facts})
+
+
+def finish(folder: RecordFolder, record: R, timed: RunRecord | None = None) -> R:
+    """Judge a record, a profile beside the `timed` run; write it with its exports; return it."""
+    whole = folder.close(record.replaced(verdict=judge(record, timed)))
+    write_exports(folder, whole)
+    return whole
 
 
 def failure_cause(
@@ -292,53 +269,55 @@ def _precedence(account: RankAccount) -> tuple[int, float]:
     return {"own": 0, "killed": 1, "lost": 3}[account.cause], account.ended_unix_s
 
 
-#: The file's name, its header and its rows.
-Table = tuple[str, list[str], list[list[Any]]]
-
-
-def write_exports(folder: RecordFolder, record: RunRecord | ProfileRecord) -> None:
-    """Write the tables of what the record holds, and `environment.json`.
+def write_exports(folder: RecordFolder, record: MeasuredRecord) -> None:
+    """Write the tables of what the record holds, and `environment.json`; of roofs nothing.
 
     Of a run `iterations.csv` and `telemetry.csv`, of a profile `ops.csv` and `kernels.csv`.
     """
+    if isinstance(record, CeilingsRecord):
+        return
     tables = _of_run(record) if isinstance(record, RunRecord) else _of_profile(record)
     with folder.losing():
-        for name, header, rows in tables:
+        for name, *rows in tables:
             text = io.StringIO()
-            csv.writer(text, lineterminator="\n").writerows([header, *rows])
+            csv.writer(text, lineterminator="\n").writerows(rows)
             write_atomically(folder.path / name, text.getvalue())
         if record.environment is not None:
             folder.write(folder.path / "environment.json", record.environment)
 
 
-def _of_run(record: RunRecord) -> Iterator[Table]:
-    if (measurement := record.measurement) is not None:
-        phases = measurement.phase_times_s or {}  # if they were timed
-        header = ["iteration", "iteration_time_s", "data_wait_s", *(f"{name}_s" for name in phases)]
-        times_s = measurement.iteration_times_s
-        waits_s: Sequence[Any] = measurement.data_wait_s or [None] * len(times_s)
-        columns = [times_s, waits_s, *phases.values()]
-        rows = [[step, *values] for step, values in enumerate(zip(*columns, strict=True))]
-        yield "iterations.csv", header, rows
+#: A file's name, its header and its rows.
+Tables = Iterator[tuple[Any, ...]]
+
+
+def _of_run(record: RunRecord) -> Tables:
+    if (window := record.measurement) is not None:
+        phases = window.phase_times_s or {}  # if they were timed
+        times_s = window.iteration_times_s
+        waits_s: Sequence[Any] = window.data_wait_s or [None] * len(times_s)
+        names = ("iteration", "iteration_time_s", "data_wait_s", *(f"{name}_s" for name in phases))
+        columns = range(len(times_s)), times_s, waits_s, *phases.values()
+        yield "iterations.csv", names, *zip(*columns, strict=True)
     if record.telemetry is not None and record.telemetry.series:
-        samples = [
-            [time_s, series.name, value, series.source]
+        samples = (
+            (time_s, series.name, value, series.source)
             for series in record.telemetry.series
             for time_s, value in zip(series.times_s, series.values, strict=True)
-        ]
-        yield "telemetry.csv", ["time_s", "series", "value", "source"], samples
+        )
+        yield "telemetry.csv", ("time_s", "series", "value", "source"), *samples
 
 
-def _of_profile(record: ProfileRecord) -> Iterator[Table]:
+def _of_profile(record: ProfileRecord) -> Tables:
     """One row per op or kernel, a column per field; what is missing is an empty cell."""
+    kernels = record.counters and record.counters.per_kernel
     tables: tuple[tuple[str, type[Facts], Sequence[Facts] | None], ...] = (
-        ("ops.csv", OpTime, record.ops.ops if record.ops else None),
-        ("kernels.csv", KernelTotals, record.counters.per_kernel if record.counters else None),
+        ("ops.csv", OpTime, record.ops and record.ops.ops),
+        ("kernels.csv", KernelTotals, kernels),
     )
-    for name, kind, facts in tables:
+    for name, kind, rows in tables:
         header = [field for field in kind.model_fields if field != "missing"]
-        if facts is not None:
-            yield name, header, [[getattr(each, field) for field in header] for each in facts]
+        if rows is not None:
+            yield name, header, *([getattr(row, field) for field in header] for row in rows)
 
 
 def measure(
@@ -406,12 +385,12 @@ def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
     other devices answer.
     """
     torch = metadata.version("torch")
+    if "rocm" in torch and backend != "cpu":
+        return None  # which AMD device it takes is not known without it
     on_card = backend == "cuda" or (backend == "auto" and "+cpu" not in torch)
     uuid = value_or_none(device_uuid) if on_card else None
     card = None if uuid is None else management_facts(uuid)
     cpu = (value_or_none(cpu_model), value_or_none(cpu_signature), instruction_limits(os.environ))
-    if "rocm" in torch and backend != "cpu":
-        return None  # which AMD device it takes is not known without it
     for _, record in readable_records(records, newest_first=True):
         if (
             isinstance(record, CeilingsRecord)
@@ -427,10 +406,8 @@ def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
 
 
 def _is_of(backend: str, card: Mapping[str, Any] | None, device: DeviceInfo) -> bool:
-    on_card = device.backend == "cuda"
-    meant = device.backend == backend if backend != "auto" else on_card == (card is not None)
-    if not meant or not on_card:
-        return meant
+    if device.backend != "cuda" or backend not in ("auto", "cuda"):
+        return device.backend == backend or (backend == "auto" and card is None)
     return (
         card is not None
         and (device.uuid, device.driver) == (card["uuid"], card["driver"] or None)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -27,7 +27,6 @@ _POLL_S = 0.02
 _KILL_WAIT_S = 10.0
 _SHELLS = frozenset({"bash", "dash", "sh", "zsh", "cmd.exe"})
 _MAKES = frozenset({"make", "gmake"})
-_USED = ("user_s", "system_s")
 
 
 class WatchedProcess:
@@ -44,41 +43,32 @@ class WatchedProcess:
         self._start_s = clock()
         self._end_s: float | None = None
         unread = Unknown("the process was reaped before its usage was read")
-        self._used: dict[str, float | Unknown] = dict.fromkeys(_USED, unread)
+        if not hasattr(os, "wait4"):  # Windows
+            unread = Unknown("this system does not add up a process and its children")
+        self._used: dict[str, float | Unknown] = dict.fromkeys(("user_s", "system_s"), unread)
 
     def poll(self) -> int | None:
         """Return the exit code once the child has ended, negative for a signal, else None."""
-        if self._end_s is None and self._reap() is not None:
+        if self._popen.returncode is None:
+            self._reap()
+        if self._popen.returncode is not None and self._end_s is None:
             self._end_s = self._clock()
         return self._popen.returncode
 
-    def figures(self, max_rss_bytes: int | Unknown) -> ProcessFigures:
-        """Return what the child and the processes it waited for used, with its peak as it says.
-
-        Raises `RuntimeError` while the child runs.
-        """
-        self.poll()
-        if self._end_s is None:
-            raise RuntimeError("the process has not ended: poll until it has")
-        real_s = self._end_s - self._start_s
-        return ProcessFigures(real_s=real_s, max_rss_bytes=max_rss_bytes, **self._used)
-
-    def _reap(self) -> int | None:
-        if self._popen.returncode is not None:
-            return self._popen.returncode
-        if not hasattr(os, "wait4"):  # Windows
-            unknown = Unknown("this system does not add up a process and its children")
-            self._used = dict.fromkeys(_USED, unknown)
-            return self._popen.poll()
+    def _reap(self) -> None:
         try:
             pid, status, usage = os.wait4(self._popen.pid, os.WNOHANG)
-        except ChildProcessError:
-            return self._popen.poll()  # Reaped elsewhere, and its usage with it.
-        if pid == 0:
-            return None
-        self._used = {"user_s": usage.ru_utime, "system_s": usage.ru_stime}
-        self._popen.returncode = os.waitstatus_to_exitcode(status)
-        return self._popen.returncode
+        except (AttributeError, ChildProcessError):  # on Windows, or reaped elsewhere
+            self._popen.poll()
+            return
+        if pid:
+            self._used = {"user_s": usage.ru_utime, "system_s": usage.ru_stime}
+            self._popen.returncode = os.waitstatus_to_exitcode(status)
+
+    def figures(self, max_rss_bytes: int | Unknown) -> ProcessFigures:
+        """Return what the ended child and those it waited for used, with its peak as it says."""
+        real_s = (self._end_s or self._clock()) - self._start_s
+        return ProcessFigures(real_s=real_s, max_rss_bytes=max_rss_bytes, **self._used)
 
 
 #: Variable of a process that is to end when the one that started it has ended.
@@ -106,7 +96,7 @@ def starters() -> tuple[psutil.Process, ...]:
     return ()
 
 
-def terminate_tree(popen: Popen, grace_s: float, leaders: Sequence[psutil.Process] = ()) -> None:
+def terminate_tree(popen: Popen, grace_s: float, leaders: Collection[psutil.Process] = ()) -> None:
     """End a child and all its descendants, and return when none runs any more.
 
     The child is asked with SIGTERM and has `grace_s` seconds to save its work and to end its own
@@ -118,17 +108,11 @@ def terminate_tree(popen: Popen, grace_s: float, leaders: Sequence[psutil.Proces
     """
     family = _family(popen, leaders)  # which an ended child can no longer name
     child = [process for process in family if process.pid == popen.pid]
-    for process in leaders or child:
-        with suppress(psutil.Error):  # it has ended since
-            process.terminate()
-    deadline_s = time.monotonic() + grace_s
-    while any(map(is_running, (*child, *leaders))) and time.monotonic() < deadline_s:
-        time.sleep(_POLL_S)
+    _ask(leaders or child, signal.SIGTERM)
+    _await([*child, *leaders], grace_s)
     deadline_s = time.monotonic() + _KILL_WAIT_S
-    while left := [one for one in family | _family(popen, leaders) if is_running(one)]:
-        for process in left:
-            with suppress(psutil.Error):
-                process.kill()
+    while left := list(filter(is_running, family | _family(popen, leaders))):
+        _ask(left, getattr(signal, "SIGKILL", signal.SIGTERM))  # Windows kills by either
         if time.monotonic() > deadline_s:
             return
         time.sleep(_POLL_S)
@@ -138,16 +122,23 @@ def interrupt(popen: Popen, grace_s: float, others: Iterable[psutil.Process] = (
     """Ask a child with its process group, and `others`, as Ctrl-C does; wait for those asked."""
     if sys.platform == "win32":
         return
-    group = {
-        one
-        for one in _family(popen, ())
-        if value_or_none(partial(os.getpgid, one.pid)) == popen.pid
+    groups = {
+        process: value_or_none(partial(os.getpgid, process.pid)) for process in _family(popen)
     }
-    for process in (asked := group | {*others}):
-        with suppress(psutil.Error):
-            process.send_signal(signal.SIGINT)
-    deadline_s = time.monotonic() + grace_s
-    while any(map(is_running, asked)) and time.monotonic() < deadline_s:
+    asked = {*others, *(process for process, group in groups.items() if group == popen.pid)}
+    _ask(asked, signal.SIGINT)
+    _await(asked, grace_s)
+
+
+def _ask(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(psutil.Error):  # it has ended since
+            process.send_signal(number)
+
+
+def _await(processes: Collection[psutil.Process], seconds: float) -> None:
+    deadline_s = time.monotonic() + seconds
+    while any(map(is_running, processes)) and time.monotonic() < deadline_s:
         time.sleep(_POLL_S)
 
 
@@ -162,11 +153,15 @@ def pythons_of(folder: Path) -> list[psutil.Process]:
     return list(filter(is_running, pythons))
 
 
-def _family(popen: Popen, leaders: Sequence[psutil.Process]) -> set[psutil.Process]:
+def _family(popen: Popen, leaders: Iterable[psutil.Process] = ()) -> set[psutil.Process]:
     """The child, its descendants, and on POSIX every member of the sessions they lead."""
     pid = popen.pid
     sessions = {pid, *(leader.pid for leader in leaders if is_running(leader))}
-    members = {process for process in psutil.process_iter() if _session(process.pid) in sessions}
+    members = {
+        process
+        for process in psutil.process_iter()
+        if value_or_none(partial(os.getsid, process.pid)) in sessions
+    }
     if popen.returncode is not None:  # Reaped: its number may already be another process's.
         return members
     try:
@@ -174,8 +169,3 @@ def _family(popen: Popen, leaders: Sequence[psutil.Process]) -> set[psutil.Proce
         return members | {root, *root.children(recursive=True)}
     except psutil.NoSuchProcess:
         return members
-
-
-def _session(pid: int) -> int | None:
-    """The session of a process; None where it has ended, and on Windows."""
-    return value_or_none(lambda: os.getsid(pid))

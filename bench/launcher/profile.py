@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.config import RunConfig
 from bench.errors import Unknown, UserError, one_line
-from bench.launcher.measurement import failure_cause, finish_roofs, finish_run, write_exports
+from bench.launcher.measurement import failure_cause, finish, finish_roofs, finish_run
 from bench.launcher.watch import WorkerWatch
 from bench.profilers.base import Section, Tool, ToolWorker, TorchTool
 from bench.profilers.ncu.read import read_counters
@@ -24,7 +24,6 @@ from bench.records import (
     Job,
     Outcome,
     ProfileRecord,
-    ResolvedConfig,
     RunRecord,
     Telemetry,
     ToolName,
@@ -32,8 +31,8 @@ from bench.records import (
 from bench.records.environment import same_device
 from bench.records.folders import AnyRecord, RecordFolder, readable_records
 from bench.records.journal import Event, OnEvent, ignore
-from bench.records.profile_verdict import judge_profile, kernel_set
-from bench.records.step_settings import other_settings
+from bench.records.step_settings import is_of_step
+from bench.records.verdict import kernel_set
 
 TOOLS: dict[ToolName, type[Tool]] = {"torch": TorchTool, "ncu": NcuTool, "perf": PerfTool}
 #: Which section of the record holds what a tool found.
@@ -42,19 +41,105 @@ SECTIONS: dict[ToolName, str] = {"torch": "ops", "ncu": "counters", "perf": "cpu
 _AUTO: dict[Backend, tuple[ToolName, ...]] = {"cuda": ("ncu",), "cpu": ("perf",), "mps": ()}
 
 
+def obstacle_to(tool: Tool, config: RunConfig, backend: Backend) -> str | None:
+    """Return why `tool` cannot examine a step of `config` on `backend`; None: worth trying."""
+    if config.world_size > 1 and not tool.counts_ranks:
+        return f"devices={config.devices}: {tool.name} counts one process; use devices=1"
+    return tool.obstacle(backend)
+
+
 @dataclass
-class _Findings:
+class _Profile:
     """What has been found so far, kept where an interrupt leaves it usable."""
 
+    config: RunConfig
+    folder: RecordFolder
+    on_event: OnEvent = ignore
+    outcome: Outcome = "ok"
+    reason: str | None = None
     sections: dict[ToolName, Section | Unknown] = field(default_factory=dict)
     steps: list[Account] = field(default_factory=list)
     telemetry: dict[ToolName, Telemetry] = field(default_factory=dict)
-    outcome: Outcome = "ok"
-    reason: str | None = None
 
     def first(self, name: str) -> Any:
         """The first fact of that name in the workers' accounts."""
         return next((fact for step in self.steps if (fact := getattr(step, name))), None)
+
+    def look(self, name: ToolName) -> None:
+        """Look into a step with one more tool."""
+        self.sections[name] = self._section(name)
+
+    def _section(self, name: ToolName) -> Section | Unknown:
+        if self.outcome != "ok":
+            return Unknown(str(self.reason))
+        tool, resolved = TOOLS[name](), self.first("resolved")
+        # While `auto` is not resolved, the backend that the tool is made for.
+        meant: Backend = "cuda" if name == "ncu" else "cpu"
+        asked = meant if self.config.backend == "auto" else self.config.backend
+        if reason := obstacle_to(tool, self.config, resolved.backend if resolved else asked):
+            return Unknown(reason)
+        self.on_event(Event("tool", 0.0, {"tool": name}))
+        worker = tool.worker(self.folder.path)
+        step = self._step(tool, worker)
+        self.steps.append(step)
+        why = tool.explain(RecordFolder(self.folder.path / worker.name).said())
+        if step.outcome != "ok" or why is not None:
+            # A tool's own refusal concerns its section alone, as does a step that went well before.
+            went_well = any(self.sections.values())
+            if step.outcome == "interrupted" or (why is None and not went_well):
+                self.outcome, self.reason = step.outcome, step.reason
+            return Unknown(why or str(step.reason))
+        try:
+            return tool.read(self.folder.path, step)
+        except UserError as error:
+            return Unknown(str(error))
+
+    def _step(self, tool: Tool, worker: ToolWorker) -> Account:
+        """Run one worker under the tool; return its account, and keep what was sampled."""
+        inside = RecordFolder.create(self.folder.path, worker.name)
+        job = Job(kind="profile", config=self.config, tool=tool.name, task=dict(worker.task))
+        how: Any = {"prefix": worker.prefix, "environment": worker.environment}
+        watch = WorkerWatch(job, inside, self.on_event, **how)
+        step = watch.wait()
+        inside.leave()
+        if telemetry := watch.telemetry_between("device", "ended"):
+            self.telemetry[tool.name] = telemetry
+        if step.outcome == "ok":
+            return step
+        cause = failure_cause(inside, step.outcome, step.reason, self.config.world_size)
+        return step.replaced(outcome=cause[0], reason=cause[1])
+
+    def finish(
+        self, created: datetime, ended: datetime | Unknown, timed: RunRecord | None = None
+    ) -> ProfileRecord:
+        """Write the record and return it; by default `timed` is the newest run of the step."""
+        found: dict[str, Any] = {
+            section: self.sections.get(tool, Unknown(f"{tool} was not tried"))
+            for tool, section in SECTIONS.items()
+        }
+        found |= {n: self.first(n) for n in ("resolved", "environment", "complexity", "work")}
+        why_missing = {
+            "timed_record_id": "no device was opened",
+            "tool_telemetry": "no worker had a device until it ended",
+        }
+        record = _of_step(
+            self.folder,
+            self.config,
+            self.reason or "no worker reported it",
+            why_missing,
+            created=created,
+            ended=ended,
+            outcome=self.outcome,
+            reason=self.reason,
+            tool_telemetry=self.telemetry or None,
+            timed_record_id=timed and timed.record_id,
+            **found,
+        )
+        if timed is None and record.resolved is not None:
+            twin = find_timed(self.folder.path.parent, record)
+            timed = twin or None
+            record = record.replaced(timed_record_id=timed.record_id if timed else twin)
+        return finish(self.folder, record, timed)
 
 
 def launch_profile(
@@ -76,70 +161,16 @@ def launch_profile(
     started = datetime.now(timezone.utc)
     folder.claim(os.getpid())
     folder.write(folder.config, Job(kind="profile", config=config))
-    found = _Findings()
+    profile = _Profile(config, folder, on_event)
     for name in tools or ("torch",):
-        found.sections[name] = _section(name, config, folder, found, on_event)
-    if tools is None and (resolved := found.first("resolved")) is not None:
+        profile.look(name)
+    if tools is None and (resolved := profile.first("resolved")) is not None:
         for name in _AUTO[resolved.backend]:
-            found.sections[name] = _section(name, config, folder, found, on_event)
-    failed = [each for each in found.sections.values() if isinstance(each, Unknown)]
-    if tools is not None and failed and found.outcome == "ok":
-        found.outcome, found.reason = "unsupported", failed[0].reason
-    return _finish(folder, config, timed, found, started, datetime.now(timezone.utc))
-
-
-def obstacle_to(tool: Tool, config: RunConfig, backend: Backend) -> str | None:
-    """Return why `tool` cannot examine a step of `config` on `backend`; None: worth trying."""
-    if config.world_size > 1 and not tool.counts_ranks:
-        return f"devices={config.devices}: {tool.name} counts one process; use devices=1"
-    return tool.obstacle(backend)
-
-
-def _section(
-    name: ToolName, config: RunConfig, folder: RecordFolder, found: _Findings, on_event: OnEvent
-) -> Section | Unknown:
-    if found.outcome != "ok":
-        return Unknown(str(found.reason))
-    tool = TOOLS[name]()
-    # While `auto` is not resolved, the backend that the tool is made for.
-    meant: Backend = "cuda" if name == "ncu" else "cpu"
-    asked = meant if config.backend == "auto" else config.backend
-    resolved: ResolvedConfig | None = found.first("resolved")
-    if reason := obstacle_to(tool, config, resolved.backend if resolved else asked):
-        return Unknown(reason)
-    on_event(Event("tool", 0.0, {"tool": name}))
-    worker = tool.worker(folder.path)
-    step, telemetry = _run(tool, worker, config, folder, on_event)
-    if not isinstance(telemetry, Unknown):
-        found.telemetry[name] = telemetry
-    found.steps.append(step)
-    why = tool.explain(RecordFolder(folder.path / worker.name).said())
-    if step.outcome != "ok" or why is not None:
-        # A tool's own refusal concerns its section alone, as does a step that went well before.
-        went_well = any(found.sections.values())
-        if step.outcome == "interrupted" or (why is None and not went_well):
-            found.outcome, found.reason = step.outcome, step.reason
-        return Unknown(why or str(step.reason))
-    try:
-        return tool.read(folder.path, step)
-    except UserError as error:
-        return Unknown(str(error))
-
-
-def _run(
-    tool: Tool, worker: ToolWorker, config: RunConfig, folder: RecordFolder, on_event: OnEvent
-) -> tuple[Account, Telemetry | Unknown]:
-    """Run one worker under the tool; return its account, and what was sampled beside it."""
-    inside = RecordFolder.create(folder.path, worker.name)
-    job = Job(kind="profile", config=config, tool=tool.name, task=dict(worker.task))
-    inside.write(inside.config, job)
-    watch = WorkerWatch(job, inside, on_event, prefix=worker.prefix, environment=worker.environment)
-    step = watch.wait()
-    inside.leave()
-    if step.outcome != "ok":
-        cause = failure_cause(inside, step.outcome, step.reason, config.world_size)
-        step = step.replaced(outcome=cause[0], reason=cause[1])
-    return step, watch.telemetry_between("device", "ended")
+            profile.look(name)
+    failed = [section for section in profile.sections.values() if isinstance(section, Unknown)]
+    if tools is not None and failed and profile.outcome == "ok":
+        profile.outcome, profile.reason = "unsupported", failed[0].reason
+    return profile.finish(started, datetime.now(timezone.utc), timed)
 
 
 def read_timed(records: Path, record_id: str, *, option: str = "of") -> RunRecord:
@@ -158,68 +189,21 @@ def read_timed(records: Path, record_id: str, *, option: str = "of") -> RunRecor
 
 def find_timed(records: Path, profile: ProfileRecord) -> RunRecord | Unknown:
     """Return the newest whole measurement of the same step, device and torch."""
-    nearest: tuple[list[str], str] | None = None
     for _, record in readable_records(records, newest_first=True):
         if (
             isinstance(record, RunRecord)
             and record.outcome == "ok"
-            and record.config.arch == profile.config.arch
             and record.environment is not None
             and profile.environment is not None
             and record.environment.torch == profile.environment.torch
             and same_device(record.environment, profile.environment)
+            and is_of_step(profile, record)
         ):
-            others = other_settings(profile, record)
-            if not others:
-                return record
-            if nearest is None or len(others) < len(nearest[0]):
-                nearest = others, record.record_id
-    if nearest is None:
-        what = f"{profile.config.arch} on this device and torch in {records}"
-        return Unknown(f"no measurement of {what}")
-    others, record_id = nearest
-    return Unknown(f"no measurement of this step in {records}: {record_id} has {'; '.join(others)}")
+            return record
+    return Unknown(f"no measurement of this step on this device and torch in {records}")
 
 
-def _finish(
-    folder: RecordFolder,
-    config: RunConfig,
-    timed: RunRecord | None,
-    found: _Findings,
-    started: datetime,
-    ended: datetime | Unknown,
-) -> ProfileRecord:
-    why_missing = {
-        "timed_record_id": "no device was opened",
-        "tool_telemetry": "no worker had a device until it ended",
-    }
-    sections = {
-        section: found.sections.get(tool, Unknown(f"{tool} was not tried"))
-        for tool, section in SECTIONS.items()
-    }
-    parts = ("resolved", "environment", "complexity", "work")
-    record = _profile(
-        folder,
-        config,
-        found.reason or "no worker reported it",
-        why_missing,
-        created=started,
-        ended=ended,
-        outcome=found.outcome,
-        reason=found.reason,
-        tool_telemetry=found.telemetry or None,
-        timed_record_id=timed and timed.record_id,
-        **{name: found.first(name) for name in parts},
-        **sections,
-    )
-    if timed is None and record.resolved is not None:
-        twin = find_timed(folder.path.parent, record)
-        timed = twin or None
-        record = record.replaced(timed_record_id=timed.record_id if timed else twin)
-    return _closed(folder, record, timed)
-
-
-def _profile(
+def _of_step(
     folder: RecordFolder, config: RunConfig, why: str, why_missing: dict[str, str], **facts: Any
 ) -> ProfileRecord:
     """The record, not judged yet; what is not in `facts` is missing for `why`."""
@@ -231,12 +215,6 @@ def _profile(
         config_id=config.config_id,
         **facts,
     )
-
-
-def _closed(folder: RecordFolder, record: ProfileRecord, timed: RunRecord | None) -> ProfileRecord:
-    whole = folder.close(record.replaced(verdict=judge_profile(record, timed)))
-    write_exports(folder, whole)
-    return whole
 
 
 def attach_counters(
@@ -261,7 +239,7 @@ def attach_counters(
     kept = tuple(f"ncu/{name}" for name in names)
     for file, name in zip(files, kept, strict=True):
         shutil.copyfile(file, folder.path / name)
-    record = _profile(
+    record = _of_step(
         folder,
         timed.config,
         "the counters were collected by hand",
@@ -273,7 +251,7 @@ def attach_counters(
         work=kernel_set(counters),
         counters=counters.replaced(files=kept),
     )
-    return folder, _closed(folder, record, timed)
+    return folder, finish(folder, record, timed)
 
 
 def recover(folder: RecordFolder) -> AnyRecord | None:
@@ -282,11 +260,9 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
     Where neither process got to write, the record says that the attempt was interrupted. None
     while the processes still run. Raises `UserError` for what this version cannot read.
     """
-    record = folder.read_record()
-    if record is not None or folder.in_use():
-        return record
-    record = folder.read_record()
-    if record is not None:  # written, and the folder left, since the first look
+    if folder.in_use():
+        return folder.read_record()
+    if (record := folder.read_record()) is not None:
         return record
     created = datetime.fromtimestamp(folder.config.stat().st_mtime, timezone.utc)
     try:
@@ -297,23 +273,19 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
             f"{folder.path}: what its processes left is not of this version ({line[:200]}); "
             "move the folder away, or recover it with the version that wrote it"
         ) from None
+    why = Unknown("the launching process ended before the measurement did")
     if job.kind == "profile":
-        return _recovered_profile(folder, job.config, created)
+        why = Unknown("the launching process ended before the profile")
+        profile = _Profile(job.config, folder, outcome="interrupted", reason=why.reason)
+        profile.sections = dict.fromkeys(SECTIONS, why)
+        for path in sorted(folder.path.glob("*/worker.json")):
+            if (step := RecordFolder(path.parent).read_worker()) is not None:
+                profile.steps.append(step)
+                profile.sections["torch"] = step.ops or profile.sections["torch"]
+        return profile.finish(created, why)
     account = folder.read_worker()
     if job.kind == "ceilings":  # without an account, nothing was asked for that could be named
         why = Unknown("the worker did not get that far")
-        return None if account is None else finish_roofs(folder, created, account, why, why)
-    why = Unknown("the launching process ended before the measurement did")
+        return account and finish_roofs(folder, created, account, why, why)
     account = account or Account.of_none("interrupted", why.reason)
-    return finish_run(folder, job.config, created, account, why)
-
-
-def _recovered_profile(folder: RecordFolder, config: RunConfig, created: datetime) -> ProfileRecord:
-    why = "the launching process ended before the profile"
-    found = _Findings(dict.fromkeys(SECTIONS, Unknown(why)), outcome="interrupted", reason=why)
-    for path in sorted(folder.path.glob("*/worker.json")):
-        if (step := RecordFolder(path.parent).read_worker()) is not None:
-            found.steps.append(step)
-            if step.ops is not None:
-                found.sections["torch"] = step.ops
-    return _finish(folder, config, None, found, created, Unknown(why))
+    return finish_run(folder, job, created, account, why)

@@ -100,24 +100,39 @@ class WorkerWatch:
         self._last = "the start of Python"
         self._peak_bytes = 0
         self._interrupted = False
-        self._starters = starters()
         # They are asked to end in the worker's place: it would ask their image loaders too.
         self._ranks: list[psutil.Process] = []
         self._devices: Devices | None = None
         self._sampler = Sampler()
-        trains = job.kind in ("measurement", "profile")
-        role = "ranks" if trains and job.config.world_size > 1 else job.kind
-        allocator = allocator_settings(job.config) if trains else {}
-        popen = self._popen = self._start(
-            [*prefix, sys.executable, str(_WORKER), role, str(folder.path.resolve())],
-            {
-                **project_environment(),
-                **allocator,
-                SPARE: str(folder.spare or ""),
-                **(environment or {}),
-            },
-            subprocess.PIPE if while_preparing else subprocess.DEVNULL,
-        )
+        folder.claim(os.getpid())  # before the configuration: from then on sync sees the folder
+        folder.write(folder.config, job)
+        popen = self._popen = self._start(prefix, environment or {}, while_preparing)
+        self._process = WatchedProcess(popen)
+        self._pid = popen.pid  # of the tree that is measured
+        folder.claim(os.getpid(), popen.pid)
+        self._sampler.add(HostSource(popen.pid))
+
+    def _start(
+        self,
+        prefix: Sequence[str],
+        environment: Mapping[str, str],
+        while_preparing: Callable[[], object] | None,
+    ) -> subprocess.Popen[bytes]:
+        config, role = self._job.config, self._job.kind
+        variables = {**project_environment(), SPARE: str(self._folder.spare or "")}
+        if role in ("measurement", "profile"):
+            variables |= allocator_settings(config)
+            role = "ranks" if config.world_size > 1 else role
+        with self._folder.console.open("wb") as console:
+            popen = subprocess.Popen(
+                [*prefix, sys.executable, str(_WORKER), role, str(self._folder.path.resolve())],
+                stdin=subprocess.PIPE if while_preparing else subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                env=variables | environment,
+                start_new_session=True,
+                pass_fds=held_locks(),
+            )
         if prepare := while_preparing:
 
             def call_and_close() -> None:
@@ -125,24 +140,7 @@ class WorkerWatch:
                     prepare()
 
             threading.Thread(target=call_and_close, daemon=True).start()
-        self._process = WatchedProcess(popen)
-        self._pid = popen.pid  # of the tree that is measured
-        folder.claim(os.getpid(), popen.pid)
-        self._sampler.add(HostSource(popen.pid))
-
-    def _start(
-        self, command: Sequence[str], environment: Mapping[str, str], stdin: int
-    ) -> subprocess.Popen[bytes]:
-        with self._folder.console.open("wb") as console:
-            return subprocess.Popen(
-                command,
-                stdin=stdin,
-                stdout=console,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-                pass_fds=held_locks(),
-            )
+        return popen
 
     def wait(self) -> Account:
         """Sample and report until the worker has ended; return its account.
@@ -154,11 +152,11 @@ class WorkerWatch:
             while self._goes_on():
                 self._report()
                 self._sampler.sample()
-                if time.perf_counter() >= next_tick_s:
-                    if not all(map(is_running, self._starters)):
+                if (now_s := time.perf_counter()) >= next_tick_s:
+                    if not all(map(is_running, starters())):
                         raise KeyboardInterrupt
-                    next_tick_s = time.perf_counter() + _TICK_S
-                    self._on_event(Event("tick", time.perf_counter(), {}))
+                    next_tick_s = now_s + _TICK_S
+                    self._on_event(Event("tick", now_s, {}))
                 time.sleep(_POLL_S)
         except KeyboardInterrupt:
             self._interrupted = True
@@ -180,7 +178,10 @@ class WorkerWatch:
         for event in self._journal.new_events():
             rank = event.facts.get("rank")
             if event.name == "started" and rank is not None:
-                self._follow_rank(event.facts["pid"])
+                with suppress(psutil.NoSuchProcess):  # one of them may have ended already
+                    self._ranks.append(psutil.Process(event.facts["pid"]))
+                    pids = (process.pid for process in self._ranks)
+                    self._folder.claim(os.getpid(), self._popen.pid, *pids)
             if event.name == "device":
                 self._sample_device(event)
             if not rank:  # of rank 0, of the elastic launcher, or of one device
@@ -194,12 +195,6 @@ class WorkerWatch:
         if event.name == "memory":
             self._peak_bytes = max(self._peak_bytes, event.facts["max_rss_bytes"])
         self._on_event(event)
-
-    def _follow_rank(self, pid: int) -> None:
-        with suppress(psutil.NoSuchProcess):
-            self._ranks.append(psutil.Process(pid))
-        with suppress(psutil.NoSuchProcess):  # one of them may have ended already
-            self._folder.claim(os.getpid(), self._popen.pid, *(rank.pid for rank in self._ranks))
 
     def _sample_device(self, event: Event) -> None:
         """Every GPU of this machine; its processor only once."""
@@ -238,9 +233,7 @@ class WorkerWatch:
         before, after = self._oom_kills_before, oom_kills()
         how = describe_exit(self._process.poll() or 0, before, after)
         last_words = _last_words(self._folder.said())  # a script's output is its own
-        reason = f"{self.what} {how} after {self._last!r}" + (
-            f": {last_words}" if last_words else ""
-        )
+        reason = ": ".join(filter(None, [f"{self.what} {how} after {self._last!r}", last_words]))
         struck = before is not None and after is not None and after > before
         return Account.of_none("oom" if struck else "crashed", reason[:1000])
 
@@ -248,6 +241,8 @@ class WorkerWatch:
 _HOOK = _PROJECT / "bench" / "worker" / "hook"
 #: After its seconds a script may end the step that it is in, and look into some more.
 _LATER, _LAST_S = 0.25, 30.0
+#: What ends a script, and by what batch systems ask for a checkpoint.
+_PASSED_ON = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 _REMEDY = "give a larger --seconds, or --step-of module:function, which is called once a step"
 _STEP_OF = "give module:function, or module:Class.method, of what is not made within a function"
 _NO_HOOK = "ran no Python with our hook, which Python's options -I, -E and -S leave out"
@@ -264,19 +259,17 @@ class ScriptWatch(WorkerWatch):
         self._command = command
         self._keeps_going = bool(job.task["keep_going"])
         self._deadline_s = float(job.task["deadline_s"])
-        self._first_step_by_s = math.inf if self._keeps_going else self._deadline_s
-        self._ends_at_s = self._first_step_by_s + _LATER * float(job.task["seconds"]) + _LAST_S
-        self._ended_by_us = self._signalled = self._is_ending = False
+        first_step_by_s = math.inf if self._keeps_going else self._deadline_s
+        #: When it is ended where no step was seen, and where one was.
+        self._limits_s = [
+            first_step_by_s,
+            first_step_by_s + _LATER * float(job.task["seconds"]) + _LAST_S,
+        ]
+        self._ended_by_us = self._signalled = self._is_measured = False
         #: What goes on where the script's first process has ended, such as a daemon.
         self._left: list[psutil.Process] = []
-        self._tell = on_event
-        super().__init__(job, folder, self._look_at_clock)
+        super().__init__(job, folder, on_event)
         self._last = "its start"
-
-    @property
-    def was_cut(self) -> bool:
-        """Whether a signal has ended the script before the end of its window."""
-        return self._signalled and "window_ended" not in self._reached
 
     @property
     def exit_code(self) -> int:
@@ -285,9 +278,7 @@ class ScriptWatch(WorkerWatch):
         return 0 if self._ended_by_us else 128 - code if code < 0 else code
 
     @override
-    def _start(
-        self, command: Sequence[str], environment: Mapping[str, str], stdin: int
-    ) -> subprocess.Popen[bytes]:
+    def _start(self, *_: object) -> subprocess.Popen[bytes]:
         paths = [str(_HOOK), *filter(None, [os.environ.get("PYTHONPATH")])]
         hooked = {
             "PYTHONPATH": os.pathsep.join(paths),
@@ -304,61 +295,55 @@ class ScriptWatch(WorkerWatch):
         finally:
             signal.signal(signal.SIGINT, ours)
 
-    def pass_on(self, number: int, frame: FrameType | None) -> None:
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
         """Send the script a signal that we got; what it is told to end by it does in time."""
         with suppress(OSError):  # it has ended
             os.killpg(self._popen.pid, number)
         if number in (signal.SIGINT, signal.SIGTERM):
-            self._signalled, self._ends_at_s = True, time.perf_counter() + _GRACE_S
+            self._signalled, self._limits_s = True, [time.perf_counter() + _GRACE_S] * 2
+
+    @override
+    def wait(self) -> Account:
+        """Return the account, but for one that saw no step, or our own interrupt alone."""
+        numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
+        heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._pass_on) for number in heard}
+        try:
+            account = super().wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        unseen = account.outcome == "refused" and "device" not in self._reached
+        if unseen or (account.outcome == "interrupted" and self._ended_by_us):
+            return self._death()
+        if account.outcome == "ok" and self._signalled and "window_ended" not in self._reached:
+            return account.replaced(outcome="interrupted", reason="interrupted from outside")
+        return account
+
+    @override
+    def _goes_on(self) -> bool:
+        """Whether the script runs; if it ended well, whether a Python that it left may measure."""
+        runs, has_begun = super()._goes_on(), "device" in self._reached
+        is_late = time.perf_counter() > self._limits_s[has_begun]
+        if (runs or has_begun) and (is_late or self._is_measured):
+            self._ended_by_us = not self._signalled
+            return False
+        if runs:
+            return True
+        if self._process.poll() or self._signalled or "ended" in self._reached:
+            return False
+        if not any(map(is_running, self._left)) and (left := pythons_of(self._folder.path)):
+            self._left = left
+            self._folder.claim(os.getpid(), *(process.pid for process in left))
+        may_begin = has_begun or time.perf_counter() <= self._deadline_s
+        return may_begin and any(map(is_running, self._left))
 
     @override
     def _take(self, event: Event) -> None:
         super()._take(event)
         if event.name == "ended" and (event.facts["goes_on"] or event.facts["outcome"] == "ok"):
             self._sampler.stop()
-            if event.facts["goes_on"] and not self._keeps_going:
-                self._end()
-
-    def _look_at_clock(self, event: Event) -> None:
-        """Tell of the event; on a tick end what takes too long."""
-        self._tell(event)
-        has_begun = "device" in self._reached or self._signalled
-        limit_s = self._ends_at_s if has_begun else self._first_step_by_s
-        if event.name == "tick" and event.clock_s > limit_s:
-            self._end()
-
-    def _end(self) -> None:
-        """End the script, once: what does not listen may still end a step while it is ended."""
-        if not self._is_ending:
-            self._is_ending = True
-            self._ended_by_us = not self._signalled
-            raise KeyboardInterrupt  # as `TimeLimit` ends a worker
-
-    @override
-    def wait(self) -> Account:
-        """Return the account, but for one that saw no step, or our own interrupt alone."""
-        account = super().wait()
-        unseen = account.outcome == "refused" and "device" not in self._reached
-        ended = account.outcome == "interrupted" and self._ended_by_us
-        return self._death() if unseen or ended else account
-
-    @override
-    def figures(self) -> ProcessFigures | Unknown:
-        left = Unknown("the script went on in a process that its first one did not wait for")
-        return left if self._left else super().figures()
-
-    @override
-    def _goes_on(self) -> bool:
-        """Whether the script runs; if it ended well, whether a Python that it left may measure."""
-        if super()._goes_on():
-            return True
-        if self._process.poll() or self._signalled or "ended" in self._reached:
-            return False
-        if not any(map(is_running, self._left)) and (left := pythons_of(self._folder.path)):
-            self._left = left
-            self._folder.claim(os.getpid(), *(one.pid for one in left))
-        is_late = "device" not in self._reached and time.perf_counter() > self._deadline_s
-        return not is_late and any(map(is_running, self._left))
+            self._is_measured = event.facts["goes_on"] and not self._keeps_going
 
     @override
     def _sample_device(self, event: Event) -> None:
@@ -375,6 +360,11 @@ class ScriptWatch(WorkerWatch):
             if not self._signalled:
                 interrupt(self._popen, _INTERRUPT_S, self._left)
             terminate_tree(self._popen, _GRACE_S, self._left)
+
+    @override
+    def figures(self) -> ProcessFigures | Unknown:
+        left = Unknown("the script went on in a process that its first one did not wait for")
+        return left if self._left else super().figures()
 
     @override
     def _death(self) -> Account:

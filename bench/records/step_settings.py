@@ -98,16 +98,6 @@ def is_of_step(profile: ProfileRecord, run: RunRecord) -> bool:
     return alike and step_settings(profile) == step_settings(run)
 
 
-def other_settings(profile: ProfileRecord, run: RunRecord) -> list[str]:
-    """Return the settings of a run that a profile does not share: `batch_size 8, not 16`."""
-    ours, theirs = step_settings(profile), step_settings(run)
-    return [
-        f"{name} {theirs.get(name, 'none')}, not {ours.get(name, 'none')}"
-        for name in sorted(ours.keys() | theirs.keys())
-        if ours.get(name) != theirs.get(name)
-    ]
-
-
 def step_id(record: RunRecord | ProfileRecord) -> str:
     """Return twelve hex digits, equal where `step_settings` are."""
     known = json.dumps(sorted(step_settings(record).items()))

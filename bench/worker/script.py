@@ -83,10 +83,10 @@ class ScriptMeter:
         self.is_timing = self.has_ended = False
         self._folder = folder
         folder.hold()
-        self._job = folder.read_job(recorded=True)
+        self.job = folder.read_job(recorded=True)
         self._journal = JournalWriter(folder.journal)
         self._clock = time.perf_counter  # the script may put another in its place
-        self._deadline_s = float(self._job.task["deadline_s"])
+        self._deadline_s = float(self.job.task["deadline_s"])
         self._counts: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._leader: torch.optim.Optimizer | None = None
         self._tracer: LiveStepTracer | None = None
@@ -120,7 +120,7 @@ class ScriptMeter:
                 self._leader = optimizer
             elif count == 2 and self._counts[self._leader] > 2:
                 self._leader, self._steps, self._done = optimizer, None, 0
-        if optimizer is self._leader and not self._job.task["step_of"]:
+        if optimizer is self._leader and not self.job.task["step_of"]:
             self.stepped()
 
     def stepped(self, begins: Exception | None = None) -> None:
@@ -150,14 +150,14 @@ class ScriptMeter:
             self._steps = self._measuring(Training(self._counts))
             next(self._steps)
         elif not self._whole and self._clock() > self._deadline_s:
-            self.close(None, why=f"seconds={self._job.task['seconds']}", goes_on=True)
+            self.close(None, why=f"seconds={self.job.task['seconds']}", goes_on=True)
         else:
             next(self._steps)
 
     def _give_up(self) -> None:
         """Write the window as it is: the script has gone on to something that has no steps."""
         with self._lock:
-            self.close(None, why=f"no step ended after seconds={self._job.task['seconds']}")
+            self.close(None, why=f"no step ended after seconds={self.job.task['seconds']}")
 
     def close(
         self, error: BaseException | None, *, why: str = "the script ended", goes_on: bool = False
@@ -214,7 +214,7 @@ class ScriptMeter:
         if self._batches is None or not self._sizes_differ():
             return alike
         none = dict.fromkeys(("image_size", "seq_len", "tokens_per_sample"))
-        resolved, job, sizes = self._found["resolved"], self._job, self._sizes()
+        resolved, job, sizes = self._found["resolved"], self.job, self._sizes()
         if {one.shapes for one in sizes} - {self._batches.sizes[0].shapes}:
             self._found["resolved"] = resolved = resolved.model_copy(update=none)
             self._found["complexity"] = Unknown(
@@ -230,8 +230,8 @@ class ScriptMeter:
         as_steps = {"sample": "step", "batch_size": 1, **none}
         self._found["resolved"] = resolved.model_copy(update=as_steps)
         config = job.config.model_copy(update={"batch_size": 1})
-        self._job, self._samples = job.model_copy(update={"config": config}), 1
-        self._folder.write(self._folder.config, self._job)
+        self.job, self._samples = job.model_copy(update={"config": config}), 1
+        self._folder.write(self._folder.config, self.job)
         return {"samples_per_iteration": 1}
 
     def _write(self, outcome: Outcome, reason: str | None) -> Account:
@@ -241,12 +241,12 @@ class ScriptMeter:
             known |= self._samples_of_steps()
             self._found["measurement"] = probe(self._window.measurement, **known)
         if self._device is not None and "environment" not in self._found:
-            about = self._device.info(), self._folder.path, self._job.config.env, self._code
+            about = self._device.info(), self._folder.path, self.job.config.env, self._code
             self._found["environment"] = probe(read_environment, *about)
         why = reason or "the script ended before that"
         account = Account.of(why, outcome=outcome, reason=reason, **self._found)
         self._folder.release_reserve()
-        self._folder.write(self._folder.config, self._job)
+        self._folder.write(self._folder.config, self.job)
         self._folder.write(self._folder.worker, account)
         return account
 
@@ -254,7 +254,7 @@ class ScriptMeter:
 
     def _measuring(self, training: Training) -> Steps:
         yield from self._looking(training)
-        config, device = self._job.config, training.device
+        config, device = self.job.config, training.device
         limits = TimeLimits.of(config, device.backend)
         window = self._window = Window(time.perf_counter, device, ours=False)
         self._journal.note("warmup_started", **asdict(limits))
@@ -263,7 +263,7 @@ class ScriptMeter:
         limits = replace(limits, max_seconds=min(limits.max_seconds or left_s, left_s))
         plan = Team().plan(limits, window.warmup_times_s)
         self._journal.note("window_started", **asdict(replace(limits, iters=plan.iterations)))
-        until_s = self._deadline_s + _LATER * float(self._job.task["seconds"])
+        until_s = self._deadline_s + _LATER * float(self.job.task["seconds"])
         alarm = threading.Timer(until_s - time.perf_counter(), self._give_up)
         alarm.daemon = True
         alarm.start()
@@ -335,9 +335,9 @@ class ScriptMeter:
         """Look at what the model is given in one step, and at what the script has set."""
         device = training.device = self._device = _device_of(training)
         self._journal.note("device", backend=device.backend, uuid=device.info().uuid)
-        with training.watched(int(self._job.task["samples_per_step"] or 0)) as seen:
+        with training.watched(int(self.job.task["samples_per_step"] or 0)) as seen:
             yield
-        usual = max_seconds_on(device.backend, self._job.config)
+        usual = max_seconds_on(device.backend, self.job.config)
         left_s = _WINDOW_SHARE * max(self._deadline_s - time.perf_counter(), 1.0)
         max_seconds = round(min(left_s, left_s if usual == "none" else usual), 1)
         resolved = training.resolved(seen, max_seconds)
@@ -348,9 +348,9 @@ class ScriptMeter:
             "precision": _PRECISIONS.get(mode, mode),
             "compile": "default" if compiled_graphs() else "none",
         }
-        config = self._job.config.model_copy(update=known)
-        self._job = self._job.model_copy(update={"config": config})
-        self._folder.write(self._folder.config, self._job)
+        config = self.job.config.model_copy(update=known)
+        self.job = self.job.model_copy(update={"config": config})
+        self._folder.write(self._folder.config, self.job)
         alike = 1 if resolved.sample == "step" else local * nodes // training.ranks_of_a_batch
         self._samples = resolved.batch_size * max(alike, 1)
         self._found |= {"resolved": resolved, "script": training.names}
@@ -365,7 +365,7 @@ class ScriptMeter:
             outer = (frame.f_code.co_name for frame, _ in traceback.walk_stack(None))
             if "compile_wrapper" in outer:  # where it ends, torch puts its own state back
                 raise UserError("its step ends within a function that torch.compile has")
-            if compiled_graphs() and self._job.task["keep_going"]:
+            if compiled_graphs() and self.job.task["keep_going"]:
                 raise UserError("a compiled model is counted uncompiled: not with --keep-going")
             for _ in range(_MOST_COUNTED):  # until one has the size of the first that was seen
                 self._tracer = LiveStepTracer()
@@ -386,7 +386,7 @@ class ScriptMeter:
             both = ((name, old.get(name, now), now) for name, now in seen.switches.items())
             self._changed = tuple(f"{name} to {now}" for name, then, now in both if now != then)
             self._found["complexity"], self._work = training.counted(
-                self._tracer, self._job.config, self._found["resolved"]
+                self._tracer, self.job.config, self._found["resolved"]
             )
         finally:
             self._tracer = None

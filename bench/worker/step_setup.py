@@ -28,7 +28,7 @@ from bench.profilers.torch_profiler import profile_ops
 from bench.records import Complexity, Environment, OpProfile, ResolvedConfig, StepSpec
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
-from bench.records.run_verdict import of_precision
+from bench.records.verdict import of_precision
 from bench.training.devices import Device
 from bench.training.inputs import NextBatch, open_batches
 from bench.training.precision import (

@@ -13,7 +13,7 @@ from analysis import place_runs
 from analysis.report.step_tables import step_sentences
 from analysis.runs.place import place_profiles
 from bench.records import Copies, Verdict
-from bench.records.profile_verdict import judge_profile
+from bench.records.verdict import judge
 
 pytestmark = pytest.mark.usefixtures("unpainted")
 COPY = Copies(direction="host to device", calls=2, bytes=10**7, time_s=0.001)
@@ -40,7 +40,7 @@ def measurement_with_work():
 
 def impossible(**changes):
     profile = make.profile(counters=samples.counters(*make.kernels(dram_gb=4)), **changes)
-    return profile.model_copy(update={"verdict": judge_profile(profile, measurement_with_work())})
+    return profile.model_copy(update={"verdict": judge(profile, measurement_with_work())})
 
 
 def said(profile, roofs=None):
@@ -70,7 +70,7 @@ def test_levels_with_and_without_a_roof_are_named():
 
 def test_notes_of_the_gate_stand_in_the_profiles_section():
     profile = whole_profile(work=None)
-    judged = profile.model_copy(update={"verdict": judge_profile(profile, measurement_with_work())})
+    judged = profile.model_copy(update={"verdict": judge(profile, measurement_with_work())})
     assert "What the profiled step launched is not known: not in this sample." in said(judged)
 
 

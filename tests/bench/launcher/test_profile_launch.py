@@ -89,15 +89,16 @@ def test_of_several_devices_every_rank_is_profiled_and_rank_0_reports(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "is_twin"),
     [
-        ({}, None),
-        ({"iters": 9, "max_seconds": 77.0, "warmup_iters": 3}, None),
-        ({"optimizer": "adamw", "batch_size": 8}, ["batch_size 4, not 8", "optimizer sgd, not"]),
-        ({"arch": "resnet18"}, ["no measurement of resnet18"]),
+        ({}, True),
+        ({"iters": 9, "max_seconds": 77.0, "warmup_iters": 3}, True),
+        ({"optimizer": "adamw"}, False),
+        ({"batch_size": 8}, False),
+        ({"arch": "resnet18"}, False),
     ],
 )
-def test_a_profile_finds_the_run_of_its_step_or_says_what_the_nearest_has(tmp_path, changes, words):
+def test_a_profile_finds_the_run_of_its_step(tmp_path, changes, is_twin):
     known = {"arch": "resnet50", "batch_size": 4}
     here = samples.environment()
     _, timed = filed(
@@ -115,10 +116,8 @@ def test_a_profile_finds_the_run_of_its_step_or_says_what_the_nearest_has(tmp_pa
         environment=here,
     )
     found = launch.find_timed(tmp_path, profile)
-    if words is None:
-        assert found == timed
-    else:
-        assert all(word in found.reason for word in words)
+    assert (found == timed) == is_twin
+    assert is_twin or "no measurement of this step" in found.reason
 
 
 def test_a_tool_that_was_asked_for_and_is_not_here_is_unsupported(tmp_path, monkeypatch):

@@ -25,8 +25,7 @@ from bench.records import (
 )
 from bench.records.folders import ANY_RECORD, RecordFolder, parse_record
 from bench.records.metrics import profile_summary, summary
-from bench.records.profile_verdict import judge_profile
-from bench.records.run_verdict import judge
+from bench.records.verdict import judge
 
 RESULTS = Path(__file__).resolve().parents[3] / "examples" / "records"
 KEPT = sorted(RESULTS.glob("**/record.json"))
@@ -126,7 +125,7 @@ def test_a_kept_result_is_read_and_gives_figures_and_a_verdict(path):
     elif isinstance(record, ProfileRecord):
         assert record.config.config_id == record.config_id
         assert profile_summary(record)
-        verdict = judge_profile(record, None)
+        verdict = judge(record, None)
     else:
         assert all(ceiling.peak_flops_per_s > 0 for ceiling in record.ceilings)
         verdict = judge(record)

@@ -5,8 +5,7 @@ import samples
 
 from bench.config import RunConfig
 from bench.records import SampledSeries
-from bench.records.profile_verdict import judge_profile
-from bench.records.run_verdict import judge
+from bench.records.verdict import judge
 
 
 def codes(**changes):
@@ -227,6 +226,13 @@ def test_a_disturbed_run_says_both_rates_and_by_what(sampled, telemetry, collect
     assert (found["pace_samples_per_s"], found["causes"]) == (8, causes)
 
 
+@pytest.mark.parametrize("sample", ["image", "step"])
+def test_a_disturbed_run_has_the_unit_of_what_was_counted(sample):
+    record = samples.run_record(**of_two_rates(1.3), resolved=samples.resolved(sample=sample))
+    (finding,) = [found for found in judge(record).findings if found.code == "disturbed"]
+    assert f"7.273 {sample}s/s, undisturbed 8: " in finding.sentence
+
+
 CLOCK = "gpu_sm_clock_mhz"
 CARD = {"backend": "cuda", "power_limit_w": 72.0, "max_clock_mhz": 1980.0}
 
@@ -281,7 +287,7 @@ TIMED = samples.run_record(measurement=samples.measurement(work=samples.work_set
 
 
 def profile_findings(timed=TIMED, **changes):
-    verdict = judge_profile(samples.profile_record(**changes), timed)
+    verdict = judge(samples.profile_record(**changes), timed)
     return {finding.code: finding for finding in verdict.findings}
 
 
@@ -387,7 +393,7 @@ def test_kernels_that_a_library_chooses_may_differ_and_no_others():
 
 
 def test_a_profile_that_agrees_with_all_is_clean_and_has_nothing_to_say():
-    verdict = judge_profile(samples.profile_record(), TIMED)
+    verdict = judge(samples.profile_record(), TIMED)
     assert verdict.level == "clean"
     assert verdict.findings == ()
 
@@ -412,7 +418,7 @@ def test_the_counted_step_must_be_the_profiles_own():
 
 def test_what_cannot_be_compared_is_said_and_costs_nothing():
     record = samples.profile_record(timed_record_id=None)
-    (finding,) = judge_profile(record, None).findings
+    (finding,) = judge(record, None).findings
     assert (finding.code, finding.level) == ("no-timed-run", "note")
     assert "not in this sample" in finding.facts["why"]
     found = profile_findings(samples.run_record())  # its window counted no kernels

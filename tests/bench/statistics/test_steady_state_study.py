@@ -20,7 +20,7 @@ from fakes import QueueingDevice, ScriptedClock
 
 from bench.config import RunConfig, TimeLimits
 from bench.records.journal import ignore
-from bench.records.run_verdict import judge
+from bench.records.verdict import judge
 from bench.statistics.steady_state import pace_half_width
 from bench.training.team import Team
 from bench.training.window import Window

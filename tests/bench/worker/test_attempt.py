@@ -17,7 +17,7 @@ from bench.records import Job
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.records.metrics import summary
-from bench.records.run_verdict import judge
+from bench.records.verdict import judge
 from bench.worker.attempt import outcome_of
 from bench.worker.measurement import MeasurementAttempt
 from bench.worker.ranks import RankMeasurement
@@ -201,7 +201,7 @@ def test_a_loader_is_measured_without_a_model_and_its_rate_has_a_name_of_its_own
     attempt = attempt_in(tmp_path, config)
     attempt.attempt()
     folder, unwatched = attempt.folder, Unknown("nobody watched")
-    record = finish_run(folder, config, samples.NOW, folder.read_worker(), unwatched)
+    record = finish_run(folder, Job(config=config), samples.NOW, folder.read_worker(), unwatched)
     assert record.outcome == "ok", record.reason
     assert record.measurement.samples == 24
     assert record.complexity is None

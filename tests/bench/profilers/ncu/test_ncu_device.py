@@ -16,7 +16,7 @@ from bench.machine.gpu_drivers import compute_capability, device_uuid
 from bench.machine.probes import UnknownFactError
 from bench.profilers.ncu.tool import NcuTool
 from bench.records import Account
-from bench.records.profile_verdict import kernel_set
+from bench.records.verdict import kernel_set
 from bench.worker.measurement import profiled_range
 
 

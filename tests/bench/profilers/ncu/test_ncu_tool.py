@@ -12,7 +12,7 @@ from bench.machine.probes import UnknownFactError
 from bench.profilers.ncu.metrics import MEMBERS, metrics_for_chip
 from bench.profilers.ncu.tool import NcuTool, RefusalError, choose_metrics, find_ncu
 from bench.records import Account
-from bench.records.profile_verdict import kernel_set
+from bench.records.verdict import kernel_set
 
 #: Two launches of a product and one of an addition, with round counts.
 GEMM = "_Z4gemmIfLi2EEvPT_"

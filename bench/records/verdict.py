@@ -1,4 +1,4 @@
-"""Whether the numbers of one run can be trusted, judged from that run alone.
+"""Whether the numbers of a record can be trusted: judged from it alone, a profile beside its run.
 
 What needs a roof (numbers above it, the bound) is judged in the analysis.
 """
@@ -6,24 +6,36 @@ What needs a roof (numbers above it, the bound) is judged in the analysis.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 
-from bench.config import MIN_ITERATIONS
+from bench.config import MIN_ITERATIONS, rate_unit
 from bench.records import (
     CLOCK_SETTING,
     POWER_LIMIT,
     CeilingsRecord,
+    CpuCounters,
     Environment,
     Finding,
+    GpuCounters,
     Measurement,
+    OpProfile,
+    ProfileRecord,
     ResolvedConfig,
     RunRecord,
     Telemetry,
     Verdict,
+    WorkSet,
 )
 from bench.records.base import Weight
 from bench.records.complexity import LEAST_IN_FP32
-from bench.records.metrics import data_wait_share
+from bench.records.kernel_names import is_chosen_by_library, kernel_name
+from bench.records.metrics import (
+    data_wait_share,
+    executed_flops,
+    matched_share,
+    profiled_step_cost,
+)
 from bench.statistics.steady_state import is_warm, window_class
 
 _THROTTLED_SHARE = 0.05
@@ -35,31 +47,40 @@ _NOT_WARM = 1.2
 _BUSY_HOST_SHARE = 0.05
 
 
-def judge(record: RunRecord | CeilingsRecord) -> Verdict:
-    """Return the findings about a run, or about how roofs were measured, and their gravest level.
+def judge(
+    record: RunRecord | CeilingsRecord | ProfileRecord, timed: RunRecord | None = None
+) -> Verdict:
+    """Return the findings about a record, and their gravest level.
 
-    What was not measured to its end is invalid, whatever times it holds.
+    What was not measured to its end is invalid, whatever times it holds. `timed` is the measurement
+    that a profile explains: both must have launched the same work.
     """
-    return Verdict.of(_findings(record))
+    return Verdict.of(_findings(record, timed))
 
 
-def _findings(record: RunRecord | CeilingsRecord) -> Iterator[Finding]:
+def _findings(
+    record: RunRecord | CeilingsRecord | ProfileRecord, timed: RunRecord | None
+) -> Iterator[Finding]:
     if record.outcome != "ok":
         yield Finding.of(record.outcome, reason=record.reason or record.outcome)
+    if isinstance(record, ProfileRecord):
+        yield from _of_profile(record, timed)
+        return
     run = record if isinstance(record, RunRecord) else None
-    if run is not None and run.measurement is not None:
-        yield from _of_warm_up(run.measurement)
-        yield from _of_window(run.measurement, run.telemetry)
+    measurement = run and run.measurement
+    if run is not None and measurement is not None:
+        yield from _of_warm_up(measurement)
+        yield from _of_window(measurement, run)
         yield from run.contradictions()
         if not run.config.data_only:
-            yield from _of_training(run.measurement, run)
+            yield from _of_training(measurement, run)
     if record.telemetry is not None:
-        yield from of_telemetry(record.telemetry, record.environment)
+        yield from _of_telemetry(record.telemetry, record.environment)
     elif record.outcome == "ok":
         why = record.missing.get("telemetry", "its launcher had ended")
         yield Finding.of("unwatched", why=why)
-        if run is not None and run.measurement is not None and run.environment is not None:
-            yield from _of_host(run.environment, run.measurement.other_cpu_cores or 0.0)
+        if measurement is not None and record.environment is not None:
+            yield from _of_host(record.environment, measurement.other_cpu_cores or 0.0)
     if run is not None and run.resolved is not None and not run.config.data_only:
         yield from of_precision(run.resolved, run.config.precision)
     if record.environment is not None:
@@ -96,20 +117,20 @@ def _of_warm_up(measurement: Measurement) -> Iterator[Finding]:
     yield Finding.of("short-warm-up", early=early)
 
 
-def _of_window(measurement: Measurement, telemetry: Telemetry | None) -> Iterator[Finding]:
+def _of_window(measurement: Measurement, run: RunRecord) -> Iterator[Finding]:
     times, sizes = measurement.iteration_times_s, measurement.iteration_samples
     if sizes is not None:
         yield Finding.of("sizes-differ", least=min(sizes), most=max(sizes))
         return
     if len(times) < MIN_ITERATIONS:
         yield Finding.of("few-iterations", iterations=len(times))
-    yield from _of_steadiness(measurement, telemetry)
+    yield from _of_steadiness(measurement, run)
     slow_s = _OUTLIER_RATIO * measurement.pace_s
     if slow := sum(time > slow_s for time in times):
         yield Finding.of("outliers", slow=slow, iterations=len(times))
 
 
-def _of_steadiness(measurement: Measurement, telemetry: Telemetry | None) -> Iterator[Finding]:
+def _of_steadiness(measurement: Measurement, run: RunRecord) -> Iterator[Finding]:
     """The class of the window, as a drift or a note, and its two rates where they differ."""
     times, window = measurement.iteration_times_s, window_class(measurement.iteration_times_s)
     code = "drift" if window.drift is not None else window.kind.replace(" ", "-")
@@ -121,7 +142,7 @@ def _of_steadiness(measurement: Measurement, telemetry: Telemetry | None) -> Ite
             after=window.after,
             before_s=window.before_s,
             after_s=window.after_s,
-            moved=_moved(telemetry, sum(times[: window.after])),
+            moved=_moved(run.telemetry, sum(times[: window.after])),
             cut=measurement.settled_after or None,
         )
     if measurement.is_disturbed:
@@ -129,7 +150,8 @@ def _of_steadiness(measurement: Measurement, telemetry: Telemetry | None) -> Ite
             "disturbed",
             samples_per_s=measurement.throughput_samples_per_s,
             pace_samples_per_s=measurement.pace_samples_per_s,
-            causes=_disturbance(measurement, telemetry),
+            unit=run.resolved and rate_unit(run.resolved.sample),
+            causes=_disturbance(measurement, run.telemetry),
         )
 
 
@@ -200,8 +222,8 @@ def _of_training(measurement: Measurement, run: RunRecord) -> Iterator[Finding]:
         yield Finding.of("loss-not-finite", where="end")
 
 
-def of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iterator[Finding]:
-    """Yield what else ran on the machine, and what slowed the device."""
+def _of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iterator[Finding]:
+    """What else ran on the machine, and what slowed the device."""
     if environment is not None:
         others, stolen = ((telemetry.mean(name) or 0.0) / 100 for name in _USES)
         yield from _of_host(environment, others, stolen)
@@ -236,3 +258,158 @@ def _of_host(environment: Environment, others: float, stolen: float = 0.0) -> It
         if cores > _BUSY_HOST_SHARE * usable:
             level: Weight | None = None if environment.device.backend == "cpu" else "note"
             yield Finding.of(code, level, cores=cores, usable=usable)
+
+
+# Profiles
+
+#: Counters without which a profile has no intensity.
+_NEEDED = ("dram_bytes", "flops")
+#: Differences of two work sets that a finding names; the records hold them all.
+_NAMED_DIFFERENCES = 3
+#: Of the ops' time: more without a counterpart in the cost model, and the picture has a hole.
+_UNMATCHED_SHARE = 0.05
+#: Times of the timed step: beyond this the profiler's own cost shows in every op.
+_SLOWED = 1.25
+#: Likewise, on a CPU: the ops' times are those of another step, whatever slowed it.
+_DISTURBED = 2.5
+#: Of a step's time, which its ops cannot pass but for the rounding of medians.
+_MOST_OF_STEP = 1.03
+
+
+def _of_profile(record: ProfileRecord, timed: RunRecord | None) -> Iterator[Finding]:
+    if record.counters is not None:
+        for name in _NEEDED:
+            if getattr(record.counters, name) is None:
+                why = record.counters.missing[name]
+                yield Finding.of("metric-missing", metric=name, why=why)
+        yield from _of_traffic(record, record.counters)
+        if record.work is not None and record.work.unit == "kernels":
+            counted = kernel_set(record.counters)
+            yield from _different(counted, record.work, "the counted step", "the profile's own")
+    yield from _of_executed(record)
+    if record.cpu_counters is not None:
+        yield from _of_cpu(record.cpu_counters)
+    if record.ops is not None:
+        on_host = record.resolved is not None and record.resolved.backend == "cpu"
+        yield from _of_ops(record.ops, timed, on_host=on_host)
+    yield from _of_machine(record)
+    if timed is None:
+        why = record.missing.get("timed_record_id", "the timed run was not found")
+        yield Finding.of("no-timed-run", why=why)
+    else:
+        yield from _of_work(record, timed)
+
+
+def _of_machine(record: ProfileRecord) -> Iterator[Finding]:
+    seen: dict[str, Finding] = {}
+    for tool, telemetry in (record.tool_telemetry or {}).items():
+        for finding in _of_telemetry(telemetry, record.environment):
+            seen.setdefault(finding.code, finding.with_facts(tool=tool))
+    yield from seen.values()
+
+
+def _of_work(record: ProfileRecord, timed: RunRecord) -> Iterator[Finding]:
+    measurement = timed.measurement
+    if record.work is None:
+        yield Finding.of("work-unknown", side="profiled step", why=record.missing["work"])
+    elif measurement is None or measurement.work is None:
+        why = measurement.missing["work"] if measurement else "nothing was measured"
+        yield Finding.of("work-unknown", side="timed run", why=why)
+    else:
+        yield from _different(record.work, measurement.work, "the profile", "the timed run")
+
+
+def _different(ours: WorkSet, theirs: WorkSet, us: str, them: str) -> Iterator[Finding]:
+    """What one launched and the other did not.
+
+    Kernels that a library chooses again in each process may differ, as long as both have some.
+    """
+    differences = ours.differences(theirs)
+    if ours.unit != theirs.unit:
+        differences = (f"{ours.unit} against {theirs.unit}",)
+    elif ours.unit == "kernels":
+        (chosen, fixed), (their_chosen, their_fixed) = map(_split, (ours, theirs))
+        other = chosen.differences(their_chosen)
+        if other and chosen.counts and their_chosen.counts:
+            differences = fixed.differences(their_fixed)
+            yield Finding.of("other-algorithms", them=them, number=len(other))
+    named = differences[:_NAMED_DIFFERENCES]
+    if rest := len(differences) - len(named):
+        named = (*named, f"and {rest} more")
+    if named:
+        yield Finding.of("other-work", us=us, them=them, differences="; ".join(named))
+
+
+def _split(work: WorkSet) -> list[WorkSet]:
+    return [
+        WorkSet(
+            unit=work.unit,
+            counts={n: c for n, c in work.counts.items() if is_chosen_by_library(n) is chosen},
+        )
+        for chosen in (True, False)
+    ]
+
+
+def _of_traffic(record: ProfileRecord, counters: GpuCounters) -> Iterator[Finding]:
+    cost, counted = profiled_step_cost(record), counters.dram_bytes
+    if cost is None or record.complexity is None or counted is None:
+        return
+    counted_gb = counted / 1e9
+    if counted < cost.compulsory_bytes:
+        yield Finding.of(
+            "below-compulsory-bytes",
+            counted_gb=counted_gb,
+            least_gb=cost.compulsory_bytes / 1e9,
+            cache_mib=record.complexity.cache_bytes / 2**20,
+        )
+    elif counted < cost.fused_bytes:
+        fused_gb = cost.fused_bytes / 1e9
+        yield Finding.of("below-fused-bytes", counted_gb=counted_gb, fused_gb=fused_gb)
+    elif counted > cost.eager_bytes:
+        eager_gb = cost.eager_bytes / 1e9
+        yield Finding.of("above-eager-bytes", counted_gb=counted_gb, eager_gb=eager_gb)
+
+
+def kernel_set(counters: GpuCounters) -> WorkSet:
+    """Return how often each kernel was launched. Copies and fills of memory are no kernels."""
+    counts: Counter[str] = Counter()
+    for kernel in counters.per_kernel:
+        counts[kernel_name(kernel.name)] += kernel.launches
+    return WorkSet(unit="kernels", counts=counts)
+
+
+def _of_executed(record: ProfileRecord) -> Iterator[Finding]:
+    cost, executed = profiled_step_cost(record), executed_flops(record)
+    if cost is not None and executed is not None and executed < cost.flops:
+        yield Finding.of("fewer-executed-flops", percent=100 * executed / cost.flops)
+
+
+def _of_cpu(counters: CpuCounters) -> Iterator[Finding]:
+    shares = counters.running_share
+    scaled = {event: share for event, share in shares.items() if share < 1}
+    if scaled:
+        least = min(scaled, key=scaled.__getitem__)
+        yield Finding.of(
+            "multiplexed",
+            number=len(scaled),
+            events=len(shares),
+            event=least,
+            percent=100 * scaled[least],
+        )
+
+
+def _of_ops(ops: OpProfile, timed: RunRecord | None, *, on_host: bool) -> Iterator[Finding]:
+    """Times of ops that do not add up, or that the profiler's own cost is a part of.
+
+    On a CPU that cost is in the ops themselves; on a GPU the kernels' own times do not have it.
+    """
+    if ops.exclusive_s > _MOST_OF_STEP * ops.step_time_s:
+        yield Finding.of("ops-above-step", percent=100 * ops.exclusive_s / ops.step_time_s)
+    matched = matched_share(ops)
+    if matched is not None and 1 - matched > _UNMATCHED_SHARE:
+        yield Finding.of("unmatched-ops", percent=100 * (1 - matched))
+    if timed is not None and timed.measurement is not None:
+        times = ops.step_time_s / timed.measurement.step_s
+        if times > _SLOWED:
+            level: Weight = "suspect" if on_host and times > _DISTURBED else "note"
+            yield Finding.of("profiler-cost", level, times=times)
