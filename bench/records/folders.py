@@ -27,6 +27,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Annotated, Any, TypeVar
 
@@ -74,14 +75,9 @@ ANY_RECORD: TypeAdapter[WholeRecord | ImportedRecord] = TypeAdapter(
 _ESCAPES = re.compile(
     rb"\\(?:\\|[nrt]|[bf]|u00(?:[01][0-9a-f]|7f|[89][0-9a-f]))|\xc2[\x80-\x9f]", re.IGNORECASE
 )
+_ODD = "\N{REPLACEMENT CHARACTER}".encode()
 _ACCOUNT = TypeAdapter(Account)
 _RANK_ACCOUNT = TypeAdapter(RankAccount)
-
-
-def new_record_id(now: datetime | None = None) -> str:
-    """Return an identifier that sorts by time and never repeats: 20261120T104500Z-1f2e3d4c."""
-    now = now or datetime.now(timezone.utc)
-    return f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
 
 
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) -> None:
@@ -133,7 +129,9 @@ class RecordFolder:
 
         Raises `UserError` where it cannot be written or the disk is full.
         """
-        folder = cls(records / (record_id or new_record_id()))
+        # a name that sorts by time and never repeats: 20261120T104500Z-1f2e3d4c
+        new = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
+        folder = cls(records / (record_id or new))
         try:
             folder.path.mkdir(parents=True)
             folder._reserve.write_bytes(b"\0" * _RESERVE_BYTES)
@@ -183,18 +181,16 @@ class RecordFolder:
         """Whether each owner runs; one that is not proved to be dead does."""
         try:
             owners = json.loads(_plain_file(self._owners))
-            started, boot_s = owners, 0.0
-            if "processes" in owners:  # older versions wrote times since 1970, and nothing else
-                started, boot_s = owners["processes"], psutil.boot_time()
-                if (runs := self._runs_elsewhere(owners)) is not None:
-                    return [runs] * len(started)
+            started, boot_s = owners["processes"], psutil.boot_time()
+            if (elsewhere := self._run_elsewhere(owners)) is not None:
+                return [elsewhere] * len(started)
             return [is_running(int(pid), boot_s + start_s) for pid, start_s in started.items()]
         except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
             return []
         except OSError:  # it is there, and cannot be read
             return [True]
 
-    def _runs_elsewhere(self, owners: dict[str, Any]) -> bool | None:
+    def _run_elsewhere(self, owners: dict[str, Any]) -> bool | None:
         """Whether owners in another container or machine run; None if their pids are ours."""
         here = _place()
         place = "boot" if here["boot"] else "host"
@@ -245,10 +241,9 @@ class RecordFolder:
         with self.losing():
             write_atomically(self.record, short)
             for path in (self.console, self.journal):
-                with contextlib.suppress(FileNotFoundError):
-                    said = path.read_text(encoding="utf-8", errors="surrogateescape")
-                    if (told := without_home(said)) != said:
-                        write_atomically(path, told.encode(errors="surrogateescape"))
+                said = path.read_bytes().decode(errors="surrogateescape") if path.exists() else ""
+                if (told := without_home(said)) != said:
+                    write_atomically(path, told.encode(errors="surrogateescape"))
         self.leave()
         return record if short == text else type(record).model_validate_json(short)
 
@@ -317,8 +312,8 @@ class RecordFolder:
         """Return the accounts of the ranks that left one, in the order of their ranks."""
         places = self.path, self.spare or self.path
         paths = {path.name: path for place in places for path in place.glob("rank-*.json")}
-        found = (_read(path, _RANK_ACCOUNT) for path in paths.values())
-        return sorted((each for each in found if each is not None), key=lambda each: each.rank)
+        accounts = filter(None, (_read(path, _RANK_ACCOUNT) for path in paths.values()))
+        return sorted(accounts, key=attrgetter("rank"))
 
 
 def readable_records(
@@ -342,13 +337,11 @@ def ceilings_in(records: Path) -> list[CeilingsRecord]:
 
 def ceilings_of(folder: RecordFolder) -> CeilingsRecord | None:
     """Return the record, if it is of roofs; others are not parsed, which would take much longer."""
-    try:
-        if b'"ceilings"' not in folder.record.read_bytes():
-            return None
-    except OSError:
-        return None
-    record = folder.readable_record()
-    return record if isinstance(record, CeilingsRecord) else None
+    with contextlib.suppress(OSError):
+        if b'"ceilings"' in folder.record.read_bytes():
+            record = folder.readable_record()
+            return record if isinstance(record, CeilingsRecord) else None
+    return None
 
 
 def record_folders(records: Path, *, missing_ok: bool = False) -> Iterator[RecordFolder]:
@@ -410,23 +403,18 @@ def read_records(records: Path) -> list[WholeRecord]:
 
     Those hold another program's results. Raises `UserError` for one that cannot be read.
     """
-    found = (folder.read_record() for folder in record_folders(records))
-    return [one for one in found if one is not None and not isinstance(one, ImportedRecord)]
+    whole = filter(None, (folder.read_record() for folder in record_folders(records)))
+    return [record for record in whole if not isinstance(record, ImportedRecord)]
 
 
 def parse_record(text: bytes, kinds: TypeAdapter[T]) -> T:
     """Return the record of one of `kinds` in a JSON text; its texts hold no control characters.
 
-    Raises `ValidationError`.
+    An end of line or a tab becomes a blank, and U+FFFD what else a terminal would obey. Raises
+    `ValidationError`.
     """
-    return kinds.validate_json(_ESCAPES.sub(_visible, text))
-
-
-def _visible(escape: re.Match[bytes]) -> bytes:
-    """A blank for an end of line or a tab, U+FFFD for what else a terminal would obey."""
-    if escape[0] == rb"\\":
-        return escape[0]
-    return b" " if escape[0] in (rb"\n", rb"\r", rb"\t") else "\N{REPLACEMENT CHARACTER}".encode()
+    shown = {rb"\\": rb"\\", **dict.fromkeys((rb"\n", rb"\r", rb"\t"), b" ")}
+    return kinds.validate_json(_ESCAPES.sub(lambda found: shown.get(found[0], _ODD), text))
 
 
 def _read(path: Path, kinds: TypeAdapter[T]) -> T | None:

@@ -27,8 +27,8 @@ from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 
 _WORKERS = {
-    "measurement": ("bench.worker.measurement", "MeasurementAttempt"),
-    "profile": ("bench.worker.measurement", "ProfileAttempt"),
+    "measurement": ("bench.worker.measurement", "StepAttempt"),
+    "profile": ("bench.worker.measurement", "StepAttempt"),
     "ceilings": ("bench.worker.attempt", "RoofsAttempt"),
     "machine": ("bench.worker.attempt", "MachineAttempt"),
     "ranks": ("bench.worker.ranks", "run_ranks"),

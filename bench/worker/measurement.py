@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from bench.errors import Unknown, UnsupportedError, UserError
 from bench.machine.probes import probe
 from bench.profilers.perf import counting
 from bench.profilers.torch_profiler import pairs_within, work_set
-from bench.records import Measurement, OpProfile, ToolName
+from bench.records import DistributedFigures, Measurement, RankFigures
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.training.devices import Device
@@ -29,35 +29,59 @@ from bench.worker.step_setup import ReadyStep, StepSetup
 
 #: Of the time so far, for steps that are profiled afterwards.
 _EXPLAIN_SHARE = 0.15
+#: Steps with communication, and as many without: a tenth of the window's, so that slow steps do
+#: not double the time of a run, but not more than this.
+_MAX_PROBES = 5
 
 
-class MeasurementAttempt(Attempt):
-    """Measures the job's configuration.
+class StepAttempt(Attempt):
+    """Measures the job's configuration, or looks into one step of it under the job's tool.
 
-    `before_warm_up` is called when all is ready: by default this waits for a launcher that is at
-    work until it closes our input.
+    Without a `team` of ranks a measurement waits, when all is ready, for a launcher that is at work
+    until it closes our input.
     """
 
     def __init__(
-        self,
-        folder: RecordFolder,
-        journal: JournalWriter,
-        team: Team | None = None,
-        *,
-        before_warm_up: Callable[[], object] = lambda: sys.stdin.buffer.read(),
+        self, folder: RecordFolder, journal: JournalWriter, team: Team | None = None
     ) -> None:
         super().__init__(folder, journal)
-        self._before_warm_up = before_warm_up
+        self._team: Any = team
         self.setup = StepSetup(self.job.config, journal, team)
         self._whole: Measurement | None = None  # as the window left it
-        why = NO_MODEL if self.job.config.data_only else "the run ended before a step was profiled"
-        self._ops: OpProfile | Unknown = Unknown(why)
         #: Of `hidden_syncs`, `work` and `ranks` those that were looked into.
         self.probed: dict[str, Any] = {}
+        self._measures = self.job.kind == "measurement"
+        if self._measures:
+            no_step = "the run ended before a step was profiled"
+            self.found["ops"] = Unknown(NO_MODEL if self.job.config.data_only else no_step)
+        else:
+            self.not_given = f"{self.job.tool} does not give it to the worker"
 
     @override
     def run(self) -> None:
-        """Prepare, warm up, measure; count outside the window what a step launches and waits for.
+        """Open the step, and measure it or run it under the tool."""
+        under = {"torch": self._torch, "ncu": self._ncu, "perf": self._perf}
+        with self.setup.opened() as ready:
+            if self._measures:
+                self._measure(ready)
+            else:
+                ready.warm_up(window=self.job.tool == "perf")
+                under[self.job.tool or "torch"](ready)
+
+    @override
+    def facts(self) -> Mapping[str, Any]:
+        facts = {"resolved": self.setup.resolved, **self.found}
+        facts["environment"] = probe(self.setup.environment, self.folder)
+        if self._measures:
+            facts["measurement"] = measurement = probe(self.measurement)
+            if self.job.config.data_only:
+                return {**facts, "complexity": Unknown(NO_MODEL)}
+            if not isinstance(measurement, Measurement):  # no step was measured
+                return facts
+        return {**facts, "complexity": probe(self.setup.complexity)}
+
+    def _measure(self, ready: ReadyStep) -> None:
+        """Warm up, measure; count outside the window what a step launches and waits for.
 
         What a profiler leaves in the process must not enter the window: where it leaves nothing,
         the warm-up's second iteration is profiled, else one more after the window. The first is
@@ -66,38 +90,36 @@ class MeasurementAttempt(Attempt):
 
         A probe that fails leaves its fact missing: it does not decide how the run ended.
         """
-        with self.setup.opened() as ready:
-            has_model = not ready.config.data_only
-            in_warm_up = (
-                has_model
-                and ready.limits.warmup_iters > 1
-                and ready.config.world_size == 1
-                and not ready.device.profiler_stays
-            )
-            ready.journal.note("notice", text=str(ready.limits))
-            self._before_warm_up()
-            profile = partial(self._profile, ready.device)
-            ready.warm_up(profile if in_warm_up else None)
-            ready.measure()
-            self._whole = self.measurement()
-            if has_model:
-                self._look_into_step(ready, with_profiler=not in_warm_up)
-                self._explain(ready)
+        has_model = not ready.config.data_only
+        in_warm_up = (
+            has_model
+            and ready.limits.warmup_iters > 1
+            and ready.config.world_size == 1
+            and not ready.device.profiler_stays
+        )
+        ready.journal.note("notice", text=str(ready.limits))
+        if self._team is None:
+            sys.stdin.buffer.read()
+        ready.warm_up(partial(self._profile, ready.device) if in_warm_up else None)
+        ready.measure()
+        self._whole = self.measurement()
+        if has_model:
+            self._look_into_step(ready, with_profiler=not in_warm_up)
+            self._explain(ready)
 
     def _look_into_step(self, ready: ReadyStep, *, with_profiler: bool) -> None:
         """Look into the step after the window; after a failure ranks are no longer in step."""
         probes: dict[str, Callable[[], Any]] = {
-            "hidden_syncs": lambda: ready.device.hidden_syncs(ready.step)
+            "hidden_syncs": lambda: ready.device.hidden_syncs(ready.step),
+            **({"work": lambda: work_set(ready.step, ready.device)} if with_profiler else {}),
+            **({"ranks": lambda: self._compare_ranks(ready)} if self._team else {}),
         }
-        if with_profiler:
-            probes["work"] = lambda: work_set(ready.step, ready.device)
-        probes["ranks"] = lambda: self.compare_ranks(ready)
         for name, look in probes.items():
             with self.setup.looked_into():
-                found = probe(look)
-            if found is not None:
-                self.probed[name] = found
-            if isinstance(found, Unknown) and ready.config.world_size > 1:
+                fact = probe(look)
+            if fact is not None:
+                self.probed[name] = fact
+            if isinstance(fact, Unknown) and ready.config.world_size > 1:
                 return
 
     def _explain(self, ready: ReadyStep) -> None:
@@ -111,17 +133,16 @@ class MeasurementAttempt(Attempt):
         elif ready.device.backend == "mps":
             why = "on MPS ops can only be waited for one by one; mlproject profile does"
         if why or self._whole is None:
-            self._ops = Unknown(why or "no iteration was measured")
+            self.found["ops"] = Unknown(why or "no iteration was measured")
             return
-        self._ops = Unknown("the worker ended while it profiled a step")
-        self.write_account("ok", None)
+        self.found["ops"] = Unknown("the worker ended while it profiled a step")
         before_s = sum(self._whole.startup_s.values()) + sum(self._whole.warmup_times_s)
         spent_s = before_s + self._whole.window_s
         pairs = pairs_within(_EXPLAIN_SHARE * spent_s, self._whole.step_s)
         try:
-            self._ops = probe(ready.profile_ops, pairs)
+            self.found["ops"] = probe(ready.profile_ops, pairs)
         except BaseException as error:  # an interrupt, or an exit of the model's own code
-            self._ops = Unknown(f"cut off: {type(error).__name__}")
+            self.found["ops"] = Unknown(f"cut off: {type(error).__name__}")
 
     def _profile(self, device: Device, step: Step) -> None:
         """Run one step of the warm-up and keep what it launched.
@@ -140,70 +161,59 @@ class MeasurementAttempt(Attempt):
         if not ran:
             step()
 
-    def compare_ranks(self, ready: ReadyStep) -> Any:
-        """Collect what the other ranks measured; a single process has no others."""
-        return None
-
     def measurement(self) -> Measurement | None:
         """Return the window's times, whole or up to where it was cut; None if it never began."""
-        found, ready = self._whole, self.setup.ready
-        if found is None and ready is not None:
+        window, ready = self._whole, self.setup.ready
+        if window is None and ready is not None:
             config = ready.config
             batches = config.grad_accum_steps * config.world_size
-            found = ready.window.measurement(
+            window = ready.window.measurement(
                 samples_per_iteration=ready.resolved.batch_size * batches,
                 compiled=config.compile != "none",
                 startup_s=self.setup.startup_s,
                 changed_switches=self.setup.changed_switches(),
                 no_model=NO_MODEL if config.data_only else None,
             )
-        return found and found.replaced(**self.probed)
+        return window and window.replaced(**self.probed)
 
-    @override
-    def facts(self) -> Mapping[str, Any]:
-        measurement = probe(self.measurement)
-        complexity: Any = None
-        if self.job.config.data_only:
-            complexity = Unknown(NO_MODEL)
-        elif isinstance(measurement, Measurement):  # else no step was measured
-            complexity = probe(self.setup.complexity)
-        return {
-            "resolved": self.setup.resolved,
-            "measurement": measurement,
-            "environment": probe(self.setup.environment, self.folder),
-            "complexity": complexity,
-            "ops": self._ops,
-        }
+    def _compare_ranks(self, ready: ReadyStep) -> DistributedFigures:
+        """Probe what communication costs and collect every rank's figures."""
+        steps = max(1, min(_MAX_PROBES, len(ready.window.data_wait_s) // 10))
+        return DistributedFigures(
+            communication=self._team.communication,
+            synced_step_s=self._times_s(ready, steps, local=False),
+            local_step_s=self._times_s(ready, steps, local=True),
+            ranks=tuple(self._team.gather(self._rank_figures(ready))),
+        )
 
+    def _times_s(self, ready: ReadyStep, steps: int, *, local: bool) -> tuple[float, ...]:
+        """Seconds of each of some steps on the slowest rank, begun together.
 
-class ProfileAttempt(Attempt):
-    """One step under the job's tool, whose files the launcher reads."""
+        One more goes before them: the first local one may compile again, and still sends the
+        buffers that the step before it has left behind.
+        """
+        times_s = []
+        with self._team.no_gradient_sync() if local else nullcontext():
+            for _ in range(1 + steps):
+                self._team.barrier()
+                begin = time.perf_counter()
+                ready.step()
+                ready.device.synchronize()
+                times_s.append(time.perf_counter() - begin)
+        return tuple(map(max, zip(*self._team.gather(times_s[1:]), strict=True)))
 
-    def __init__(
-        self, folder: RecordFolder, journal: JournalWriter, team: Team | None = None
-    ) -> None:
-        super().__init__(folder, journal)
-        self._tool: ToolName = self.job.tool or "torch"
-        self.not_given = f"{self._tool} does not give it to the worker"
-        self._setup = StepSetup(self.job.config, journal, team)
-
-    @override
-    def run(self) -> None:
-        """Warm up, then run the step under the tool."""
-        under = {"torch": self._torch, "ncu": self._ncu, "perf": self._perf}[self._tool]
-        with self._setup.opened() as ready:
-            ready.warm_up(window=self._tool == "perf")
-            under(ready)
-
-    @override
-    def facts(self) -> dict[str, Any]:
-        setup = self._setup
-        return {
-            "resolved": setup.resolved,
-            "environment": probe(setup.environment, self.folder),
-            "complexity": probe(setup.complexity),
-            **self.found,
-        }
+    def _rank_figures(self, ready: ReadyStep) -> RankFigures:
+        window, info = self.measurement(), ready.device.info()
+        names = RankFigures.model_fields.keys() & Measurement.model_fields.keys() - {"missing"}
+        return RankFigures.of(
+            "",
+            {**window.missing, "device_uuid": info.missing.get("uuid", "")} if window else {},
+            rank=self._team.shard.rank,
+            node=self._team.node,
+            device=info.name,
+            device_uuid=info.uuid,
+            **{name: getattr(window, name) for name in names},
+        )
 
     def _torch(self, ready: ReadyStep) -> None:
         """PyTorch's profiler: time per op, beside the cost model's work of the same op.

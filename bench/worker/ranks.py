@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -18,14 +17,12 @@ from typing import TYPE_CHECKING
 from bench.config import RunConfig
 from bench.config.parsing import meeting_point
 from bench.machine.limits import describe_exit, oom_kills
-from bench.records import DistributedFigures, RankFigures
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.records.measurement import RankAccount
 from bench.training.team import DdpTeam
 from bench.worker.attempt import outcome_of
-from bench.worker.measurement import MeasurementAttempt, ProfileAttempt
-from bench.worker.step_setup import ReadyStep
+from bench.worker.measurement import StepAttempt
 
 if TYPE_CHECKING:
     from torch.distributed.launcher.api import LaunchConfig
@@ -37,9 +34,6 @@ _MEETING_TIMEOUT_S = 600
 _SHUTDOWN_S = "30"
 _RUN_ID = "mlproject"
 
-#: Steps with communication, and as many without: a tenth of the window's, so that slow steps do
-#: not double the time of a run, but not more than this.
-_MAX_PROBES = 5
 #: What gloo, NCCL and torch's store say when the others are gone.
 _LOST_PHRASES = (
     "Connection closed by peer",
@@ -105,11 +99,8 @@ def _launch_config(config: RunConfig) -> LaunchConfig:
 
 def run_rank(folder: RecordFolder, journal: JournalWriter) -> None:
     """Do this rank's part of the job, write `rank-N.json`, and as rank 0 `worker.json`."""
-    job = folder.read_job()
-    team = DdpTeam(job.config, os.environ)
-    kind = ProfileAttempt if job.kind == "profile" else RankMeasurement
-    part = kind(folder, journal, team)
-    asked = Event()
+    team = DdpTeam(folder.read_job().config, os.environ)
+    part, asked = StepAttempt(folder, journal, team), Event()
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         asked.set()
@@ -144,56 +135,6 @@ def run_rank(folder: RecordFolder, journal: JournalWriter) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
-
-
-class RankMeasurement(MeasurementAttempt):
-    """One rank's part of the measurement."""
-
-    def __init__(self, folder: RecordFolder, journal: JournalWriter, team: DdpTeam) -> None:
-        super().__init__(folder, journal, team, before_warm_up=lambda: None)
-        self._team = team
-
-    def compare_ranks(self, ready: ReadyStep) -> DistributedFigures:
-        """Probe what communication costs and collect every rank's figures."""
-        probes = max(1, min(_MAX_PROBES, len(ready.window.data_wait_s) // 10))
-        return DistributedFigures(
-            communication=self._team.communication,
-            synced_step_s=self._probe(ready, probes, local=False),
-            local_step_s=self._probe(ready, probes, local=True),
-            ranks=tuple(self._team.gather(self._figures(ready))),
-        )
-
-    def _probe(self, ready: ReadyStep, steps: int, *, local: bool) -> tuple[float, ...]:
-        """Seconds of each of some steps on the slowest rank, begun together.
-
-        One more goes before them: the first local one may compile again, and still sends the
-        buffers that the step before it has left behind.
-        """
-        times_s = []
-        with self._team.no_gradient_sync() if local else nullcontext():
-            for _ in range(1 + steps):
-                self._team.barrier()
-                begin = time.perf_counter()
-                ready.step()
-                ready.device.synchronize()
-                times_s.append(time.perf_counter() - begin)
-        return tuple(map(max, zip(*self._team.gather(times_s[1:]), strict=True)))
-
-    def _figures(self, ready: ReadyStep) -> RankFigures:
-        window, info = self.measurement(), ready.device.info()
-        assert window is not None  # it has just been measured  # noqa: S101
-        return RankFigures.of(
-            "",
-            {**window.missing, "device_uuid": info.missing.get("uuid", "")},
-            rank=self._team.shard.rank,
-            node=self._team.node,
-            device=info.name,
-            device_uuid=info.uuid,
-            iteration_times_s=window.iteration_times_s,
-            data_wait_s=window.data_wait_s,
-            peak_memory_allocated_bytes=window.peak_memory_allocated_bytes,
-            peak_memory_reserved_bytes=window.peak_memory_reserved_bytes,
-        )
 
 
 def _report_failure(team: DdpTeam, folder: RecordFolder, account: RankAccount) -> None:

@@ -18,9 +18,9 @@ from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.records.metrics import summary
 from bench.records.verdict import judge
+from bench.training.team import Team
 from bench.worker.attempt import outcome_of
-from bench.worker.measurement import MeasurementAttempt
-from bench.worker.ranks import RankMeasurement
+from bench.worker.measurement import StepAttempt
 from bench.worker.step_setup import check_accumulation
 
 
@@ -95,8 +95,7 @@ def test_a_mode_that_captures_graphs_cannot_accumulate_on_a_card(mode):
 def attempt_in(tmp_path, config=None, **changes):
     folder = RecordFolder.create(tmp_path, "one")
     folder.write(folder.config, Job(config=config or small_run(**changes)))
-    journal = JournalWriter(folder.journal)
-    return MeasurementAttempt(folder, journal, before_warm_up=lambda: None)
+    return StepAttempt(folder, JournalWriter(folder.journal), Team())
 
 
 def fails_after_the_step(step, device):
@@ -115,7 +114,7 @@ HERE = "bench.worker.measurement"
         *((f"{HERE}.work_set", FAILS, "work", iters) for iters in (1, 3)),
         (f"{HERE}.work_set", fails_after_the_step, "work", 3),
         ("bench.training.devices.CpuDevice.hidden_syncs", FAILS, "hidden_syncs", 2),
-        (f"{HERE}.MeasurementAttempt.compare_ranks", FAILS, "ranks", 2),
+        (f"{HERE}.StepAttempt._compare_ranks", FAILS, "ranks", 2),
         ("bench.worker.step_setup.StepSetup.complexity", FAILS, "complexity", 2),
     ],
 )
@@ -168,8 +167,8 @@ def test_probed_steps_begin_together_and_count_as_long_as_the_slowest_takes(tmp_
 
     device = SimpleNamespace(synchronize=lambda: team.notes.append("idle"))
     folder = attempt_in(tmp_path, devices=2).folder
-    measurement = RankMeasurement(folder, None, team)
-    found = measurement._probe(SimpleNamespace(step=step, device=device), 3, local=local)
+    measurement = StepAttempt(folder, None, team)
+    found = measurement._times_s(SimpleNamespace(step=step, device=device), 3, local=local)
     name = "local step" if local else "whole step"
     assert team.notes == ["barrier", name, "idle"] * 4  # the first does not count
     assert found == (team.mine[0] + 1.0, *team.mine[1:])
