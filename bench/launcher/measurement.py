@@ -55,7 +55,7 @@ from bench.records.journal import OnEvent, ignore
 from bench.records.measurement import RankAccount
 from bench.records.verdict import judge
 
-R = TypeVar("R", bound=MeasuredRecord)
+R = TypeVar("R", RunRecord, CeilingsRecord, ProfileRecord)
 
 
 def launch_measurement(
@@ -197,7 +197,7 @@ def finish_run(
     config = job.config
     outcome, reason = failure_cause(folder, account.outcome, account.reason, config.world_size)
     known = {name: job.task[name] for name in ("arguments", "command") if name in job.task}
-    facts = {
+    facts: dict[str, Any] = {
         "config_id": config.config_id,
         "outcome": outcome,
         "reason": reason,
@@ -235,7 +235,8 @@ def _of_account(
 
 def finish(folder: RecordFolder, record: R, timed: RunRecord | None = None) -> R:
     """Judge a record, a profile beside the `timed` run; write it with its exports; return it."""
-    whole = folder.close(record.replaced(verdict=judge(record, timed)))
+    judged = record.replaced(verdict=judge(record, timed))
+    whole = folder.close(judged)
     write_exports(folder, whole)
     return whole
 
@@ -309,10 +310,9 @@ def _of_run(record: RunRecord) -> Tables:
 
 def _of_profile(record: ProfileRecord) -> Tables:
     """One row per op or kernel, a column per field; what is missing is an empty cell."""
-    kernels = record.counters and record.counters.per_kernel
     tables: tuple[tuple[str, type[Facts], Sequence[Facts] | None], ...] = (
-        ("ops.csv", OpTime, record.ops and record.ops.ops),
-        ("kernels.csv", KernelTotals, kernels),
+        ("ops.csv", OpTime, record.ops.ops if record.ops else None),
+        ("kernels.csv", KernelTotals, record.counters.per_kernel if record.counters else None),
     )
     for name, kind, rows in tables:
         header = [field for field in kind.model_fields if field != "missing"]

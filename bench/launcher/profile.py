@@ -286,6 +286,6 @@ def recover(folder: RecordFolder) -> AnyRecord | None:
     account = folder.read_worker()
     if job.kind == "ceilings":  # without an account, nothing was asked for that could be named
         why = Unknown("the worker did not get that far")
-        return account and finish_roofs(folder, created, account, why, why)
+        return None if account is None else finish_roofs(folder, created, account, why, why)
     account = account or Account.of_none("interrupted", why.reason)
     return finish_run(folder, job, created, account, why)

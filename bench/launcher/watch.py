@@ -118,7 +118,7 @@ class WorkerWatch:
         environment: Mapping[str, str],
         while_preparing: Callable[[], object] | None,
     ) -> subprocess.Popen[bytes]:
-        config, role = self._job.config, self._job.kind
+        config, role = self._job.config, str(self._job.kind)
         variables = {**project_environment(), SPARE: str(self._folder.spare or "")}
         if role in ("measurement", "profile"):
             variables |= allocator_settings(config)
@@ -129,7 +129,7 @@ class WorkerWatch:
                 stdin=subprocess.PIPE if while_preparing else subprocess.DEVNULL,
                 stdout=console,
                 stderr=subprocess.STDOUT,
-                env=variables | environment,
+                env={**variables, **environment},
                 start_new_session=True,
                 pass_fds=held_locks(),
             )

@@ -67,7 +67,7 @@ def _findings(
         yield from _of_profile(record, timed)
         return
     run = record if isinstance(record, RunRecord) else None
-    measurement = run and run.measurement
+    measurement = None if run is None else run.measurement
     if run is not None and measurement is not None:
         yield from _of_warm_up(measurement)
         yield from _of_window(measurement, run)
@@ -150,7 +150,7 @@ def _of_steadiness(measurement: Measurement, run: RunRecord) -> Iterator[Finding
             "disturbed",
             samples_per_s=measurement.throughput_samples_per_s,
             pace_samples_per_s=measurement.pace_samples_per_s,
-            unit=run.resolved and rate_unit(run.resolved.sample),
+            unit=None if run.resolved is None else rate_unit(run.resolved.sample),
             causes=_disturbance(measurement, run.telemetry),
         )
 

@@ -54,6 +54,27 @@ def ended(records):
     return lambda: any('"ended"' in file.read_text() for file in records.glob("*/journal.jsonl"))
 
 
+def watched(records, step, **how):
+    """The record of a loop of `step`, which ends once all of it is measured."""
+    is_over = ended(records)
+    with mlproject.watch(600, records=records, **how) as seen:
+        while not is_over():
+            step()
+    return seen.record
+
+
+def stepping(model, *inputs):
+    """A step on each of `inputs`."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step():
+        for given in inputs:
+            model(given).float().sum().backward()
+            optimizer.step()
+
+    return step
+
+
 @pytest.mark.slow
 def test_a_loop_that_stops_stepping_keeps_its_window(short_window, monkeypatch, tmp_path):
     alarms, more = [], iter(range(3))
@@ -117,22 +138,21 @@ def test_a_loop_measures_itself_and_learns_the_same(short_window, tmp_path):
 
 @pytest.mark.slow
 def test_arithmetic_that_a_script_changes_after_the_first_look_is_said(short_window, tmp_path):
-    over, steps = ended(tmp_path), iter(range(10**6))
+    step, done = stepping(nn.Linear(4, 4), torch.ones(3, 4)), []
 
-    def is_over():
-        if next(steps) == 7:  # of the window
+    def changing():
+        step()
+        done.append(step)
+        if len(done) == 7:  # of the window
             torch.backends.cuda.matmul.fp32_precision = "tf32"
-        return over()
 
     try:
-        with mlproject.watch(600, records=tmp_path) as seen:
-            trained(tokens_model(), 10**6, is_over=is_over)
+        record = watched(tmp_path, changing)
     finally:
         torch.backends.cuda.matmul.fp32_precision = "none"
-    changed = seen.record.measurement.changed_switches
-    assert changed == ("cuda.matmul.fp32_precision to tf32",)
-    [finding] = [one for one in seen.record.verdict.findings if one.code == "changed-switches"]
-    assert finding.level == "suspect"
+    assert record.measurement.changed_switches == ("cuda.matmul.fp32_precision to tf32",)
+    levels = {finding.code: finding.level for finding in record.verdict.findings}
+    assert levels["changed-switches"] == "suspect"
 
 
 def test_arithmetic_is_read_within_the_step_by_the_layers_that_it_holds_for():
@@ -146,16 +166,10 @@ def test_arithmetic_is_read_within_the_step_by_the_layers_that_it_holds_for():
 
 @pytest.mark.slow
 def test_of_two_optimizers_the_rarer_ends_a_step(short_window, tmp_path):
-    often, rare = nn.Linear(4, 4), nn.Linear(4, 4)
-    optimizers = [torch.optim.SGD(one.parameters(), 0.1) for one in (often, rare)]
-    is_over = ended(tmp_path)
-    with mlproject.watch(600, records=tmp_path, samples_per_step=9) as seen:
-        while not is_over():
-            for number in (0, 0, 1):
-                (often, rare)[number](torch.ones(3, 4)).sum().backward()
-                optimizers[number].step()
-    assert seen.record.complexity.forward_macs == 3 * 3 * 4 * 4
-    assert seen.record.measurement.samples_per_iteration == 9
+    often, rare = (stepping(nn.Linear(4, 4), torch.ones(3, 4)) for _ in range(2))
+    record = watched(tmp_path, lambda: (often(), often(), rare()), samples_per_step=9)
+    assert record.complexity.forward_macs == 3 * 3 * 4 * 4
+    assert record.measurement.samples_per_iteration == 9
 
 
 @pytest.mark.slow
@@ -201,46 +215,40 @@ def test_while_the_script_profiles_itself_it_is_left_alone(
 
 @pytest.mark.slow
 def test_a_profile_that_begins_in_a_step_of_ours_is_whole(short_window, tmp_path):
-    model, seen, is_over = tokens_model(), [], ended(tmp_path)
+    model, seen, steps = tokens_model(), [], iter(range(10**9))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with mlproject.watch(600, records=tmp_path) as watched:
-        for step in range(5000):
-            loss = model(torch.randint(16, (3, 4))).sum()
-            if step % 3 == 0:
-                with torch.autograd.profiler.profile() as profiler:
-                    loss.backward()
-                names = [event.name for event in profiler.function_events]
-                seen.append(names.count("aten::mm"))
-            else:
+
+    def step():
+        loss = model(torch.randint(16, (3, 4))).sum()
+        if next(steps) % 3 == 0:
+            with torch.autograd.profiler.profile() as profiler:
                 loss.backward()
-            optimizer.step()
-            if is_over():
-                break
+            names = [event.name for event in profiler.function_events]
+            seen.append(names.count("aten::mm"))
+        else:
+            loss.backward()
+        optimizer.step()
+
+    record = watched(tmp_path, step)
     assert set(seen) == {2}
-    assert watched.record.outcome == "ok"
-    assert "profiles itself" in watched.record.missing["ops"]
+    assert record.outcome == "ok"
+    assert "profiles itself" in record.missing["ops"]
 
 
 @pytest.mark.slow
 def test_a_mode_that_the_script_enters_in_the_counted_step_stays_its_own(short_window, tmp_path):
-    model, counted, is_over = nn.Linear(4, 4), [], ended(tmp_path)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model, counted = nn.Linear(4, 4), []
+    whole = stepping(model, torch.ones(3, 4))
 
-    def half_of_a_step(end):
+    def step():
         model(torch.ones(3, 4)).sum().backward()
-        if end:
-            optimizer.step()
+        with FlopCounterMode(display=False) as mode:
+            whole()  # within it ends the step
+            model(torch.ones(3, 4)).sum().backward()
+        counted.append(mode.get_total_flops())
+        whole()
 
-    with mlproject.watch(600, records=tmp_path):
-        for _ in range(5000):
-            half_of_a_step(end=False)
-            with FlopCounterMode(display=False) as mode:
-                half_of_a_step(end=True)  # within it ends the step
-                half_of_a_step(end=False)
-            counted.append(mode.get_total_flops())
-            half_of_a_step(end=True)
-            if is_over():
-                break
+    watched(tmp_path, step)
     assert set(counted) == {2 * 2 * (2 * 3 * 4 * 4)}
     assert torch._C._len_torch_dispatch_stack() == 0
 
@@ -249,35 +257,21 @@ def test_a_mode_that_the_script_enters_in_the_counted_step_stays_its_own(short_w
 def test_optimizers_that_step_in_the_backward_pass_leave_the_rate_and_a_reason(
     short_window, tmp_path
 ):
-    model, is_over = nn.Linear(4, 4).double(), ended(tmp_path)
+    model = nn.Linear(4, 4).double()
     for one in model.parameters():
         optimizer = torch.optim.SGD([one], 0.1)
         one.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: optimizer.step())
-    with mlproject.watch(600, records=tmp_path) as seen:
-        while not is_over():
-            model(torch.ones(3, 4, dtype=torch.float64)).sum().backward()
-    record = seen.record
+    batch = torch.ones(3, 4, dtype=torch.float64)
+    record = watched(tmp_path, lambda: model(batch).sum().backward())
     assert (record.outcome, record.measurement.samples_per_iteration) == ("ok", 3)
     assert "within the backward pass" in record.missing["complexity"]
     assert "within the backward pass" in record.missing["ops"]
     assert record.resolved.math_mode == "fp64"
 
 
-def in_turn(inputs, tmp_path, model=None):
-    """The record of a script that trains on each of `inputs` in turn."""
-    model, is_over = model or nn.Linear(4, 4), ended(tmp_path)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with mlproject.watch(600, records=tmp_path) as seen:
-        while not is_over():
-            for given in inputs:
-                model(given).float().sum().backward()
-                optimizer.step()
-    return seen.record
-
-
 @pytest.mark.slow
 def test_rates_of_steps_of_different_sizes_are_sums_over_the_window(short_window, tmp_path):
-    record = in_turn([torch.ones(4, 4), torch.ones(2, 4)], tmp_path)
+    record = watched(tmp_path, stepping(nn.Linear(4, 4), torch.ones(4, 4), torch.ones(2, 4)))
     measured = record.measurement
     size = measured.samples_per_iteration  # of the first step that was seen
     assert size == record.complexity.batch_size in (4, 2)
@@ -289,28 +283,15 @@ def test_rates_of_steps_of_different_sizes_are_sums_over_the_window(short_window
     assert attained_flops_per_s(record) == pytest.approx(2 * 2 * 4 * 4 * rate)
     assert "sizes-differ" in {finding.code for finding in record.verdict.findings}
     assert "differ in size" in record.missing["ops"]
-
-
-@pytest.mark.slow
-def test_steps_of_one_size_say_nothing_of_each(short_window, tmp_path):
-    record = in_turn([torch.ones(4, 4), torch.zeros(4, 4)], tmp_path)
-    assert (record.measurement.samples_per_iteration, record.complexity.batch_size) == (4, 4)
-    assert record.measurement.iteration_samples is None
-
-
-class Embeds(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(9, 4)
-
-    def forward(self, ids):
-        return self.table(ids)
+    alike = watched(tmp_path / "x", stepping(nn.Linear(4, 4), torch.ones(4, 4), torch.zeros(4, 4)))
+    assert (alike.measurement.samples_per_iteration, alike.complexity.batch_size) == (4, 4)
+    assert alike.measurement.iteration_samples is None
 
 
 @pytest.mark.slow
 def test_of_samples_that_differ_in_size_the_work_of_one_step_is_not_claimed(short_window, tmp_path):
     inputs = [torch.ones(3, 5, dtype=torch.long), torch.ones(2, 7, dtype=torch.long)]
-    record = in_turn(inputs, tmp_path, Embeds())
+    record = watched(tmp_path, stepping(nn.Sequential(nn.Embedding(9, 4)), *inputs))
     assert set(record.measurement.iteration_samples) == {3, 2}
     assert (record.resolved.sample, record.resolved.tokens_per_sample) == ("sequence", None)
     tokens = sum({3: 15, 2: 14}[samples] for samples in record.measurement.iteration_samples)
@@ -321,7 +302,7 @@ def test_of_samples_that_differ_in_size_the_work_of_one_step_is_not_claimed(shor
 
 @pytest.mark.slow
 def test_a_closure_looks_at_one_batch_however_often(short_window, tmp_path):
-    model, batch, is_over = nn.Linear(4, 1), torch.ones(6, 4), ended(tmp_path)
+    model, batch = nn.Linear(4, 1), torch.ones(6, 4)
     optimizer = torch.optim.LBFGS(model.parameters(), lr=1e-9, max_iter=3, tolerance_change=0)
 
     def closure():
@@ -330,10 +311,8 @@ def test_a_closure_looks_at_one_batch_however_often(short_window, tmp_path):
         loss.backward()
         return loss
 
-    with mlproject.watch(600, records=tmp_path) as seen:
-        while not is_over():
-            optimizer.step(closure)
-    assert seen.record.measurement.samples_per_iteration == 6
+    record = watched(tmp_path, lambda: optimizer.step(closure))
+    assert record.measurement.samples_per_iteration == 6
 
 
 def test_a_block_without_a_step_is_refused(tmp_path):
