@@ -13,58 +13,21 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from bench.config.resolved import Backend, MathMode, ResolvedConfig
-    from bench.records.base import (
-        Facts,
-        Finding,
-        Level,
-        Outcome,
-        Phase,
-        Verdict,
-        findings_text,
-        worst,
-    )
-    from bench.records.complexity import Complexity, MemoryFootprint, OpCost, StepSpec
-    from bench.records.counters import CpuCounters, GpuCounters, KernelTotals
-    from bench.records.environment import (
-        CLOCK_SETTING,
-        POWER_LIMIT,
-        DeviceInfo,
-        Environment,
-        ModelCode,
-        ProcessFigures,
-        SampledSeries,
-        Telemetry,
-    )
-    from bench.records.measurement import (
-        Account,
-        CacheRoof,
-        Ceiling,
-        CeilingSample,
-        CeilingsRecord,
-        DistributedFigures,
-        ImportedRecord,
-        Job,
-        Measurement,
-        RankAccount,
-        RankFigures,
-        RunRecord,
-    )
-    from bench.records.profile import (
-        Copies,
-        OpProfile,
-        OpTime,
-        ProfileRecord,
-        ToolName,
-        WorkSet,
-    )
-    from bench.records.trace import IdleTime, TracedOp, TracedStep, TraceRecord
-
 #: Where a name is looked for, in this order.
 _MODULES = ("base", "counters", "complexity", "environment", "profile", "measurement", "trace")
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from bench.config.resolved import Backend as Backend
+    from bench.config.resolved import MathMode as MathMode
+    from bench.config.resolved import ResolvedConfig as ResolvedConfig
+    from bench.records.base import *
+    from bench.records.complexity import *
+    from bench.records.counters import *
+    from bench.records.environment import *
+    from bench.records.measurement import *
+    from bench.records.profile import *
+    from bench.records.trace import *
+else:
 
     def __getattr__(name: str) -> object:
         for module in _MODULES:

@@ -95,19 +95,14 @@ def data_wait_share(measurement: Measurement | None, ops: OpProfile | None) -> f
     return None if ops is None else ratio(ops.data_wait_s, ops.step_time_s)
 
 
-def steps(record: RunRecord) -> int:
-    """Return the number of measured optimizer steps; one iteration is one step."""
-    return len(record.measurement.iteration_times_s) if record.measurement else 0
-
-
 def _of_complexity(
     complexity: Complexity | None, metrics: Mapping[str, tuple[str, float]]
 ) -> dict[str, float]:
     if complexity is None:
         return {}
     facts = {name: attrgetter(fact)(complexity) for name, (fact, _) in metrics.items()}
-    return {name: fact / unit if (unit := metrics[name][1]) != 1 else fact
-            for name, fact in facts.items()}  # fmt: skip
+    units = {name: unit for name, (_, unit) in metrics.items() if unit != 1}
+    return facts | {name: facts[name] / unit for name, unit in units.items()}
 
 
 def attained_flops_per_s(record: RunRecord) -> float | None:
@@ -140,14 +135,14 @@ def summary(record: RunRecord) -> dict[str, float]:
         timed = measured.phase_times_s or {}
         found |= {
             "window_s": measured.window_s,
-            "iterations": steps(record),
+            "iterations": len(measured.iteration_times_s),
             "pace_samples_per_s": measured.pace_samples_per_s,
             "pace_half_width": pace_half_width(measured.steady_times_s),
             "first_steady_iteration": measured.settled_after + 1,
             "data_wait_share": data_wait_share(measured, record.ops),
             **iteration_statistics_ms(measured.iteration_times_s),
             **{f"{name}_time_s": statistics.fmean(timed[name]) for name in PHASES if name in timed},
-            "peak_memory_mb": _scaled(measured.peak_memory_allocated_bytes, 1e-6),
+            "peak_memory_mb": ratio(measured.peak_memory_allocated_bytes, 1e6),
             "compile_time_s": measured.compile_time_s,
             "communication_share": measured.ranks.communication_share if measured.ranks else None,
         }
@@ -162,7 +157,7 @@ def summary(record: RunRecord) -> dict[str, float]:
     found["attained_gflops"] = ratio(attained_flops_per_s(record), 1e9)
     if process is not None:
         found |= {name: getattr(process, name) for name in ("real_s", "user_s", "system_s")}
-        found["max_rss_mb"] = _scaled(process.max_rss_bytes, 1e-6)
+        found["max_rss_mb"] = ratio(process.max_rss_bytes, 1e6)
     if record.telemetry is not None:
         found |= {f"{name}_mean": record.telemetry.mean(name) for name in MEAN_SERIES}
         found["energy_j"] = energy_j = record.telemetry.energy_j
@@ -241,10 +236,10 @@ def profile_summary(record: ProfileRecord) -> dict[str, float]:
     over the least that a fused step would move. A processor's memory controllers count the whole
     machine, so they give neither.
     """
-    found: dict[str, float | None] = {"executed_gflop": _scaled(executed_flops(record), 1e-9)}
+    found: dict[str, float | None] = {"executed_gflop": ratio(executed_flops(record), 1e9)}
     cost, cpu = profiled_step_cost(record), record.cpu_counters
     counted = record.counters.dram_bytes if record.counters else None
-    found["counted_dram_gb"] = _scaled(counted, 1e-9)
+    found["counted_dram_gb"] = ratio(counted, 1e9)
     if cost is not None and counted:
         found["intensity_counted"] = cost.flops / counted
         found["traffic_amplification"] = ratio(counted, cost.fused_bytes)
@@ -292,17 +287,13 @@ def trace_summary(record: TraceRecord) -> dict[str, float]:
         rate_metric(record.sample): record.throughput_samples_per_s,
     }
     for name in ("computation", "exposed_communication", "exposed_copies", "idle"):
-        shares = [ratio(getattr(step, f"{name}_s"), step.device_time_s) for step in record.steps]
-        known = [share for share in shares if share is not None]
-        found[f"{name}_share"] = statistics.median(known) if known else None
-    idle_share = found["idle_share"]
-    found["device_busy_share"] = None if idle_share is None else 1 - idle_share
+        shares = (ratio(getattr(step, f"{name}_s"), step.device_time_s) for step in record.steps)
+        if known := [share for share in shares if share is not None]:
+            found[f"{name}_share"] = statistics.median(known)
+    if (idle_share := found.get("idle_share")) is not None:
+        found["device_busy_share"] = 1 - idle_share
     return _known(found)
 
 
 def _known(found: dict[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
