@@ -82,8 +82,9 @@ def resolve(
         workers=_workers(config, device),
         pin_memory=_switch(config.pin_memory, device.pins_memory and config.data != SYNTHETIC),
         channels_last=_switch(config.channels_last, is_layout_faster),
-        fused_optimizer=_fused_optimizer(config, device, precision),
+        fused_optimizer=_switch(config.fused_optimizer, _fuses(device, precision)),
         depthwise_fp32=precision.autocast_dtype != "none"
+        and not config.data_only
         and _switch(config.depthwise_fp32, device.prefers_fp32_depthwise),
         # The processes of one machine share its cores.
         threads=_number(config.threads, max(1, torch.get_num_threads() // config.devices)),
@@ -99,14 +100,8 @@ def _switch(value: Switch, auto: bool) -> bool:
     return auto if value == "auto" else value == "true"
 
 
-def _fused_optimizer(config: RunConfig, device: Device, precision: Fp32) -> bool:
-    possible = device.fuses_loss_scaling or not precision.loss_scaling
-    if config.fused_optimizer == "true" and not possible:
-        raise UnsupportedError(
-            f"fused_optimizer=true: not with a scaled loss on {device.backend}; "
-            "use fused_optimizer=false, or precision=fp32"
-        )
-    return _switch(config.fused_optimizer, possible)
+def _fuses(device: Device, precision: Fp32) -> bool:
+    return device.fuses_loss_scaling or not precision.loss_scaling
 
 
 def _workers(config: RunConfig, device: Device) -> int:
@@ -164,70 +159,6 @@ def read_switches() -> dict[str, str]:
         "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()),
         "threads": str(torch.get_num_threads()),
     }
-
-
-#: Why `fused_optimizer` cannot be true for some models.
-_COMPLEX = "torch's fused optimizers take no complex parameters"
-
-
-def build_step(
-    config: RunConfig,
-    resolved: ResolvedConfig,
-    workload: Workload,
-    device: Device,
-    precision: Fp32,
-    phases: Phases,
-    team: Team,
-) -> tuple[Callable[[NextBatch], torch.Tensor], ResolvedConfig]:
-    """Return the training step of `workload`'s model, on the device, in its layout.
-
-    With `data_only` there is no model, and the step only fetches. Beside the step comes `resolved`
-    without what this model has no layers or no fused optimizer for, in the arithmetic of its
-    weights.
-    """
-    if config.data_only:
-        return fetch_only, resolved.model_copy(update={"depthwise_fp32": False})
-    model = workload.build().to(device.torch_device)
-    layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.dim() == 4:  # torch's own `.to` refuses this layout of a model with five
-            tensor.data = tensor.data.contiguous(memory_format=layout)
-    if any(getattr(layer, "sparse", False) is True for layer in model.modules()):
-        raise UserError(
-            f"arch={config.arch!r}: torch's optimizers with weight decay take no sparse gradients; "
-            "make the layer with sparse=False"
-        )
-    has_complex = any(parameter.is_complex() for parameter in model.parameters())
-    if config.fused_optimizer == "true" and has_complex:
-        raise UnsupportedError(f"fused_optimizer=true: {_COMPLEX}; use fused_optimizer=auto")
-    fused = resolved.fused_optimizer and not has_complex
-    depthwise_fp32 = resolved.depthwise_fp32 and keep_depthwise_in_fp32(model)
-    autocast = resolved.autocast_dtype != "none"
-    mode = math_mode_of(weight_modes(model.modules()), resolved.math_mode, autocast=autocast)
-    own = {"math_mode": mode, "native_math": device.native_math(mode)}
-    resolved = resolved.model_copy(
-        update={"depthwise_fp32": depthwise_fp32, "fused_optimizer": fused, **own}
-    )
-    optimizer = make_optimizer(
-        model, config.optimizer, fused=resolved.fused_optimizer, captured=config.cuda_graphs
-    )
-    shared = team.wrap(model, device)
-    called: Callable[..., Any] = shared
-    if config.compile != "none":
-        check_accumulation(config, device)
-        called = torch.compile(shared, mode=config.compile)
-    step = TrainingStep(
-        workload,
-        called,
-        optimizer,
-        precision,
-        grad_accum_steps=config.grad_accum_steps,
-        phases=phases,
-        no_gradient_sync=team.no_gradient_sync,
-    )
-    if config.cuda_graphs:
-        return GraphedStep(step, precision, device, reuses_batch=config.data == SYNTHETIC), resolved
-    return step, resolved
 
 
 def check_accumulation(config: RunConfig, device: Device) -> None:
@@ -337,11 +268,9 @@ class StepSetup:
             batches = open_batches(config, resolved, workload, device.torch_device, team.shard)
         try:
             with self._timed("model"):
-                step, self.resolved = build_step(
-                    config, resolved, workload, device, precision, phases, team
-                )
-            if self.resolved.fused_optimizer != resolved.fused_optimizer:
-                self._journal.note("notice", text=f"fused_optimizer=auto is false: {_COMPLEX}")
+                step: Callable[[NextBatch], torch.Tensor] = fetch_only
+                if not config.data_only:
+                    step = self._built(resolved, workload, device, precision, phases)
             set_switches(config, precision, resolved.threads)
             self._switches = read_switches()
             if not config.data_only:
@@ -368,6 +297,65 @@ class StepSetup:
             raise
         finally:
             batches.close()
+
+    def _built(
+        self,
+        resolved: ResolvedConfig,
+        workload: Workload,
+        device: Device,
+        precision: Fp32,
+        phases: Phases,
+    ) -> Callable[[NextBatch], torch.Tensor]:
+        """The training step of the workload's model, on the device, in its layout.
+
+        From then on our `resolved` is without what this model has no layers or no fused optimizer
+        for, in the arithmetic of its weights.
+        """
+        config, team = self.config, self._team
+        model = workload.build().to(device.torch_device)
+        layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.dim() == 4:  # torch's own `.to` refuses this layout of a model with five
+                tensor.data = tensor.data.contiguous(memory_format=layout)
+        if any(getattr(layer, "sparse", False) is True for layer in model.modules()):
+            raise UserError(
+                f"arch={config.arch!r}: torch's optimizers with weight decay take no sparse "
+                "gradients; make the layer with sparse=False"
+            )
+        obstacle = (
+            "" if _fuses(device, precision) else f"not with a scaled loss on {device.backend}"
+        )
+        if any(parameter.is_complex() for parameter in model.parameters()):
+            obstacle = "torch's fused optimizers take no complex parameters"
+            if resolved.fused_optimizer and config.fused_optimizer == "auto":
+                self._journal.note("notice", text=f"fused_optimizer=auto is false: {obstacle}")
+        if obstacle and config.fused_optimizer == "true":
+            raise UnsupportedError(f"fused_optimizer=true: {obstacle}; use fused_optimizer=auto")
+        autocast = resolved.autocast_dtype != "none"
+        mode = math_mode_of(weight_modes(model.modules()), resolved.math_mode, autocast=autocast)
+        depthwise_fp32 = resolved.depthwise_fp32 and keep_depthwise_in_fp32(model)
+        fused = resolved.fused_optimizer and not obstacle
+        own = {"math_mode": mode, "native_math": device.native_math(mode), "fused_optimizer": fused}
+        self.resolved = resolved.model_copy(update={"depthwise_fp32": depthwise_fp32, **own})
+        captured = config.cuda_graphs
+        optimizer = make_optimizer(model, config.optimizer, fused=fused, captured=captured)
+        shared = team.wrap(model, device)
+        called: Callable[..., Any] = shared
+        if config.compile != "none":
+            check_accumulation(config, device)
+            called = torch.compile(shared, mode=config.compile)
+        step = TrainingStep(
+            workload,
+            called,
+            optimizer,
+            precision,
+            grad_accum_steps=config.grad_accum_steps,
+            phases=phases,
+            no_gradient_sync=team.no_gradient_sync,
+        )
+        if not config.cuda_graphs:
+            return step
+        return GraphedStep(step, precision, device, reuses_batch=config.data == SYNTHETIC)
 
     def changed_switches(self) -> tuple[str, ...]:
         """Return the switches that the step has set otherwise since it was set up.

@@ -328,17 +328,16 @@ def crowded(mlproject_command, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "path"),
     [
-        {},
-        {"data": "fakedata", "workers": 1},
-        pytest.param({"devices": 2}, marks=LONG),
-        pytest.param({"compile": "default"}, marks=LONG),
+        ({}, os.pathsep),  # an empty entry of PYTHONPATH is the working folder
+        ({"data": "fakedata", "workers": 1}, ""),
+        pytest.param({"devices": 2}, os.pathsep, marks=LONG),
+        pytest.param({"compile": "default"}, "", marks=LONG),
     ],
 )
-@pytest.mark.parametrize("path", ["", os.pathsep])
 def test_no_file_of_the_working_folder_is_executed_by_accident(crowded, monkeypatch, changes, path):
-    monkeypatch.setenv("PYTHONPATH", os.environ["PYTHONPATH"] + path)  # empty: the working folder
+    monkeypatch.setenv("PYTHONPATH", os.environ["PYTHONPATH"] + path)
     _, record = launched(crowded / "records", arch="mynets:small", **changes)
     assert record.outcome == "ok", record.reason
 
@@ -351,20 +350,13 @@ def test_a_model_that_another_module_hides_says_so(crowded, mlproject_command, n
     assert "rename" in err
 
 
-ABORT = """terminate called after throwing an instance of 'c10::Error'
-  what():  Unrecognized key 'x' in the allocator's configuration
-Exception raised from consumeToken at Config.h:75 (most recent call first):
-frame #0: c10::Error::Error + 0x9f (0x7f)
-frame #49: _start + 0x21 (0x5631)
-"""
+ABORT = "  what():  Unrecognized key\nException raised from consumeToken\nframe #0: c10::Error"
 
 
 @pytest.mark.parametrize(
     ("console", "words"),
-    [
-        *(("", ""), ("one\ntwo\n\n", "two"), ("failed\nframe #0: main\n", "failed")),
-        (ABORT, "what():  Unrecognized key 'x' in the allocator's configuration"),
-    ],
-)
+    [("", ""), ("one\ntwo\n\n", "two"), ("failed\nframe #0: main\n", "failed"),
+     (ABORT, "what():  Unrecognized key")],
+)  # fmt: skip
 def test_the_last_words_of_a_worker_are_not_the_frames_of_a_stack(console, words):
     assert _last_words(console) == words

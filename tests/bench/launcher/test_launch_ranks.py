@@ -9,18 +9,10 @@ from servers import free_port
 from worker_processes import command_line, small_run, worker_of
 
 from bench.launcher.measurement import launch_measurement
-from bench.records.folders import RecordFolder, read_records
+from bench.records.folders import RecordFolder, is_running, read_records
 from bench.records.metrics import attained_flops_per_s
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]
-
-
-def runs(process):
-    """Not a zombie either: nobody may be there to reap an orphan."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 class Launch:
@@ -34,7 +26,7 @@ class Launch:
         self.folder = RecordFolder.create(records)
         self.record = launch_measurement(small_run(devices=2, **changes), self.folder, self.take)
         assert read_records(records) == [self.record]
-        assert not [process for process in self.family if runs(process)]
+        assert not [process for process in self.family if is_running(process)]
 
     def take(self, event):
         self.family |= set(psutil.Process().children(recursive=True)) - self.strangers

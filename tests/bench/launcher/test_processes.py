@@ -1,6 +1,5 @@
 """Real child processes: they compute, allocate, fork, get killed."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -8,13 +7,13 @@ import sys
 import time
 from types import SimpleNamespace
 
-import psutil
 import pytest
 from worker_processes import output_of
 
 from bench.errors import Unknown
 from bench.launcher.processes import WatchedProcess, terminate_tree
 from bench.machine.limits import describe_exit
+from bench.records.folders import is_running
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="signals and rusage are POSIX")
 
@@ -29,12 +28,6 @@ def end_of(watched):
     while (code := watched.poll()) is None:
         time.sleep(0.005)
     return code
-
-
-def runs(pid):
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def line_of(popen):
@@ -136,7 +129,7 @@ def test_a_deaf_child_and_its_deaf_child_are_killed(start):
     grandchild = int(line_of(popen))
     terminate_tree(popen, grace_s=0.1)
     assert watched.poll() == -signal.SIGKILL
-    assert not runs(grandchild)
+    assert not is_running(grandchild)
 
 
 @posix_only
@@ -150,9 +143,9 @@ def test_orphans_of_a_child_that_died_are_ended_too(start):
     watched = WatchedProcess(popen)
     orphan = int(line_of(popen))
     assert end_of(watched) == -signal.SIGKILL
-    assert runs(orphan)
+    assert is_running(orphan)
     terminate_tree(popen, grace_s=0)
-    assert not runs(orphan)
+    assert not is_running(orphan)
 
 
 def test_a_process_that_got_a_reaped_childs_number_is_left_alone():
