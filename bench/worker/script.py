@@ -141,18 +141,18 @@ class ScriptMeter:
             self.close(error, goes_on=True)
 
     def _go_on(self, begins: Exception | None) -> None:
-        self._done += begins is None
-        if begins is None and self._batches is not None:
-            self._batches.ended()
-        if self._steps is not None and begins is not None:
+        if begins is not None and self._steps is not None:
             self._steps.throw(begins)
-        elif self._steps is None:
+            return
+        self._done += 1
+        if self._batches is not None:
+            self._batches.ended()
+        if self._steps is None:
             self._steps = self._measuring(Training(self._counts))
-            next(self._steps)
         elif not self._whole and self._clock() > self._deadline_s:
             self.close(None, why=f"seconds={self.job.task['seconds']}", goes_on=True)
-        else:
-            next(self._steps)
+            return
+        next(self._steps)
 
     def _give_up(self) -> None:
         """Write the window as it is: the script has gone on to something that has no steps."""
@@ -195,15 +195,13 @@ class ScriptMeter:
         window.ended_early = f"{why} after {len(times_s)} iterations"
         return len(times_s)
 
-    def _sizes(self) -> list[StepSize]:
-        """The sizes of the window's steps, as far as they are looked at."""
-        iterations = 0 if self._window is None else len(self._window.data_wait_s)
-        sizes = self._batches.sizes if self._batches and self._batches.hook else []
-        return sizes[self._before :][:iterations]
-
-    def _sizes_differ(self) -> bool:
-        """Whether a step of the window has another size than the first that was looked at."""
-        return self._batches is not None and bool({*self._sizes()} - {*self._batches.sizes[:1]})
+    def _other_sizes(self) -> list[StepSize]:
+        """The sizes of the window's steps, if one has another than the first that was looked at."""
+        if self._batches is None or self._batches.hook is None or self._window is None:
+            return []
+        first, iterations = self._batches.sizes[0], len(self._window.data_wait_s)
+        sizes = self._batches.sizes[self._before :][:iterations]
+        return sizes if {*sizes} - {first} else []
 
     def _samples_of_steps(self) -> dict[str, Any]:
         """What a measurement says of its samples; of samples that differ one says nothing of all.
@@ -211,28 +209,32 @@ class ScriptMeter:
         Where the size of a step is not known, the steps are counted.
         """
         alike = {"samples_per_iteration": self._samples}
-        if self._batches is None or not self._sizes_differ():
+        if self._batches is None or not (sizes := self._other_sizes()):
             return alike
         none = dict.fromkeys(("image_size", "seq_len", "tokens_per_sample"))
-        resolved, job, sizes = self._found["resolved"], self.job, self._sizes()
-        if {one.shapes for one in sizes} - {self._batches.sizes[0].shapes}:
+        resolved = self._found["resolved"]
+        if {size.shapes for size in sizes} - {self._batches.sizes[0].shapes}:
             self._found["resolved"] = resolved = resolved.model_copy(update=none)
-            self._found["complexity"] = Unknown(
-                "its samples differ in size: no step is like others"
-            )
-        if job.task["samples_per_step"]:
+            why = "its samples differ in size: no step is like others"
+            self._found["complexity"] = Unknown(why)
+        if self.job.task["samples_per_step"]:
             return {**alike, "iteration_samples": (self._samples,) * len(sizes)}
-        if all(one.samples for one in sizes):
+        if all(size.samples for size in sizes):
             ranks = self._samples // resolved.batch_size
-            tokens = sum(one.tokens for one in sizes) * ranks or None
-            each = tuple(one.samples * ranks for one in sizes)
-            return {**alike, "iteration_samples": each, "window_tokens": tokens}
+            tokens = sum(size.tokens for size in sizes) * ranks or None
+            samples = tuple(size.samples * ranks for size in sizes)
+            return {**alike, "iteration_samples": samples, "window_tokens": tokens}
         as_steps = {"sample": "step", "batch_size": 1, **none}
         self._found["resolved"] = resolved.model_copy(update=as_steps)
-        config = job.config.model_copy(update={"batch_size": 1})
-        self.job, self._samples = job.model_copy(update={"config": config}), 1
-        self._folder.write(self._folder.config, self.job)
+        self._note_settings(batch_size=1)
+        self._samples = 1
         return {"samples_per_iteration": 1}
+
+    def _note_settings(self, **settings: Any) -> None:
+        """Put what is known of the script's settings into the folder's configuration."""
+        config = self.job.config.model_copy(update=settings)
+        self.job = self.job.model_copy(update={"config": config})
+        self._folder.write(self._folder.config, self.job)
 
     def _write(self, outcome: Outcome, reason: str | None) -> Account:
         """Write `worker.json`: what is known up to now."""
@@ -246,7 +248,7 @@ class ScriptMeter:
         why = reason or "the script ended before that"
         account = Account.of(why, outcome=outcome, reason=reason, **self._found)
         self._folder.release_reserve()
-        self._folder.write(self._folder.config, self.job)
+        self._note_settings()  # again, as the folder may be gone since
         self._folder.write(self._folder.worker, account)
         return account
 
@@ -276,7 +278,7 @@ class ScriptMeter:
         yield  # what follows may import modules
         self._write("ok", None)
         yield from self._unprofiled("complexity", partial(self._counting, training))
-        if self._sizes_differ():
+        if self._other_sizes():
             self._found["ops"] = Unknown("its steps differ in size: one does not stand for all")
             return
         yield from self._unprofiled("ops", partial(self._profiling, device, window))
@@ -342,15 +344,12 @@ class ScriptMeter:
         max_seconds = round(min(left_s, left_s if usual == "none" else usual), 1)
         resolved = training.resolved(seen, max_seconds)
         mode, (local, nodes) = resolved.math_mode, _ranks()
-        known = {
+        self._note_settings(
             **{name: getattr(resolved, name) for name in ("backend", "batch_size", "max_seconds")},
             **{"devices": local, "nodes": nodes},
-            "precision": _PRECISIONS.get(mode, mode),
-            "compile": "default" if compiled_graphs() else "none",
-        }
-        config = self.job.config.model_copy(update=known)
-        self.job = self.job.model_copy(update={"config": config})
-        self._folder.write(self._folder.config, self.job)
+            precision=_PRECISIONS.get(mode, mode),
+            compile="default" if compiled_graphs() else "none",
+        )
         alike = 1 if resolved.sample == "step" else local * nodes // training.ranks_of_a_batch
         self._samples = resolved.batch_size * max(alike, 1)
         self._found |= {"resolved": resolved, "script": training.names}
@@ -412,8 +411,8 @@ def _put_on_top(mode: TorchDispatchMode) -> None:
     above: list[Any] = []
     while (top := _pop_mode()) is not mode:
         above.append(top)
-    for one in (*reversed(above), mode):
-        _push_mode(one)
+    for pushed in (*reversed(above), mode):
+        _push_mode(pushed)
 
 
 def _device_of(training: Training) -> Device:
