@@ -33,7 +33,7 @@ from analysis.runs.settings import is_implied_by
 from analysis.words import three_digits
 from bench.config import a_sample, column_noun, rate_column
 from bench.errors import Unknown, UserError
-from bench.statistics.repeats import Interval, LogError
+from bench.statistics.ratios import Interval, LogError
 
 if TYPE_CHECKING:
     import pandas as pd

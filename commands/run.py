@@ -120,7 +120,7 @@ class Run(Configured, Measuring):
 
 def _mean(records: Sequence[RunRecord]) -> Output:
     """The mean rate of the repeats that were measured to their end."""
-    from bench.statistics.repeats import repeats_of
+    from bench.statistics.ratios import repeats_of
 
     whole = [record for record in records if record.outcome == "ok"]
     resolved = whole[0].resolved if whole else None

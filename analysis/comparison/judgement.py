@@ -21,8 +21,14 @@ from analysis.runs.run import Run
 from analysis.words import counted, interval, percent
 from bench.config import THROUGHPUT, rate_metric
 from bench.errors import Unknown, UserError
-from bench.statistics.ratios import RatioEstimate, deciding_repeats, estimate_ratio
-from bench.statistics.repeats import LEVEL, Repeats, holm
+from bench.statistics.ratios import (
+    LEVEL,
+    RatioEstimate,
+    Repeats,
+    deciding_repeats,
+    estimate_ratio,
+    holm,
+)
 
 
 class ComparedMetric(NamedTuple):

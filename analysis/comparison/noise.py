@@ -36,8 +36,7 @@ from bench.config import THROUGHPUT
 from bench.errors import UserError
 from bench.records import Environment
 from bench.records.environment import same_device, same_power_limit
-from bench.statistics.ratios import POWER, smallest_change
-from bench.statistics.repeats import pooled_scatter
+from bench.statistics.ratios import POWER, pooled_scatter, smallest_change
 from bench.statistics.series import FEWEST_MACHINES, chances_of_outlying
 
 # The noise floor

@@ -18,7 +18,7 @@ from analysis.runs.settings import OF_PRECISION, Key
 from analysis.table import RunList, grouped
 from analysis.words import as_fast_as, percent, three_digits
 from bench.config import THROUGHPUT
-from bench.statistics.repeats import pooled_scatter
+from bench.statistics.ratios import pooled_scatter
 
 BASELINE = "fp32"
 

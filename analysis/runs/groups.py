@@ -16,8 +16,7 @@ from analysis.table import grouped
 from analysis.words import three_digits
 from bench.config import THROUGHPUT, Sample, common_sample
 from bench.errors import Unknown
-from bench.statistics.ratios import estimate_ratio
-from bench.statistics.repeats import Repeats, joined
+from bench.statistics.ratios import Repeats, estimate_ratio, joined
 
 #: A larger batch that loses more than 30 % has not merely passed its best size.
 CLIFF = 0.7

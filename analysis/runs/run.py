@@ -16,7 +16,7 @@ from bench.config import THROUGHPUT, RunConfig, Sample, own_metric, rate_unit
 from bench.errors import Unknown
 from bench.records import Finding, ImportedRecord, ProfileRecord, RunRecord, worst
 from bench.records.step_settings import LIMITED
-from bench.statistics.repeats import Repeats, summarised_repeats
+from bench.statistics.ratios import Repeats, summarised_repeats
 
 TOKENS_PER_S = "throughput_tokens_per_s"
 

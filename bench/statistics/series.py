@@ -16,8 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.statistics.ratios import RatioEstimate, estimate_ratio
-from bench.statistics.repeats import LogError, repeats_of
+from bench.statistics.ratios import LogError, RatioEstimate, estimate_ratio, repeats_of
 from bench.statistics.steady_state import robust_deviation
 
 _Numbers = NDArray[np.float64]

@@ -11,8 +11,7 @@ from typing import Literal
 from bench.config import RunConfig, Sample, common_sample, rate_unit
 from bench.errors import Unknown
 from bench.records import RunRecord
-from bench.statistics.ratios import RatioEstimate, paired_ratio
-from bench.statistics.repeats import LogError, Repeats, pooled_scatter
+from bench.statistics.ratios import LogError, RatioEstimate, Repeats, paired_ratio, pooled_scatter
 
 Decision = Literal["adopted", "not faster", "no change", "undecided", "failed", "cut short"]
 Stage = Literal["start", "search", "confirmation"]

@@ -11,8 +11,7 @@ from random import Random
 from bench.config import RunConfig, spelled
 from bench.records import Environment, ResolvedConfig, RunRecord
 from bench.records.journal import Clock
-from bench.statistics.ratios import paired_ratio
-from bench.statistics.repeats import Repeats, pooled_scatter, repeats_of
+from bench.statistics.ratios import Repeats, paired_ratio, pooled_scatter, repeats_of
 from campaigns.tune.knobs import (
     BATCH,
     KNOBS,

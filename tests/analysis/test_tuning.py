@@ -18,8 +18,7 @@ from analysis.tuning import (
     verdict_line,
 )
 from bench.errors import Unknown
-from bench.statistics.ratios import RatioEstimate
-from bench.statistics.repeats import LogError
+from bench.statistics.ratios import LogError, RatioEstimate
 from campaigns.tune.search import tune
 from campaigns.tune.trials import Limits
 

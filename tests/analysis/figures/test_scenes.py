@@ -35,8 +35,7 @@ from analysis.roofs.ceilings import UsedCeiling
 from analysis.roofs.roof import Roof
 from analysis.runs.groups import group_runs
 from analysis.runs.place import place, place_runs
-from bench.statistics.ratios import RatioEstimate
-from bench.statistics.repeats import LogError
+from bench.statistics.ratios import LogError, RatioEstimate
 
 THROUGHPUT = METRICS["throughput_samples_per_s"]
 TIMES_S = np.r_[np.linspace(0.099, 0.101, 50), 0.13, 0.9]

@@ -8,12 +8,15 @@ from observed import LONG
 from scipy import signal, stats
 
 from bench.errors import Unknown
-from bench.statistics.ratios import deciding_repeats, estimate_ratio, mean_ratio, smallest_change
-from bench.statistics.repeats import (
+from bench.statistics.ratios import (
+    deciding_repeats,
+    estimate_ratio,
     holm,
     joined,
+    mean_ratio,
     pooled_scatter,
     repeats_of,
+    smallest_change,
     summarised_repeats,
 )
 

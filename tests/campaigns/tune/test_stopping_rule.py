@@ -7,8 +7,7 @@ from random import Random
 
 import pytest
 
-from bench.statistics.ratios import paired_ratio
-from bench.statistics.repeats import of_logs
+from bench.statistics.ratios import of_logs, paired_ratio
 from campaigns.tune.result import (
     ADOPTION_ERROR,
     FAR_SLOWER,
