@@ -403,8 +403,8 @@ def read_records(records: Path) -> list[WholeRecord]:
 
     Those hold another program's results. Raises `UserError` for one that cannot be read.
     """
-    whole = filter(None, (folder.read_record() for folder in record_folders(records)))
-    return [record for record in whole if not isinstance(record, ImportedRecord)]
+    found = (folder.read_record() for folder in record_folders(records))
+    return [r for r in found if r is not None and not isinstance(r, ImportedRecord)]
 
 
 def parse_record(text: bytes, kinds: TypeAdapter[T]) -> T:
