@@ -134,22 +134,6 @@ class Measurement(Facts):
             raise ValueError("the window ends before it starts")
         return self
 
-    def contradictions(self) -> Iterator[Finding]:
-        """Yield what of the times and the window cannot be true together, as a verdict has it."""
-        within_s = {
-            "iteration times": sum(self.iteration_times_s),
-            "waits for data": sum(self.data_wait_s or ()),
-            "phases": sum(map(sum, (self.phase_times_s or {}).values())),
-        }
-        for what, spent_s in within_s.items():
-            if spent_s > (1 + _MOST_APART) * self.window_s:
-                sums_s = {"spent_s": spent_s, "window_s": self.window_s}
-                yield Finding.of("contradiction", times=what, **sums_s)
-                return
-        gap = 1 - within_s["iteration times"] / self.window_s
-        if abs(gap) > _GAP:
-            yield Finding.of("window-gap", percent=100 * gap)
-
     @property
     def window_s(self) -> float:
         """Wall time of the measured window, the device synchronised at both ends."""
@@ -252,12 +236,22 @@ class RunRecord(KeptRecord):
 
     def contradictions(self) -> Iterator[Finding]:
         """Yield what of times, window and samples cannot be true together, as a verdict has it."""
-        if self.measurement is None:
+        if (window := self.measurement) is None:
             return
-        yield from self.measurement.contradictions()
+        within_s = {
+            "iteration times": sum(window.iteration_times_s),
+            "waits for data": sum(window.data_wait_s or ()),
+            "phases": sum(map(sum, (window.phase_times_s or {}).values())),
+        }
+        gap = 1 - within_s["iteration times"] / window.window_s
+        if beyond := [n for n, s in within_s.items() if s > (1 + _MOST_APART) * window.window_s]:
+            sums_s = {"spent_s": within_s[beyond[0]], "window_s": window.window_s}
+            yield Finding.of("contradiction", times=beyond[0], **sums_s)
+        elif abs(gap) > _GAP:
+            yield Finding.of("window-gap", percent=100 * gap)
+        samples = window.samples_per_iteration
         if self.resolved is not None and not self.script:
             batches = self.config.grad_accum_steps * self.config.world_size
-            samples = self.measurement.samples_per_iteration
             if samples != (of_batches := self.resolved.batch_size * batches):
                 yield Finding.of("contradiction", samples=samples, of_batches=of_batches)
 
