@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -96,15 +97,15 @@ def _given(args: Any, kwargs: Any) -> Given | None:
         tokens = next((named[name] for name in _NAMED if name in named), None)
         if isinstance(tokens, torch.Tensor):
             return _of_tensor(tokens)
-        for one in (*args, *kwargs.values()):
-            if isinstance(one, torch.nn.utils.rnn.PackedSequence):
-                return Given(one.data, int(one.batch_sizes[0]), tuple(one.data.shape[1:]))
-            if (graphs := getattr(one, "num_graphs", None)) is not None:
-                return Given(one, int(graphs), ())
-            if isinstance(one, list | tuple) and one and (found := _of_list(one)):
-                return found
-    tensors = [one for one in _tensors(args, kwargs) if one.dim()]
-    tensors.sort(key=lambda one: one.dim() < 2)
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.nn.utils.rnn.PackedSequence):
+                return Given(value.data, int(value.batch_sizes[0]), tuple(value.data.shape[1:]))
+            if (graphs := getattr(value, "num_graphs", None)) is not None:
+                return Given(value, int(graphs), ())
+            if isinstance(value, list | tuple) and value and (given := _of_list(value)):
+                return given
+    tensors = [tensor for tensor in _tensors(args, kwargs) if tensor.dim()]
+    tensors.sort(key=lambda tensor: tensor.dim() < 2)
     if not tensors:
         return None
     given = _of_tensor(tensors[0] if batch is None else batch)
@@ -125,24 +126,24 @@ def _agree(given: Given, tensors: Iterable[torch.Tensor]) -> bool:
     joins the samples to each other is none of these: a square of them, or what is sparse.
     """
     n = given.samples
-    for one in tensors:
-        if one is given.batch or one.is_nested:
+    for tensor in tensors:
+        if tensor is given.batch or tensor.is_nested:
             continue
-        square = one.dim() == 2 and one.shape[0] == one.shape[1]
-        state = one.dim() == 3 and one.shape[1] == n != given.shape[0]
-        joins = one.layout != torch.strided or (square and one.shape[0] == n)
-        if joins or not (one.shape[0] in (n, 1) or square or state):
+        square = tensor.dim() == 2 and tensor.shape[0] == tensor.shape[1]
+        state = tensor.dim() == 3 and tensor.shape[1] == n != given.shape[0]
+        joins = tensor.layout != torch.strided or (square and tensor.shape[0] == n)
+        if joins or not (tensor.shape[0] in (n, 1) or square or state):
             return False
     return True
 
 
 def _of_list(batch: Sequence[Any]) -> Given | None:
     """Of a list the length is the batch, unless its tensors may be inputs beside each other."""
-    if all(isinstance(one, Mapping) for one in batch):
+    if all(isinstance(item, Mapping) for item in batch):
         return Given(batch[0], len(batch), ())
-    if not all(isinstance(one, torch.Tensor) for one in batch):
+    if not all(isinstance(item, torch.Tensor) for item in batch):
         return None
-    shapes = {tuple(one.shape) for one in batch}
+    shapes = {tuple(item.shape) for item in batch}
     images = all(len(shape) == 3 and shape[0] in (1, 3) for shape in shapes)
     lengths_differ = len(shapes) > 1 == len({(None, *shape[1:]) for shape in shapes})
     is_list, is_flat = isinstance(batch, list), batch[0].dim() == 1
@@ -153,7 +154,7 @@ def _of_list(batch: Sequence[Any]) -> Given | None:
 
 
 def _tensors(args: Any, kwargs: Any) -> list[torch.Tensor]:
-    return [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+    return [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
 
 
 def _has_no_batch(module: torch.nn.Module, args: Any) -> bool:
@@ -171,9 +172,9 @@ def _is_of_graph(given: Given, tensors: Iterable[torch.Tensor]) -> bool:
         return False
     if given.batch.dim() == 2 and not given.batch.is_floating_point():
         return False
-    others = (one for one in tensors if one is not given.batch and type(one) is torch.Tensor)
-    numbers = [one for one in others if one.dtype in _WHOLE]
-    pairs = any(one.dim() == 2 and one.shape[0] == 2 != given.samples for one in numbers)
+    plain = (tensor for tensor in tensors if type(tensor) is torch.Tensor)
+    numbers = [tensor for tensor in plain if tensor is not given.batch and tensor.dtype in _WHOLE]
+    pairs = any(tensor.dim() == 2 and tensor.shape[0] == 2 != given.samples for tensor in numbers)
     return pairs or any(map(_numbers_groups, numbers))
 
 
@@ -239,17 +240,17 @@ class Batches:
     def _look_at_batch(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         given = _given(args, kwargs)
         if given is None:
-            others = (one for one in tree_leaves((args, kwargs)) if not isinstance(one, _PLAIN))
-            self._objects += [getattr(one, "__dict__", {}) for one in others]
+            others = (leaf for leaf in tree_leaves((args, kwargs)) if not isinstance(leaf, _PLAIN))
+            self._objects += [getattr(leaf, "__dict__", {}) for leaf in others]
             return
         self.unsure |= self._joins_samples(module, given, args, kwargs)
         if self.first not in (None, module):
             return
-        graphs = (hasattr(one, name) for one in (*args, *kwargs.values()) for name in _GRAPHS)
+        graphs = (hasattr(value, name) for value in (*args, *kwargs.values()) for name in _GRAPHS)
         is_graph = "edge_index" in kwargs or (given.is_tensor and any(graphs))
         self.unsure |= is_graph or given.samples is None
         if self._objects and self.first is None:  # what an object holds, or made of that within
-            held = (value for one in self._objects for value in one.values())
+            held = (value for fields in self._objects for value in fields.values())
             self.unsure |= not any(value is given.batch for value in held)
         if any(seen() is given.batch for seen in self._seen):
             return  # the batch again, as a closure that is evaluated several times has it
@@ -301,9 +302,9 @@ class Batches:
     def __str__(self) -> str:
         if self.sample == "step":
             return "samples not known: --samples-per-step says them"
-        each = f" of {self.size} tokens" if self.sample == "sequence" else ""
+        length = f" of {self.size} tokens" if self.sample == "sequence" else ""
         passes = "one forward pass" if self.passes == 1 else f"{self.passes} forward passes"
-        return f"{self.samples} {self.sample}s{each} in {passes}"
+        return f"{self.samples} {self.sample}s{length} in {passes}"
 
 
 class Training:
@@ -315,37 +316,37 @@ class Training:
         self._optimizers = list(optimizers)
         kinds = torch.nn.Module, _BaseDataLoaderIter, torch.amp.GradScaler
         # of its type: to ask a proxy for its class may run code of the script
-        found = [one for one in gc.get_objects() if issubclass(type(one), kinds)]
-        modules = [one for one in found if isinstance(one, torch.nn.Module)]
-        inner = {id(child) for one in modules for child in one.children()}
-        self._groups = [group for one in self._optimizers for group in one.param_groups]
+        objects = [item for item in gc.get_objects() if issubclass(type(item), kinds)]
+        modules = [item for item in objects if isinstance(item, torch.nn.Module)]
+        inner = {id(child) for module in modules for child in module.children()}
+        self._groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         given = [parameter for group in self._groups for parameter in group["params"]]
         trained = set(map(id, given))
         self._roots = [
-            one
-            for one in modules
-            if id(one) not in inner
-            if not trained or any(id(parameter) in trained for parameter in one.parameters())
+            module
+            for module in modules
+            if id(module) not in inner
+            if not trained or any(id(parameter) in trained for parameter in module.parameters())
         ]
-        own = [one for one in self._roots if not isinstance(one, torch.fx.GraphModule)]
+        own = [root for root in self._roots if not isinstance(root, torch.fx.GraphModule)]
         self._roots = own or self._roots  # not those that torch.compile makes
         self._models = [_unwrapped(root) for root in self._roots]
-        unique = {id(one): one for model in self._models for one in model.parameters()}
+        unique = {id(weight): weight for model in self._models for weight in model.parameters()}
         self.parameters = list(unique.values()) or given
-        loaders = [one for one in found if isinstance(one, _BaseDataLoaderIter)]
-        self._loader = max(loaders, key=lambda one: one._num_yielded, default=None)
-        scalers = [one for one in found if isinstance(one, torch.amp.GradScaler)]
+        loaders = [item for item in objects if isinstance(item, _BaseDataLoaderIter)]
+        self._loader = max(loaders, key=lambda item: item._num_yielded, default=None)
+        scalers = [item for item in objects if isinstance(item, torch.amp.GradScaler)]
         self._scales_loss = any(scaler.is_enabled() for scaler in scalers)
 
     @property
     def names(self) -> dict[str, str]:
         """The model with a digest of its modules' classes and parameters, and the optimizer."""
         digest = hashlib.sha256()
-        for path, module in (each for model in self._models for each in model.named_modules()):
-            shapes = [tuple(one.shape) for one in module.parameters(recurse=False)]
+        for path, module in chain.from_iterable(model.named_modules() for model in self._models):
+            shapes = [tuple(parameter.shape) for parameter in module.parameters(recurse=False)]
             digest.update(f"{path} {type(module).__qualname__} {shapes}\n".encode())
         models, optimizers = (
-            "+".join(sorted({type(one).__name__ for one in some})) or "none"
+            "+".join(sorted({type(item).__name__ for item in some})) or "none"
             for some in (self._models, self._optimizers)
         )
         return {"model": f"{models} {digest.hexdigest()[:12]}", "optimizer": optimizers}
@@ -359,22 +360,22 @@ class Training:
         sharding: Any = sys.modules.get("torch.distributed.fsdp")
         wrapped = (sharding.FSDPModule,) if sharding else ()
         modules = (module for root in self._roots for module in root.modules())
-        gathered = {id(one) for each in modules if isinstance(each, wrapped)
-                    for one in each.parameters()}  # fmt: skip
+        gathered = {id(parameter) for module in modules if isinstance(module, wrapped)
+                    for parameter in module.parameters()}  # fmt: skip
         ranks = [1]
-        for one in self.parameters:
-            mesh: Any = getattr(one, "device_mesh", None)
-            hows = () if mesh is None else enumerate(getattr(one, "placements", ()))
+        for parameter in self.parameters:
+            mesh: Any = getattr(parameter, "device_mesh", None)
+            hows = () if mesh is None else enumerate(getattr(parameter, "placements", ()))
             cut = [mesh.size(dim) for dim, how in hows if not how.is_replicate()]
-            ranks.append(math.prod(cut[1:] if id(one) in gathered else cut))
+            ranks.append(math.prod(cut[1:] if id(parameter) in gathered else cut))
         return max(ranks)
 
     @contextmanager
     def watched(self, samples: int) -> Iterator[Batches]:
         """Look at what the modules are given within the block; `samples`, if not 0, goes first."""
         seen = Batches(self.parameters[0].device.type)
-        modules = [module for root in self._roots for module in _outside_graphs(root)]
-        hooks = [one.register_forward_pre_hook(seen.look, with_kwargs=True) for one in modules]
+        layers = [layer for root in self._roots for layer in _outside_graphs(root)]
+        hooks = [layer.register_forward_pre_hook(seen.look, with_kwargs=True) for layer in layers]
         try:
             yield seen
         finally:
@@ -408,9 +409,9 @@ class Training:
             workers=self._loader._num_workers if self._loader else 0,
             pin_memory=bool(self._loader and self._loader._pin_memory),
             channels_last=any(
-                not one.is_contiguous() and one.is_contiguous(memory_format=layout)
-                for one in self.parameters
-                if one.dim() == 4
+                not parameter.is_contiguous() and parameter.is_contiguous(memory_format=layout)
+                for parameter in self.parameters
+                if parameter.dim() == 4
             ),
             fused_optimizer=any(group.get("fused") for group in self._groups),
             threads=torch.get_num_threads(),
@@ -419,7 +420,7 @@ class Training:
         )
 
     def _math_mode(self, seen: Batches) -> MathMode:
-        convolves = any(one.dim() > 3 for one in self.parameters)
+        convolves = any(parameter.dim() > 3 for parameter in self.parameters)
         is_tf32 = self._fp32_of(seen, _CONVOLUTIONS if convolves else _PRODUCTS) == "tf32"
         asked = _AUTOCAST.get(seen.autocast, "tf32" if is_tf32 else "fp32")
         layers = (module for model in self._models for module in model.modules())
@@ -443,18 +444,18 @@ class Training:
         if not recorded.passes:
             raise UserError("no op of its step was seen: torch.compile has all of it")
         cache_bytes = self.device.info().last_level_cache_bytes or DEFAULT_CACHE_BYTES
-        state = [each for one in self._optimizers for each in tree_leaves(dict(one.state))]
+        state = tree_leaves([dict(optimizer.state) for optimizer in self._optimizers])
         names = ("batch_size", "image_size", "sample", "tokens_per_sample", "math_mode")
         complexity = Complexity(
             arch=config.arch,
             precision=config.precision,
-            parameters=sum(one.numel() for one in self.parameters),
+            parameters=sum(parameter.numel() for parameter in self.parameters),
             activations=None,
             cache_bytes=cache_bytes,
             memory=MemoryFootprint(
                 weights_bytes=sizes_bytes(self.parameters),
-                gradients_bytes=sizes_bytes(one for one in self.parameters if one.requires_grad),
-                optimizer_bytes=sizes_bytes(one for one in state if isinstance(one, torch.Tensor)),
+                gradients_bytes=sizes_bytes(w for w in self.parameters if w.requires_grad),
+                optimizer_bytes=sizes_bytes(x for x in state if isinstance(x, torch.Tensor)),
                 activations_bytes=step.saved_bytes or 0,
             ),
             method=f"a step of the script, as torch {torch.__version__} dispatched it",
