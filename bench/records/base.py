@@ -90,11 +90,12 @@ class Facts(Record):
 
         A fact without one in `reasons` is missing for `why`.
         """
-        fields = cls.model_fields.items()
-        needed = (name for name, one in fields if one.is_required() or one.default is NEWER)
-        absent = [name for name in needed if facts.get(name) is None]
-        known = {name: (reasons or {}).get(name, why) for name in absent}
-        missing = {name: reason for name, reason in known.items() if reason}
+        absent = {
+            name: (reasons or {}).get(name, why)
+            for name, field in cls.model_fields.items()
+            if (field.is_required() or field.default is NEWER) and facts.get(name) is None
+        }
+        missing = {name: reason for name, reason in absent.items() if reason}
         return cls(**{**dict.fromkeys(absent), **facts, "missing": missing})
 
     def replaced(self, missing: Mapping[str, str] | None = None, **facts: Any) -> Self:

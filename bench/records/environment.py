@@ -198,5 +198,5 @@ class Telemetry(Facts):
 
     def mean(self, name: str) -> float | None:
         """Return the mean of the series `name`; None where it was not sampled."""
-        values = next((one.values for one in self.series if one.name == name), ())
+        values = next((series.values for series in self.series if series.name == name), ())
         return statistics.fmean(values) if values else None

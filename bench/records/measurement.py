@@ -68,9 +68,9 @@ class DistributedFigures(Facts):
 
     @model_validator(mode="after")
     def _all_ranks_in_order(self) -> Self:
-        if [one.rank for one in self.ranks] != list(range(len(self.ranks))):
+        if [rank.rank for rank in self.ranks] != list(range(len(self.ranks))):
             raise ValueError("ranks are not 0, 1, 2 and so on")
-        if len({len(one.iteration_times_s) for one in self.ranks}) > 1:
+        if len({len(rank.iteration_times_s) for rank in self.ranks}) > 1:
             raise ValueError("ranks differ in their number of iterations")
         return self
 

@@ -59,7 +59,7 @@ def settings_of(record: RunRecord | ProfileRecord) -> tuple[dict[str, str], dict
     """
     config, resolved = record.config, record.resolved
     without = NO_SETTINGS | (set(OF_DATA[1:]) if config.data == SYNTHETIC else set())
-    given = {name: spelled(one) for name, one in stated(record).items() if name not in without}
+    given = {name: spelled(value) for name, value in stated(record).items() if name not in without}
     ran = dict(given)
     if resolved is not None:
         known = given.keys() & ResolvedConfig.model_fields.keys()
@@ -76,7 +76,7 @@ def settings_of(record: RunRecord | ProfileRecord) -> tuple[dict[str, str], dict
         ran["env"] = record.environment.label
         ran["device"] = record.environment.device.name
         if (limits := record.environment.instruction_limits) != "none":
-            ran[LIMITED] = " ".join(sorted({one.partition("=")[2] for one in limits.split()}))
+            ran[LIMITED] = " ".join(sorted({limit.partition("=")[2] for limit in limits.split()}))
         if (code := record.environment.code) is not None:
             ran[CODE] = code
     script = record.script if isinstance(record, RunRecord) else {}
@@ -100,5 +100,5 @@ def is_of_step(profile: ProfileRecord, run: RunRecord) -> bool:
 
 def step_id(record: RunRecord | ProfileRecord) -> str:
     """Return twelve hex digits, equal where `step_settings` are."""
-    known = json.dumps(sorted(step_settings(record).items()))
-    return hashlib.sha256(known.encode()).hexdigest()[:12]
+    settings = json.dumps(sorted(step_settings(record).items()))
+    return hashlib.sha256(settings.encode()).hexdigest()[:12]

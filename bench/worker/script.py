@@ -399,9 +399,9 @@ def _script_profiles() -> bool:
         or torch._C._autograd._profiler_enabled()
         or "KINETO_USE_DAEMON" in os.environ
         or any(
-            one.enabled and one.entered and one.kineto_results is None
-            for one in gc.get_objects()
-            if issubclass(type(one), profiler.profile)
+            alive.enabled and alive.entered and alive.kineto_results is None
+            for alive in gc.get_objects()
+            if issubclass(type(alive), profiler.profile)
         )
     )
 
