@@ -87,17 +87,9 @@ def in_fp32(share, math_mode="bf16"):
         ("window-gap", window(window_end_clock_s=1003.1), window(window_end_clock_s=1003.05)),
         ("input-bound", window(data_wait_s=(0.03,) * 6), window(data_wait_s=(0.02,) * 6)),
         ("hidden-syncs", window(hidden_syncs=2), window(hidden_syncs=0)),
-        (
-            "changed-switches",
-            window(changed_switches=("threads to 8",)),
-            window(changed_switches=()),
-        ),
+        ("changed-switches", window(changed_switches=("a to b",)), window(changed_switches=())),
         ("loss-not-finite", window(first_loss=None, last_loss=None), window(first_loss=None)),
-        (
-            "loss-not-finite",
-            window(last_loss=None),
-            {**CUT, **window(last_loss=None)},
-        ),
+        ("loss-not-finite", window(last_loss=None), {**CUT, **window(last_loss=None)}),
         ("busy-host", using(30.0), using(10.0)),
         ("busy-host", using(30.0, backend="cuda"), using(10.0, backend="cuda")),
         ("busy-host", unwatched(0.2), unwatched(0.1)),
@@ -129,13 +121,6 @@ def test_a_steady_run_is_clean_and_single_slow_iterations_are_noted():
         assert verdict.level == "clean"
 
 
-def test_a_short_warm_up_alone_leaves_a_run_clean():
-    early = {"warmup_times_s": (9.0, 0.9, 0.8), "warmup_ended_early": "2 of 10 iterations"}
-    verdict = judge(samples.run_record(**window(**early)))
-    assert verdict.level == "clean"
-    assert verdict.findings[0].facts == {"early": "2 of 10 iterations"}
-
-
 @pytest.mark.parametrize(
     ("times_s", "warmup_s", "code"),
     [
@@ -148,7 +133,10 @@ def test_a_short_warm_up_alone_leaves_a_run_clean():
 )
 def test_a_window_that_begins_slower_than_it_goes_on_was_not_warm(times_s, warmup_s, code):
     early = {"warmup_times_s": (9.0, *warmup_s), "warmup_ended_early": "3 of 10 iterations"}
-    assert next(iter(codes(**window(times_s, **early)))) == code
+    verdict = judge(samples.run_record(**window(times_s, **early)))
+    assert verdict.findings[0].code == code
+    assert verdict.findings[0].facts["early"] == "3 of 10 iterations"
+    assert verdict.findings[0].level == ("suspect" if code == "not-warm" else "note")
 
 
 def series(name, *values):
@@ -264,21 +252,18 @@ def test_what_slowed_the_device_or_used_it_too(telemetry, card, level, code, fou
     assert verdict.findings[1].facts == pytest.approx(found)
 
 
-@pytest.mark.parametrize(("backend", "level"), [("cpu", "suspect"), ("cuda", "clean")])
-def test_a_busy_host_is_the_device_of_a_cpu_alone(backend, level):
-    assert judge(samples.run_record(**using(200.0, backend=backend))).level == level
-
-
 @pytest.mark.parametrize(
-    ("changes", "level"),
+    ("make", "changes", "level"),
     [
-        (using(100.0), "suspect"),
-        (using(2.0), "clean"),
-        ({"outcome": "crashed", "reason": "RuntimeError: no"}, "invalid"),
+        (samples.run_record, using(200.0, backend="cpu"), "suspect"),
+        (samples.run_record, using(200.0, backend="cuda"), "clean"),  # the host is not its device
+        (samples.ceilings_record, using(100.0), "suspect"),
+        (samples.ceilings_record, using(2.0), "clean"),
+        (samples.ceilings_record, {"outcome": "crashed", "reason": "no"}, "invalid"),
     ],
 )
-def test_roofs_are_judged_by_how_they_were_measured(changes, level):
-    assert judge(samples.ceilings_record(**changes)).level == level
+def test_runs_and_roofs_are_judged_by_who_else_used_their_device(make, changes, level):
+    assert judge(make(**changes)).level == level
 
 
 # Profiles: the sample step is 1 GFLOP over 0.1 GB eager, 0.05 GB fused and 0.01 GB compulsory.
