@@ -115,7 +115,9 @@ def test_sound_runs_are_not_suspect_and_their_pace_is_near_the_truth(kind):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("shape", "most"), zip(list(SHAPES)[1:], (0.009, 0.005), strict=True))
+@pytest.mark.parametrize(
+    ("shape", "most"), list(zip(list(SHAPES)[1:], (0.009, 0.005), strict=True))
+)
 def test_a_quiet_run_that_changes_at_first_has_the_pace_that_lasts(shape, most):
     not_warm, drift, error, _ = study("quiet, 0.2 s", shape)
     assert (not_warm, drift) == (0, 0)
