@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from analysis.account import Difference
@@ -21,9 +18,7 @@ from analysis.traces.placed import PlacedTrace, compare_two
 from analysis.traces.record import TracedModel, explained_trace
 from bench.config import RunConfig, parse_config
 from bench.errors import Unknown, UserError
-from bench.profilers.traces import read_trace, without_names
-from bench.profilers.traces.kineto import unpacked
-from bench.profilers.traces.nsys import MAGIC
+from bench.profilers.traces import keep_trace, read_trace
 from bench.profilers.traces.ops import OpTable
 from bench.profilers.traces.steps import WHOLE, cut_steps, whole_steps, why_hidden
 from bench.records import Backend, ProfileRecord, StepSpec
@@ -185,8 +180,11 @@ class Trace(WithRecords, WithPeaks, Formatted):
         for folder, trace, path in zip(folders, traces, self.files, strict=True):
             if folder.readable_record() is None:  # read alike before: the record may be tracked
                 write_record(folder, trace.record, self.records)
+            if path.stat().st_size > _MOST_BYTES:
+                note(f"{path}: over {_MOST_BYTES / 1e6:.0f} MB, not kept")
+                continue
             try:
-                _copy(path, folder)
+                keep_trace(path, folder.path)
             except OSError as error:
                 raise UserError(
                     f"{path}: cannot be kept in {folder.path} ({error.strerror or error}); "
@@ -220,19 +218,3 @@ def _facts(trace: PlacedTrace) -> dict[str, Any]:
         op["attained_flops_per_s"] = place.flops_per_s
         op["eager_bytes_per_s"] = ratio(op["eager_bytes"], op["time_s"])
     return record
-
-
-def _copy(path: Path, folder: RecordFolder) -> None:
-    """Put the trace beside its record, whole or not at all; JSON compressed, without its host."""
-    with path.open("rb") as source:
-        is_database = source.peek(16).startswith(MAGIC)
-        kept = folder.path / ("trace.sqlite" if is_database else "trace.json.gz")
-        if path.stat().st_size > _MOST_BYTES:
-            note(f"{path}: over {_MOST_BYTES / 1e6:.0f} MB, not kept")
-        elif not kept.exists():
-            partial = kept.with_name(f"{kept.name}.partial")
-            if is_database:
-                shutil.copyfile(path, partial)
-            else:
-                partial.write_bytes(gzip.compress(without_names(unpacked(source))))
-            partial.replace(kept)

@@ -33,65 +33,40 @@ NOT_KNOWN = "not known"
 #: A call is named if so much of the time lost to a cause was spent in it.
 _CALL_SHARE = 0.1
 
-#: Each cause of lost time for people, and what to do about it; another's remedy does not help.
-_CAUSES = {
-    COMPUTATION: (COMPUTATION, ""),  # which is not lost
-    "communication": (
-        "communication that no computation hides",
-        "Hide or save communication: larger buckets (bucket_cap_mb), no_sync with gradient "
-        "accumulation, a larger batch for each device, gradients in 16 bits; and see in the other "
-        "ranks' traces whether one of them is late.",
-    ),
-    "copies": (
-        "copies, and waiting for them",
-        "Hide copies: pinned memory (pin_memory=True in the loader) and non_blocking=True for "
-        "those from the host{names}, fewer conversions of layout and type.",
-    ),
-    "input": (
-        "waiting for the data loader",
-        "Have batches ready earlier: more loader processes (num_workers; with 0 the step's own "
-        "process loads), a larger prefetch_factor, smaller images on disk, a faster disk.",
-    ),
-    "allocator": (
-        "the memory allocator",
-        "Let PyTorch keep its memory: no torch.cuda.empty_cache() in the loop, "
-        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, shapes that stay the same; if memory is "
-        "full, a smaller batch.",
-    ),
-    "synchronisation": (
-        "calls that wait for the device",
-        "Take out of the step what waits for the device{names}: .item(), print, .cpu(), "
-        "nonzero, if on a tensor; read losses every so many steps.",
-    ),
-    "host": (
-        "a host that launches nothing",
-        "Take out of the step what the host computes between launches{names}; "
-        "{stack} names the Python code.",
-    ),
-    "launches": (
-        "launching one by one",
-        "Fewer launches for the work: a larger batch, CUDA graphs{compiling}.",
-    ),
-    "queued": (
-        "the device's own time between two kernels",
-        "Fewer and larger kernels: a larger batch{compiling}. The work was launched in time.",
-    ),
-    "graph": (
-        "the device's own time between the kernels of a CUDA graph",
-        "Fewer and larger kernels in the CUDA graph: a larger batch, ops fused by hand. It saves "
-        "all launches already.",
-    ),
-    "unexplained": (
-        "launched work that began late, for a reason that the trace does not hold",
-        "Find what the launched work waits for: another process on the device, another device's "
-        "event, a host function in the stream, kernels that the profiler leaves out. Nsight "
-        "Systems shows them: nsys profile --cuda-graph-trace=node, over all processes.",
-    ),
-    "not seen": (
-        "idle time whose cause is not in the trace",
-        "Read each rank's own file, and have the host in it: {record}. In one file of several "
-        "ranks it is not known which call launched what.",
-    ),
+#: Each cause of lost time for people.
+_WORDS = {
+    COMPUTATION: COMPUTATION,  # which is not lost
+    "communication": "communication that no computation hides",
+    "copies": "copies, and waiting for them",
+    "input": "waiting for the data loader",
+    "allocator": "the memory allocator",
+    "synchronisation": "calls that wait for the device",
+    "host": "a host that launches nothing",
+    "launches": "launching one by one",
+    "queued": "the device's own time between two kernels",
+    "graph": "the device's own time between the kernels of a CUDA graph",
+    "unexplained": "launched work that began late, for a reason that the trace does not hold",
+    "not seen": "idle time whose cause is not in the trace",
+}
+#: What to do about each; another's remedy does not help.
+_ADVICE = {
+    "communication": "Hide communication: larger buckets (bucket_cap_mb), no_sync, a larger batch; "
+    "see in the other ranks' traces whether one is late.",
+    "copies": "Hide copies: pinned memory (pin_memory=True) and non_blocking=True for those from "
+    "the host{names}, fewer conversions of layout and type.",
+    "input": "Have batches ready earlier: more loader processes (num_workers), a larger "
+    "prefetch_factor, smaller images on disk, a faster disk.",
+    "allocator": "Let PyTorch keep its memory: no torch.cuda.empty_cache() in the loop, "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, a smaller batch.",
+    "synchronisation": "Take out of the step what waits for the device{names}: .item(), print, "
+    ".cpu(), nonzero; read losses every so many steps.",
+    "host": "Take out of the step what the host computes{names}; {stack} names the Python code.",
+    "launches": "Fewer launches for the work: a larger batch, CUDA graphs{compiling}.",
+    "queued": "Fewer and larger kernels: a larger batch{compiling}. The work was launched in time.",
+    "graph": "Fewer and larger kernels in the CUDA graph: a larger batch, ops fused by hand.",
+    "unexplained": "Find what the launched work waits for: another process, another device, a host "
+    "function. Nsight Systems shows it: nsys profile --cuda-graph-trace=node, over all processes.",
+    "not seen": "Read each rank's own file, and have the host in it: {record}.",
 }
 
 
@@ -123,7 +98,7 @@ def explain(
         findings, advice = [f"No idle time is known: {why}"], []
         if in_loader > INPUT_SHARE:
             findings.append(f"The host is in the data loader for {percent(in_loader)} of the step")
-            advice.append(_CAUSES["input"][1])
+            advice.append(_ADVICE["input"])
         bound = "input" if in_loader >= ROOF_SHARE else computation or NOT_KNOWN
         return Explanation(bound, tuple(findings), tuple(advice))
     times_s = list(map(device_times_s, known))
@@ -149,14 +124,14 @@ def explain(
         "stack": HINTS[tool]["stack"],
     }
     advice = []
-    for cause in costly:
+    for cause in filter(_ADVICE.get, costly):
         ops = dict.fromkeys(op or call or "" for _, call, op in places[cause][:3])
         names = f" ({', '.join(ops)})" if ops else ""
-        advice.append(_CAUSES[cause][1].format(names=names, **words))
+        advice.append(_ADVICE[cause].format(names=names, **words))
     bound = _bound(shares)
     if bound == COMPUTATION:
         bound = computation or bound
-    return Explanation(bound, tuple(findings), tuple(filter(None, advice)))
+    return Explanation(bound, tuple(findings), tuple(advice))
 
 
 def device_times_s(step: TracedStep) -> dict[str, float]:
@@ -204,7 +179,7 @@ def _length(
     if len(lengths_s) > 1:
         length = f"The median of {len(lengths_s)} steps takes"
         limits = f" ({_ms(min(lengths_s))} to {_ms(max(lengths_s))})"
-    shares = ", ".join(f"{percent(share)} {_CAUSES[cause][0]}" for cause, share in costly.items())
+    shares = ", ".join(f"{percent(share)} {_WORDS[cause]}" for cause, share in costly.items())
     return f"{length} {_ms(statistics.median(lengths_s))} on the device{limits}: {shares}"
 
 

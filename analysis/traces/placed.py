@@ -271,12 +271,12 @@ def _changes(records: Sequence[TraceRecord], repetitions: _Pair = (1, 1)) -> lis
             totals = sums[op.label, op.op, op.phase, op.shapes]
             for total, value in zip(totals, (op.calls, op.time_s, op.exclusive_s), strict=True):
                 total[side] += value / times
-    found = []
+    changes = []
     for identity, ((a, b), (a_s, b_s), (adds_a_s, adds_b_s)) in sums.items():
         calls, times_s = (a or None, b or None), (a_s if a else None, b_s if b else None)
         adds_s, change = (adds_a_s, adds_b_s), _change(calls, times_s)
-        found.append(OpChange(*identity, calls, times_s, adds_s, adds_b_s - adds_a_s, change))
-    return found
+        changes.append(OpChange(*identity, calls, times_s, adds_s, adds_b_s - adds_a_s, change))
+    return changes
 
 
 def _change(calls: _MaybePair, time_s: _MaybePair) -> str:
@@ -311,16 +311,16 @@ def _repetitions(ops: Sequence[OpChange]) -> _Pair | Unknown:
         for before, after in [op.calls]
         if before and after
     ]
-    shared.sort(key=lambda one: one[0])
+    shared.sort(key=lambda part: part[0])
     until_s = list(accumulate(time_s for _, time_s, _ in shared))
     if not shared or not until_s[-1]:
         return 1, 1
     typical = shared[bisect_left(until_s, until_s[-1] / 2)][0]
     if abs(typical - 1) <= _SAME_RATIO:
         return 1, 1
-    same = [one for one in shared if abs(one[0] / typical - 1) <= _SAME_RATIO]
+    same = [part for part in shared if abs(part[0] / typical - 1) <= _SAME_RATIO]
     if sum(time_s for _, time_s, _ in same) < _MOST_OPS * until_s[-1]:
-        worst = max(same, key=lambda one: one[1])[2]
+        worst = max(same, key=lambda part: part[1])[2]
         return Unknown(
             f"their steps do not do the same work: {worst.op} is called {worst.calls[0]:g} times a "
             f"step in A and {worst.calls[1]:g} times in B, and other ops not so: other models, or "

@@ -156,12 +156,12 @@ def explained_trace(
     kernels, of_kernels = _bound_of_kernels(placed)
     compiled = any(name.startswith("triton_") for op in record.ops for name in op.kernels)
     loader, tool = loader_share(steps), trace.tool
-    found = explain(record.steps, kernels, in_loader=loader, compiled=compiled, tool=tool)
+    explained = explain(record.steps, kernels, in_loader=loader, compiled=compiled, tool=tool)
     others = (_of_devices(trace, steps), trace.left_out, of_kernels, _of_model(placed))
-    findings = (*found.findings, *filter(None, others))
+    findings = (*explained.findings, *filter(None, others))
     findings += tuple(left_out(trace, steps))
     record = record.replaced(
-        bound=found.bound if not hidden else NOT_KNOWN, findings=findings, advice=found.advice
+        bound=NOT_KNOWN if hidden else explained.bound, findings=findings, advice=explained.advice
     )
     # Another cut, model or roof makes another record of the same trace.
     read = record.model_dump_json(exclude={"record_id", "created"}).encode()

@@ -98,11 +98,9 @@ CORE_EVENTS: Mapping[str, str] = {
 _SCALABLE = "fp_scale_ops_spec"
 #: Each maker's floating-point events, and FLOP per count; a multiply-add is 2.
 FLOP_EVENTS: Mapping[str, Mapping[str, int]] = {
-    # Linux, tools/perf/pmu-events/arch/x86/sapphirerapids/floating-point.json: "Each count
-    # represents 8 computation operations, one for each element ... FM(N)ADD/SUB instructions count
-    # twice". Broadwell and later; 512-bit ones only where the processor has AVX-512.
-    # Half-precision, VDPBF16PS and AMX are in none of them, and AMX_OPS_RETIRED was withdrawn from
-    # the same files.
+    # Linux, tools/perf/pmu-events/arch/x86/sapphirerapids/floating-point.json: a count is one
+    # instruction, a multiply-add counts twice. Broadwell and later; 512-bit ones only with AVX-512.
+    # Half-precision, VDPBF16PS and AMX are in none of them.
     "Intel": {
         f"fp_arith_inst_retired.{width}_{element}": elements
         for element, per_128 in (("single", 4), ("double", 2))
@@ -113,13 +111,11 @@ FLOP_EVENTS: Mapping[str, Mapping[str, int]] = {
             ("512b_packed", 4 * per_128),
         )
     },
-    # amdzen2/floating-point.json: "All FLOPS ... Multiply-add counts as 2 FLOPS ... This event can
-    # count above 15" per cycle, for which Linux 5.6 and later pair two counters; amdzen4's and
-    # amdzen5's add the bfloat16 ones.
+    # amdzen2/floating-point.json: all FLOP, of a multiply-add 2; amdzen4's and amdzen5's add the
+    # bfloat16 ones.
     "AMD": {"fp_ret_sse_avx_ops.all": 1},
-    # Arm Architecture Reference Manual, FP_FIXED_OPS_SPEC and FP_SCALE_OPS_SPEC: operations of
-    # elements, twice for a multiply-add; scalable vectors as if they were 128 bits long. They are
-    # counted when executed, wrongly predicted paths included.
+    # Arm Architecture Reference Manual: operations of elements, twice for a multiply-add; scalable
+    # vectors as if they were 128 bits long. Wrongly predicted paths are included.
     "Arm": {"fp_fixed_ops_spec": 1, _SCALABLE: 1},
 }
 #: The 16-bit products that are documented to be among a maker's events.
@@ -393,21 +389,18 @@ _NO_PERMISSION = re.compile(
 )
 _INSTALL = (
     "install the package of the running kernel (5.10 or later): sudo apt install linux-perf "
-    "(Debian), linux-tools-$(uname -r) (Ubuntu; in a container or WSL2 linux-tools-generic, and "
-    "/usr/lib/linux-tools/<version> first on PATH), sudo dnf install perf (Fedora, Red Hat)"
+    "(Debian), linux-tools-$(uname -r) (Ubuntu; in a container or WSL2 linux-tools-generic, its "
+    "folder first on PATH), sudo dnf install perf (Fedora, Red Hat)"
 )
 #: At level 2 users may count their own processes in user mode (kernel,
 #: Documentation/admin-guide/perf-security.rst); Debian's and Ubuntu's higher ones forbid it.
 _PERMIT = (
-    "on the host, sudo sysctl kernel.perf_event_paranoid=2 (a file in /etc/sysctl.d keeps it over "
-    "a restart); start a container with --cap-add=PERFMON (a pod with "
-    "securityContext.capabilities.add: [PERFMON]) and be root in it; or profile as root outside of "
-    "any sandbox"
+    "on the host, sudo sysctl kernel.perf_event_paranoid=2; start a container with "
+    "--cap-add=PERFMON (a pod with securityContext.capabilities.add: [PERFMON]) and be root in it"
 )
 _NO_COUNTERS = (
-    "in a virtual machine, have the host pass them on (a cloud's setting or size of machine, "
-    "<pmu state='on'/> in libvirt); a new processor needs a new kernel; else use a machine of your "
-    "own"
+    "in a virtual machine, have the host pass them on (<pmu state='on'/> in libvirt, a cloud's "
+    "setting or size of machine); a new processor needs a new kernel"
 )
 
 

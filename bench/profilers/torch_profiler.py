@@ -7,7 +7,6 @@ format has been stable for years, every viewer reads it, and it alone has the by
 from __future__ import annotations
 
 import contextlib
-import gzip
 import math
 import os
 import shutil
@@ -29,9 +28,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench.cost.op_calls import OpMode, bind
 from bench.errors import Unknown, UserError
-from bench.profilers.traces import HostSpan, ProfilerTrace, read_trace, without_names
+from bench.profilers.traces import HostSpan, ProfilerTrace, keep_trace, read_trace
 from bench.profilers.traces.nest import DeviceTime, Kind, Nest, SeenOp, host_of_steps, op_names
-from bench.profilers.traces.ops import CallsInOrder, Share, join, op_times
+from bench.profilers.traces.ops import CallsInOrder, join, op_times
 from bench.records import OpProfile, Phase, WorkSet
 from bench.records.complexity import CallWork
 from bench.records.profile import calm, profiler_cost
@@ -165,13 +164,9 @@ def _outside_loader(spans: Sequence[HostSpan]) -> list[HostSpan]:
     ]
 
 
-def pack_trace(file: Path) -> str | None:
-    """Compress the trace `file` into `file` with `.gz` after it; why it is not kept, or None.
-
-    The host's name is left out, as traces are uploaded.
-    """
-    packed = file.with_name(f"{file.name}.gz")
-    packed.write_bytes(gzip.compress(without_names(file.read_bytes()), compresslevel=6))
+def _why_not_kept(file: Path) -> str | None:
+    """Compress the trace `file` beside itself, as it is uploaded; why it is not kept, or None."""
+    packed = keep_trace(file, file.parent)
     file.unlink()
     size_bytes = packed.stat().st_size
     if size_bytes <= MOST_BYTES:
@@ -189,12 +184,12 @@ def work_set(step: Callable[[], object], device: Device) -> WorkSet | None:
     (pytorch#192021), so the one with the most is taken.
     """
     on_cuda = device.backend == "cuda"
-    found: list[list[str]] = []
+    sessions: list[list[str]] = []
     for _ in range(_SESSIONS if on_cuda else 1):
         with contextlib.suppress(UserError):  # an empty trace
             trace = traced(step, device, shapes=False)
-            found.append(DeviceTime(trace.device).kernels if on_cuda else op_names(trace.host))
-    names = max(found, key=len, default=[])
+            sessions.append(DeviceTime(trace.device).kernels if on_cuda else op_names(trace.host))
+    names = max(sessions, key=len, default=[])
     unit: Literal["kernels", "ops"] = "kernels" if on_cuda else "ops"
     return WorkSet(unit=unit, counts=Counter(names)) if names else None
 
@@ -279,7 +274,7 @@ def profiling(
 
     `work` are the cost model's calls of the same step (`bench.cost.estimate.op_work`). Times are of
     the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
-    The trace of the last step is kept, compressed, as `trace_file` with `.gz` after it.
+    The trace of the last step is kept, compressed, as `trace.json.gz` beside `trace_file`.
     """
     recorder = (Synchronized if device.backend == "mps" else Profiled)(device)
     walls_s: list[float] = []
@@ -304,7 +299,7 @@ def profiling(
     for step, before_s, after_s in zip(steps, unprofiled_s, unprofiled_s[1:], strict=False):
         step.neighbours_s = (before_s[-1] + after_s[0]) / 2
     profiled = _profile(recorder.method, steps, work)
-    if trace_file is not None and trace_file.exists() and (why := pack_trace(trace_file)):
+    if trace_file is not None and trace_file.exists() and (why := _why_not_kept(trace_file)):
         return profiled.replaced({"trace": why})
     return profiled
 
@@ -352,7 +347,7 @@ def _profile(method: str, timed: Sequence[TimedStep], work: Sequence[CallWork]) 
     whole_s = median(neighbours_s) * profiler_cost(walls_s, neighbours_s)
     # the profiler slows the host, and no kernel
     scales = [1.0 if step.device else whole_s / step.wall_s for step in steps]
-    shares = [join(step.ops, CallsInOrder(work)) for step in steps]
+    joined = [join(step.ops, CallsInOrder(work)) for step in steps]
     on_device = [(step.device, step.wall_s) for step in steps if step.device]
     waits_s = [
         step.data_wait_s * scale
@@ -360,7 +355,7 @@ def _profile(method: str, timed: Sequence[TimedStep], work: Sequence[CallWork]) 
         if step.data_wait_s is not None
     ]
     missing = {}
-    if unseen := _unseen(shares[-1], work):
+    if unseen := _unseen(joined[-1], work):
         missing["unseen"] = unseen
     last = steps[-1].device
     facts: dict[str, Any] = dict.fromkeys(("device_busy_share", "launch_gap_s", "copies"), last)
@@ -376,7 +371,7 @@ def _profile(method: str, timed: Sequence[TimedStep], work: Sequence[CallWork]) 
         method=method,
         iterations=len(steps),
         step_time_s=median(map(mul, walls_s, scales)),
-        ops=op_times(shares, scales),
+        ops=op_times(joined, scales),
         steps_s=walls_s,
         neighbours_s=neighbours_s,
         missing=missing,
@@ -384,9 +379,9 @@ def _profile(method: str, timed: Sequence[TimedStep], work: Sequence[CallWork]) 
     )
 
 
-def _unseen(shares: Iterable[Share], work: Sequence[CallWork]) -> str | None:
+def _unseen(ops: Iterable[SeenOp], work: Sequence[CallWork]) -> str | None:
     """Say which calls of the cost model no timed op was joined with."""
-    calls = (share.call for share in shares)
+    calls = (op.work for op in ops)
     seen = Counter((call.op, call.phase) for call in calls if isinstance(call, CallWork))
     rest = Counter((call.op, call.phase) for call in work) - seen
     if not rest:

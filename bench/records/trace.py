@@ -57,9 +57,9 @@ class TracedStep(Facts):
     def idle_s_by_cause(self) -> dict[str, float]:
         """Idle seconds of each cause, in whatever calls and ops; the longest first."""
         sums_s: dict[str, float] = {}
-        for one in self.idle:
-            sums_s[one.cause] = sums_s.get(one.cause, 0.0) + one.time_s
-        return dict(sorted(sums_s.items(), key=lambda one: -one[1]))
+        for idle in self.idle:
+            sums_s[idle.cause] = sums_s.get(idle.cause, 0.0) + idle.time_s
+        return dict(sorted(sums_s.items(), key=lambda item: -item[1]))
 
     @property
     def device_time_s(self) -> float | None:
@@ -67,14 +67,10 @@ class TracedStep(Facts):
 
         Where the host runs ahead, this is the step's time, and the mark's duration is not.
         """
-        parts = (
-            self.computation_s,
-            self.exposed_communication_s,
-            self.exposed_copies_s,
-            self.idle_s,
-        )
-        known = [part for part in parts if part is not None]
-        return sum(known) if len(known) == len(parts) else None
+        if self.computation_s is None or self.idle_s is None:
+            return None
+        exposed_s = (self.exposed_communication_s or 0.0) + (self.exposed_copies_s or 0.0)
+        return self.computation_s + exposed_s + self.idle_s
 
 
 class TracedOp(Facts):
@@ -159,8 +155,7 @@ _OF_IMAGES = rate_metric("image")
 
 def _renamed(record: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     """Return a trace's record with one of its facts under another name, in its place."""
-    found = {new if name == old else name: value for name, value in record.items()}
-    if isinstance(found.get("missing"), dict):
-        missing = found["missing"].items()
-        found["missing"] = {new if name == old else name: why for name, why in missing}
-    return found
+    renamed = {new if name == old else name: value for name, value in record.items()}
+    if isinstance(missing := renamed.get("missing"), dict):
+        renamed["missing"] = {new if name == old else name: why for name, why in missing.items()}
+    return renamed

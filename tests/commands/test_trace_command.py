@@ -175,7 +175,7 @@ def test_a_trace_that_cannot_be_kept_is_one_line(mlproject_command, tmp_path, mo
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("commands.trace.gzip.compress", full)
+    monkeypatch.setattr("bench.profilers.traces.gzip.compress", full)
     code, _, complaint = mlproject_command("trace", path, "--track")
     assert code == 2
     assert "cannot be kept in" in complaint

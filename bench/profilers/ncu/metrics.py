@@ -118,8 +118,6 @@ WANTED = frozenset(
 
 # nvprof's names
 
-NO_SUCH_METRIC = "nvprof's name, which ncu has on no chip; see the metrics named here"
-
 _NAME = re.compile(r"[A-Za-z][\w.:]*")
 _METRIC = re.compile(r"flop_count_\w+|[a-z]\w*__\w+(?:\.\w+)*")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +12,6 @@ from pathlib import Path
 from bench.errors import Unknown, UserError
 from bench.profilers.ncu.metrics import (
     CHIPS,
-    NO_SUCH_METRIC,
     PACKED_FLOPS,
     SASS_FLOPS,
     SECOND_TENSOR_PIPE,
@@ -177,7 +176,7 @@ class _Figures:
     metrics: Mapping[str, MetricTotal]
     launches: int
     chip: str | None
-    names: Iterable[str]
+    names: Set[str]
     of_all: Mapping[str, MetricTotal]
 
     def fields(self) -> tuple[dict[str, object], str]:
@@ -217,7 +216,7 @@ class _Figures:
         if not counted:
             return Unknown(self._why(uncounted)), ""
         of_chip = tensor_metrics(self.chip) if self.chip else ()
-        asked = sorted(counted | ({*of_chip} & {*self.names}))
+        asked = sorted(counted | ({*of_chip} & self.names))
         if not all(map(self._complete, asked)):
             return Unknown(self._why(asked)), ""
         others = self._why(uncounted)
@@ -249,8 +248,6 @@ class _Figures:
             if asked and not any(map(self._complete, counted)):
                 absent.append(next(iter(counted), metrics[0]))
         reasons = [self._why(absent)] if absent else []
-        if absent and (olds := sorted(n for n in self.names if n.startswith("flop_count"))):
-            reasons[0] += f" ({', '.join(olds)}: {NO_SUCH_METRIC})"
         if isinstance(tensor, Unknown):
             reasons.append(tensor.reason)
         return total, "; ".join(reasons)
@@ -269,8 +266,4 @@ class _Figures:
         if metric in self.metrics:
             lacking = self.launches - self.metrics[metric].launches
             return f"no number (n/a, nan) in {lacking} of {self.launches} launches"
-        if metric in self.names:
-            return "no number (n/a, nan) in any launch"
-        base = metric.removesuffix("sum")
-        others = sorted(name for name in self.names if name.startswith(base))
-        return f"not in the file, and {others[0]} is no sum" if others else "not in the file"
+        return "no number (n/a, nan) in any launch" if metric in self.names else "not in the file"

@@ -16,7 +16,7 @@ import codecs
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Context, Decimal, Inexact
 from functools import lru_cache
@@ -59,8 +59,8 @@ class MetricTotal:
 class ProfileTotals:
     """What some files add up to: launches by kernel, and totals by kernel and metric.
 
-    `chips` are compute capabilities or the chips' names; `names` are those metrics in the files
-    that are wanted, or that explain why a wanted one is missing.
+    `chips` are compute capabilities or the chips' names; `names` are the wanted metrics that the
+    files name, with a number or without.
     """
 
     source: str
@@ -145,8 +145,6 @@ _KNOWN_BY: Mapping[Form, tuple[str, ...]] = {
 #: The columns that are read where they are there.
 _OPTIONAL = ("Process ID", "CC", "Section Name")
 _SECTION = "Speed Of Light"
-#: What wanted metrics are sums of: of dram__bytes.avg the report says that it is no sum.
-_FAMILIES = frozenset(name.partition(".")[0] for name in WANTED)
 #: The least columns besides the values that distinguish a row from other text.
 _FEWEST = 4
 #: In any locale: a row whose ID is spelled otherwise is refused, and not passed over.
@@ -169,14 +167,6 @@ def metric_in(text: str) -> str | None:
     if text.endswith(")"):
         text = text[text.rfind("(") + 1 : -1]
     return text if text in WANTED else None
-
-
-@lru_cache(maxsize=4096)
-def _explaining(text: str) -> str | None:
-    """What `text` names of that which helps to explain why a figure is missing."""
-    name = metric_in(text) or text[:200]
-    explains = name.partition(".")[0] in _FAMILIES or name.startswith("flop_count")
-    return name if explains else None
 
 
 class NcuTable:
@@ -207,8 +197,6 @@ class NcuTable:
         self._least = len(columns) if form == "raw" else 1 + max(self._at.values())
         #: The raw form's columns of metrics: index, unit and the wanted metric, if it is one.
         self._metrics: list[tuple[int, str, str | None]] = []
-        if form == "raw":
-            self._note_names(columns)
         self._launch: tuple[object, ...] = ()
         self._kernel = ""
         self._figures: dict[str, tuple[str, str]] = {}  # of this launch: text and unit
@@ -296,34 +284,29 @@ class NcuTable:
         if self.form == "raw":
             return
         name, unit = cells[self._at["Metric Name"]], cells[self._at["Metric Unit"]].strip()
-        self._note_names([name])
         metric = metric_in(name)
         if metric == DURATION_LABEL and "Section Name" in self._at:
             metric = metric if _SECTION in cells[self._at["Section Name"]] else None
         text = cells[self._at[_KNOWN_BY[self.form][-1]]]
         self._figure(metric, unit, text, number if is_summary else 1)
 
-    def _note_names(self, names: Iterable[str]) -> None:
-        self._totals.names |= {name for text in names if (name := _explaining(text))}
-
     def _note_launch(self, cells: Sequence[str], number: int) -> None:
         """Count a launch, a (process, ID), or a summary's group: all that is before Invocations."""
         kernel = cells[self._at["Kernel Name"]]
-        launch: tuple[object, ...]
+        process = cells[self._at["Process ID"]].strip(" ") if "Process ID" in self._at else ""
+        process = process.lstrip("0") or process  # however it is padded
+        launch: tuple[object, ...] = process, number
         if self.form == "summary":
             launch = (*cells[: self._first], kernel)
-            again = f"a second group of rows for kernel {kernel[:60]}"
-        else:
-            process = cells[self._at["Process ID"]].strip(" ") if "Process ID" in self._at else ""
-            process = process.lstrip("0") or process  # however it is padded
-            launch = (process, number)
-            again = f"launch {number} of process {process} appears twice; two runs are two files"
         if launch == self._launch:
             if self.form == "raw" or kernel != self._kernel:
                 raise NcuTableError(f"a second row for launch {number}")
             return
         if launch in self._seen:
-            raise NcuTableError(again)
+            what = f"kernel {kernel[:60]}" if self.form == "summary" else f"launch {number}"
+            raise NcuTableError(
+                f"{what} of process {process} appears twice; two runs are two files"
+            )
         self._seen.add(launch)
         self._launch, self._kernel, self._figures = launch, kernel, {}
         self._totals.launches[kernel] += number if self.form == "summary" else 1
@@ -352,6 +335,7 @@ class NcuTable:
         if metric is None:
             return
         self._figures[metric] = (text, unit)
+        self._totals.names.add(metric)
         if number is None:
             return
         power = unit_power(metric, unit)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -22,9 +24,23 @@ _WANTED = (
 )
 
 
-def without_names(contents: bytes | bytearray) -> bytes:
-    """Return a JSON trace without the name of its host and its own path, which often has it too."""
-    return _NAMES.sub(rb'"\1"\2""', contents)
+def keep_trace(path: Path, folder: Path) -> Path:
+    """Put a trace into `folder`, whole or not at all; return its file, which may be there already.
+
+    JSON is compressed, without the name of its host and its own path, which often has it too.
+    """
+    with path.open("rb") as source:
+        is_database = source.peek(len(MAGIC)).startswith(MAGIC)
+        kept = folder / ("trace.sqlite" if is_database else "trace.json.gz")
+        if kept.exists():
+            return kept
+        partial = kept.with_name(f"{kept.name}.partial")
+        if is_database:
+            shutil.copyfile(path, partial)
+        else:
+            contents = _NAMES.sub(rb'"\1"\2""', unpacked(source))
+            partial.write_bytes(gzip.compress(contents, compresslevel=6))
+    return partial.replace(kept)
 
 
 def read_trace(path: Path) -> ProfilerTrace:

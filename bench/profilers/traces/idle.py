@@ -40,8 +40,6 @@ Four causes are not the host's:
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -80,7 +78,6 @@ _WAITS = re.compile(
     _CALL + r"(?:\w*Synchronize|Memcpy(?!\w*Async)\w*)"
     r"|^(?:ur|pi)(?:EventWait|EventsWait|QueueFinish)|^ze\w+Synchronize"
 )
-_TO_DEVICE = re.compile(r"HtoD|HostToDevice|Host To Device|[HM]2D", re.IGNORECASE)
 _OPERATOR = re.compile(r"^(?!autograd::)\w+::")
 #: A launch on an empty queue begins 10 to 20 us after the call began (V100, torch 1.9: 10 to 28).
 LATENCY_US = 20.0
@@ -97,18 +94,22 @@ _RANK = {"copies": 0, "synchronisation": 0, "allocator": 1, "input": 2}
 
 
 def idle_causes(
-    work: DeviceWork, windows: Sequence[tuple[float, float]], threads: Mapping[Thread, ThreadWaits]
+    work: DeviceWork,
+    windows: Sequence[tuple[float, float]],
+    threads: Mapping[Thread, Sequence[HostSpan]],
+    own_marks: Set[str],
 ) -> list[dict[IdleCause, float]]:
     """Return the idle time by cause in each window (begin, end; they do not overlap), all in us.
 
-    `work` is all that one device ran.
+    `work` is all that one device ran, `threads` hold what the host did, `own_marks` are the steps'.
     """
     gaps, pauses = _Gaps.of(work, windows), _pauses(work)
     launching = [threads[thread] for thread in work.threads]
-    waits = [wait for thread in launching for wait in thread.waits(work.copies)]
+    of_host = [wait for spans in launching for wait in _waits(spans, own_marks, work.copies)]
+    waits = [wait for wait in of_host if wait.cause[0] in _RANK]
     waits.sort(key=lambda wait: (_RANK[wait.cause[0]], wait.begin_us))
-    long_ops = [op for thread in launching for op in thread.long_ops(PAUSE_US)]
-    named = list(dict.fromkeys([*_OTHERS, *(one.cause for one in (*waits, *long_ops))]))
+    long_ops = [wait for wait in of_host if wait.cause[0] not in _RANK]
+    named = list(dict.fromkeys([*_OTHERS, *(wait.cause for wait in (*waits, *long_ops))]))
     numbers = {cause: number for number, cause in enumerate(named)}
     wait_at, op_at = (
         paint((numbers[cause], begin_us, end_us) for cause, begin_us, end_us in some)
@@ -299,93 +300,65 @@ class Wait(NamedTuple):
     end_us: float
 
 
-def thread_waits(
-    trace: ProfilerTrace, own_marks: Set[str] = frozenset()
-) -> dict[Thread, ThreadWaits]:
-    """Return the waits of each thread of the host.
+def _waits(
+    spans: Sequence[HostSpan], own_marks: Set[str], copies: Mapping[int | None, DeviceSpan]
+) -> Iterator[Wait]:
+    """Yield what held the launches of one thread up, and its outermost operators if they are long.
 
-    `own_marks` are names of marks that say nothing about a wait, such as the steps' own.
+    `own_marks` are names of marks that say nothing about a wait, such as the steps' own; `copies`
+    are the device's by correlation.
     """
-    by_thread: defaultdict[Thread, list[HostSpan]] = defaultdict(list)
-    for span in trace.host:
-        by_thread[span.thread].append(span)
-    return {thread: ThreadWaits(spans, own_marks) for thread, spans in by_thread.items()}
+    open_spans: list[HostSpan] = []  # ops and marks, the outer ones first
+    last_copy: _Copy | None = None
+    for span in spans:
+        while open_spans and open_spans[-1].end_us <= span.begin_us:
+            open_spans.pop()
+        around = [outer for outer in open_spans if outer.end_us > span.begin_us]
+        operator = next(filter(_is_operator, around), None)
+        if span.kind == "call":
+            if operator is not None and operator.end_us < span.end_us:
+                operator = None
+            if (copy := copies.get(span.correlation)) is not None:
+                last_copy = span, copy
+            if (kind := _kind_of_call(span, last_copy, operator)) is not None:
+                marks = (
+                    mark.name
+                    for mark in reversed(around)
+                    if mark.kind == "mark"
+                    and mark.name not in own_marks
+                    and not mark.name.startswith(STEP_MARK)
+                )
+                name = next(marks, None) if operator is None else operator.name
+                yield Wait((kind, span.name, name), span.begin_us, span.end_us)
+            continue
+        if span.loads:
+            yield Wait(("input", span.name, None), span.begin_us, span.end_us)
+        is_long = span.end_us - span.begin_us > PAUSE_US
+        if operator is None and is_long and _is_operator(span):
+            yield Wait(("host", None, span.name), span.begin_us, span.end_us)
+        open_spans.append(span)
 
 
-class ThreadWaits:
-    """One thread's waits, and the ops around them."""
+def _is_operator(span: HostSpan) -> bool:
+    return span.kind == "op" and _matches(_OPERATOR, span.name)
 
-    def __init__(self, spans: Sequence[HostSpan], own_marks: Set[str]) -> None:
-        self._spans, self._own_marks = spans, own_marks
 
-    def long_ops(self, longer_us: float) -> list[Wait]:
-        """Return the outermost operators that take longer than that."""
-        return [
-            Wait(("host", None, op.name), op.begin_us, op.end_us)
-            for op in self._ops
-            if op.end_us - op.begin_us > longer_us
-        ]
-
-    def waits(self, copies: Mapping[int | None, DeviceSpan]) -> Iterator[Wait]:
-        """Yield what held launches up; `copies` are the device's by correlation."""
-        last_copy: _Copy | None = None
-        for span in self._spans:
-            if span.kind == "call":
-                if (copy := copies.get(span.correlation)) is not None:
-                    last_copy = span, copy
-                if (kind := self._kind_of_call(span, last_copy)) is not None:
-                    yield Wait((kind, span.name, self._around(span)), span.begin_us, span.end_us)
-            elif span.loads:
-                yield Wait(("input", span.name, None), span.begin_us, span.end_us)
-
-    def _kind_of_call(self, call: HostSpan, last_copy: _Copy | None) -> str | None:
-        if _matches(_ALLOCATOR, call.name):
-            return "allocator"
-        waits = _matches(_WAITS, call.name)
-        if last_copy is None:
-            return "synchronisation" if waits else None
-        copying, copy = last_copy
-        of_copy = "copies" if _matches(_TO_DEVICE, copy.name) else "synchronisation"
-        if copying is call:
-            # A call that is still running when its copy begins waits, whatever its name says.
-            return of_copy if waits or copy.begin_us < call.end_us else None
-        if not waits:
-            return None
-        op = self._operator_around(call)
-        return "synchronisation" if op is None or copying.begin_us < op.begin_us else of_copy
-
-    @cached_property
-    def _ops(self) -> list[HostSpan]:
-        """Operators that no other operator surrounds."""
-        kept: list[HostSpan] = []
-        for span in self._spans:
-            begins_outside = not kept or span.begin_us >= kept[-1].end_us
-            if span.kind == "op" and begins_outside and _matches(_OPERATOR, span.name):
-                kept.append(span)
-        return kept
-
-    def _operator_around(self, call: HostSpan) -> HostSpan | None:
-        number = bisect_right(self._ops, call.begin_us, key=lambda op: op.begin_us) - 1
-        around = number >= 0 and self._ops[number].end_us >= call.end_us
-        return self._ops[number] if around else None
-
-    def _around(self, call: HostSpan) -> str | None:
-        """The outermost operator around the call, else the innermost mark."""
-        if (op := self._operator_around(call)) is not None:
-            return op.name
-        number = int(painted_at(self._marks, np.array([call.begin_us]))[0])
-        return None if number < 0 else self._spans[number].name
-
-    @cached_property
-    def _marks(self) -> tuple[Times, Numbers]:
-        """The innermost mark at each time."""
-        return paint(
-            (number, span.begin_us, span.end_us)
-            for number, span in enumerate(self._spans)
-            if span.kind == "mark"
-            and span.name not in self._own_marks
-            and not span.name.startswith(STEP_MARK)
-        )
+def _kind_of_call(call: HostSpan, last_copy: _Copy | None, operator: HostSpan | None) -> str | None:
+    """What a call within `operator` waits for, None where it does not."""
+    if _matches(_ALLOCATOR, call.name):
+        return "allocator"
+    waits = _matches(_WAITS, call.name)
+    if last_copy is None:
+        return "synchronisation" if waits else None
+    copying, copy = last_copy
+    of_copy = "copies" if copy.direction == "host to device" else "synchronisation"
+    if copying is call:
+        # A call that is still running when its copy begins waits, whatever its name says.
+        return of_copy if waits or copy.begin_us < call.end_us else None
+    if not waits:
+        return None
+    is_apart = operator is None or copying.begin_us < operator.begin_us
+    return "synchronisation" if is_apart else of_copy
 
 
 @cache

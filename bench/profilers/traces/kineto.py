@@ -334,11 +334,11 @@ class _Spans:
         self.counted_on.add(_plain(event.pid))
         args = _value_in(event.args)
         for name, value in args.items() if isinstance(args, dict) else ():
-            if "__" not in name or not name.isprintable():
-                continue  # correlation, graph id and the like
+            if name not in WANTED:
+                continue
             self.counters.names.add(name)
             number = value if type(value) is int else _number(value)
-            if name in WANTED and number is not None and 0 <= number < 2**64:
+            if number is not None and 0 <= number < 2**64:
                 # CUPTI counts time in nanoseconds.
                 power = -9 if name == DURATION else 0
                 self.counters.add(kernel, name, 1, Decimal(str(number)).scaleb(power))
@@ -439,9 +439,4 @@ def read_counters(trace: ProfilerTrace) -> GpuCounters:
             f"{trace.path}: its counters are of one range over many kernels: record it with "
             "profiler_measure_per_kernel=True"
         )
-    record = counters_of(trace.counters)
-    if record.duration_s is not None:
-        return record
-    why = "the trace splits one span evenly among the kernels, so theirs are not in it"
-    missing = {**record.missing, "duration_s": f"{record.missing['duration_s']}; {why}"}
-    return record.model_copy(update={"missing": missing})
+    return counters_of(trace.counters)

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
-from typing import Any, Literal
+from typing import Any, get_args
 
 from bench.errors import UserError
 from bench.profilers.traces.intervals import exclusive_us
-from bench.profilers.traces.spans import DeviceSpan, HostKind, HostSpan, ProfilerTrace
+from bench.profilers.traces.spans import DeviceSpan, Direction, HostKind, HostSpan, ProfilerTrace
 from bench.records import Copies, Phase
-from bench.records.complexity import CalledOp
+from bench.records.complexity import CalledOp, OpWork
 
 #: What autograd runs: an engine's function around each node; up to torch 1.9 the node alone.
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function|.*(Backward\d*|AccumulateGrad)$")
@@ -27,12 +27,6 @@ _COMPILED = "## Call CompiledFxGraph"
 #: The graph's kernels on a processor, and library calls of one that is C++ throughout
 #: (`cpp.enable_kernel_profile`).
 _COMPILED_KERNEL = re.compile(r"(?:graph_\d+_)?(?:cpp|triton|halide)_|aoti_torch_")
-#: As a copy's name has them.
-_DIRECTIONS: dict[Literal["host to device", "device to host", "device to device"], str] = {
-    "host to device": "HtoD|[HM]2D",
-    "device to host": "DtoH|D2[HM]",
-    "device to device": "DtoD|PtoP|D2D",
-}
 
 
 class Kind(Enum):
@@ -67,6 +61,7 @@ class SeenOp:
     end_us: float = 0.0
     around: SeenOp | None = field(default=None, compare=False, repr=False)
     called: CalledOp | None = None  # with its arguments, where these were traced
+    work: OpWork | None = None  # where it was joined with it
 
     def everything(self) -> Iterator[SeenOp]:
         """Yield the op and all inside, outer ones first."""
@@ -312,8 +307,8 @@ class DeviceTime:
                 bytes=sum(run.size_bytes or 0 for run in runs),
                 time_s=sum(run.duration_us for run in runs) / 1e6,
             )
-            for direction, word in _DIRECTIONS.items()
-            if (runs := [run for run in copied if re.search(word, run.name)])
+            for direction in get_args(Direction)
+            if (runs := [run for run in copied if run.direction == direction])
         ]
         return tuple(sorted(copies, key=lambda copy: -copy.time_s))
 

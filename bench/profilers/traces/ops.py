@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from math import prod
 from operator import mul
 from statistics import median, median_low
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.profilers.traces.nest import DeviceTime, Kind, Nest, SeenOp
-from bench.profilers.traces.spans import DeviceSpan, HostSpan, ProfilerTrace
+from bench.profilers.traces.spans import HostSpan, ProfilerTrace
 from bench.profilers.traces.steps import StepSpans
 from bench.records import OpTime, Phase, TracedOp
 from bench.records.complexity import (
@@ -58,40 +58,8 @@ _WHY_NO_WORK = {
 }
 #: What ops are called that are none of torch's.
 _LABELS = {Kind.REGION: "compiled graph", Kind.LOADER: LOADER, Kind.COLLECTIVE: COMMUNICATION}
+_Key = TypeVar("_Key", bound=Hashable)
 _WHY_NO_PHASE = "autograd's engine did not run in the step: a CUDA graph replays it whole"
-
-
-@dataclass(frozen=True)
-class Share:
-    """The time of one op, and what it was spent on: its work, None where that is not known.
-
-    `parts` are the op and what it called, each in one share of a step alone.
-    """
-
-    seen: SeenOp
-    call: OpWork | None
-    parts: tuple[SeenOp, ...]
-
-    @property
-    def time_s(self) -> float:
-        """Own times of its parts."""
-        return sum(part.own_s for part in self.parts)
-
-    @property
-    def exclusive_s(self) -> float:
-        """The same, with no nanosecond in two shares of a device."""
-        return sum(part.exclusive_s for part in self.parts)
-
-    @property
-    def runs(self) -> list[DeviceSpan]:
-        """Kernels, copies and fills that its parts launched."""
-        return [run for part in self.parts for run in part.runs]
-
-    @property
-    def label(self) -> str:
-        """What the op is called where nothing is known of its work."""
-        seen = self.seen
-        return plain_label(seen.name) if seen.kind is Kind.OP else _LABELS.get(seen.kind, seen.name)
 
 
 class CallsInOrder:
@@ -159,75 +127,97 @@ def _product_sizes(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, i
     return None
 
 
-def join(tops: Iterable[SeenOp], work: CallsInOrder) -> list[Share]:
-    """Return what every op of a step took, no op twice, beside the work it did.
+def join(tops: Iterable[SeenOp], work: CallsInOrder) -> list[SeenOp]:
+    """Return what every op of a step took, no op twice, with the work it did.
 
-    `work` says which op is a unit of work; each of its calls answers for another op.
+    `work` says which op is a unit of work; each of its calls answers for another op. Times and runs
+    are then those of the op and of what it called, which are in `inner`, the op itself first.
     """
-    return [share for top in tops for share in _shares(top, work)]
+    return [joined for top in tops for joined in _joined(top, work)]
 
 
-def _shares(op: SeenOp, work: CallsInOrder) -> Iterator[Share]:
-    if (call := work.take(op)) is not None:
+def _joined(op: SeenOp, calls: CallsInOrder) -> Iterator[SeenOp]:
+    if (work := calls.take(op)) is not None:
         # Autograd copies the input of an op in place that the backward pass needs: another call.
         inside = op.inner if op.name.endswith("_") else ()
         copies = [
-            Share(clone, copying, tuple(clone.everything()))
+            (clone, copying)
             for clone in inside
-            if clone.name == "clone" and (copying := work.take(clone)) is not None
+            if clone.name == "clone" and (copying := calls.take(clone)) is not None
         ]
-        apart = {id(share.seen) for share in copies}
-        others = (part for part in op.inner if id(part) not in apart)
-        yield Share(op, call, (op, *(part for other in others for part in other.everything())))
-        yield from copies
+        apart = {id(clone) for clone, _ in copies}
+        others = (other for other in op.inner if id(other) not in apart)
+        yield _with(op, _everything(others), work)
+        for clone, copying in copies:
+            yield _with(
+                clone, (part for other in clone.inner for part in other.everything()), copying
+            )
         return
-    inner = join(op.inner, work)
-    matched = [share for share in inner if share.call is not None]
+    inner = join(op.inner, calls)
+    matched = [other for other in inner if other.work is not None]
     if op.kind is Kind.WRAPPER:
         yield from inner
     elif op.kind is Kind.OP and not matched:
-        yield Share(op, None, tuple(op.everything()))
+        yield _with(op, _everything(op.inner))
     elif op.kind is Kind.OP and len(matched) == 1:
         # The way to the one op that does the work: `conv2d` to `convolution`.
-        whole = replace(matched[0], parts=(*matched[0].parts, op))
-        yield from (whole if share is matched[0] else share for share in inner)
+        whole = _with(matched[0], [op], matched[0].work)
+        yield from (whole if other is matched[0] else other for other in inner)
     else:
-        yield Share(op, None, (op,))
+        yield _with(op, ())
         yield from inner
 
 
-def _by_key(shares: Iterable[Share], key: Any) -> dict[Any, list[Share]]:
-    alike: dict[Any, list[Share]] = {}
-    for share in shares:
-        alike.setdefault(key(share), []).append(share)
+def _everything(ops: Iterable[SeenOp]) -> Iterator[SeenOp]:
+    return (part for op in ops for part in op.everything())
+
+
+def _with(op: SeenOp, others: Iterable[SeenOp], work: OpWork | None = None) -> SeenOp:
+    """The op with the times and runs of others, and its work."""
+    parts = [op, *others]
+    return replace(
+        op,
+        own_s=sum(part.own_s for part in parts),
+        exclusive_s=sum(part.exclusive_s for part in parts),
+        runs=[run for part in parts for run in part.runs],
+        inner=parts,
+        work=work,
+    )
+
+
+def _label(op: SeenOp) -> str:
+    """What the op is called where nothing is known of its work."""
+    return plain_label(op.name) if op.kind is Kind.OP else _LABELS.get(op.kind, op.name)
+
+
+def _by_key(ops: Iterable[SeenOp], key: Callable[[SeenOp], _Key]) -> dict[_Key, list[SeenOp]]:
+    alike: dict[_Key, list[SeenOp]] = {}
+    for op in ops:
+        alike.setdefault(key(op), []).append(op)
     return alike
 
 
-def _sums(shares: Sequence[Share]) -> dict[str, float]:
+def _sums(ops: Sequence[SeenOp]) -> dict[str, float]:
     times = {
-        "calls": len(shares),
-        "time_s": sum(share.time_s for share in shares),
-        "exclusive_s": sum(share.exclusive_s for share in shares),
+        "calls": len(ops),
+        "time_s": sum(op.own_s for op in ops),
+        "exclusive_s": sum(op.exclusive_s for op in ops),
     }
-    work = {name: sum(getattr(share.call, name, 0) for share in shares) for name in _WORK}
-    return {**times, **work}
+    return {**times, **{name: sum(getattr(op.work, name, 0) for op in ops) for name in _WORK}}
 
 
 # Of a profile
 
 
-def op_times(
-    steps: Sequence[Iterable[Share]], scales: Sequence[float] | None = None
-) -> tuple[OpTime, ...]:
+def op_times(steps: Sequence[Iterable[SeenOp]], scales: Sequence[float]) -> tuple[OpTime, ...]:
     """Return one record per kind, op and phase, longest first: medians of the steps' sums.
 
-    Each step's times are first multiplied by its part of `scales`. A kind that a step lacks counts
-    as zero in it. Where only some calls of an op are among the cost model's, they are a record of
-    their own. Ops without work and time are left out.
+    `steps` are what `join` returned. Each one's times are first multiplied by its part of `scales`.
+    A kind that a step lacks counts as zero in it. Where only some calls of an op are among the cost
+    model's, they are a record of their own. Ops without work and time are left out.
     """
-    of_steps = [_by_key(shares, _kind) for shares in steps]
+    of_steps = [_by_key(ops, _kind) for ops in steps]
     kinds = dict.fromkeys(kind for step in of_steps for kind in step)
-    scales = scales or [1.0] * len(of_steps)
     times = [
         _op_time(kind, [_sums(step.get(kind, ())) for step in of_steps], scales) for kind in kinds
     ]
@@ -235,16 +225,15 @@ def op_times(
     return tuple(sorted(kept, key=lambda time: -time.time_s))
 
 
-def _kind(share: Share) -> tuple[str, str, Phase | None, str | None]:
+def _kind(op: SeenOp) -> tuple[str, str, Phase | None, str | None]:
     """Label, op, phase, and why its work is not known."""
-    seen, runs = share.seen, share.runs
-    why = _WHY_NO_WORK.get(seen.kind)
-    copies_only = runs and all(run.copies_to_or_from_host for run in runs)
-    if isinstance(call := share.call, CallWork):
-        return HOST_COPY if copies_only else call.label, call.op, call.phase, None
-    if seen.runs and all(run.communicates for run in seen.runs):
-        return COMMUNICATION, seen.name, seen.phase, _WHY_NO_WORK[Kind.COLLECTIVE]
-    return HOST_COPY if copies_only else share.label, seen.name, seen.phase, why
+    copies_only = op.runs and all(run.copies_to_or_from_host for run in op.runs)
+    if isinstance(work := op.work, CallWork):
+        return HOST_COPY if copies_only else work.label, work.op, work.phase, None
+    if (own := op.inner[0].runs) and all(run.communicates for run in own):
+        return COMMUNICATION, op.name, op.phase, _WHY_NO_WORK[Kind.COLLECTIVE]
+    label = HOST_COPY if copies_only else _label(op)
+    return label, op.name, op.phase, _WHY_NO_WORK[op.kind]
 
 
 def _op_time(
@@ -318,42 +307,41 @@ class OpTable:
         optimizer, has the work of each op by itself. `fused_bytes` are an op's share of the step's
         where the model has it, else the least that the op can move.
         """
-        shares = [
-            share
+        joined = [
+            op
             for tops in self._tops
-            for share in join(tops, CallsInOrder(calls, work))
+            for op in join(tops, CallsInOrder(calls, work))
             # Else it ran on the host, beside the device, or not at all.
-            if share.runs or (share.time_s and not self._on_device)
+            if op.runs or (op.own_s and not self._on_device)
         ]
-        alike = _by_key(shares, lambda share: _key(share, work))
-        rows = [(key[0], _traced(key, own, self._means_over)) for key, own in alike.items()]
+        alike = _by_key(joined, lambda op: _row(op, work))
+        rows = [(key[0], _traced(key, ops, self._means_over)) for key, ops in alike.items()]
         return sorted(rows, key=lambda row: -row[1].time_s)
 
 
-def _key(share: Share, work: Mapping[CalledOp, OpWork | str]) -> tuple[CalledOp, str, str | None]:
+def _row(op: SeenOp, work: Mapping[CalledOp, OpWork | str]) -> tuple[CalledOp, str, str | None]:
     """The op, its label, and why its work is not known."""
-    seen = share.seen
-    op = seen.called or CalledOp(seen.name, seen.phase)
-    if any(run.communicates for run in share.runs):
-        return op, COMMUNICATION, _WHY_NO_WORK[Kind.COLLECTIVE]
-    if share.call is not None:
-        return op, share.call.label, None
-    if seen.kind is not Kind.OP:
-        return op, share.label, _WHY_NO_WORK[seen.kind]
+    called = op.called or CalledOp(op.name, op.phase)
+    if any(run.communicates for run in op.runs):
+        return called, COMMUNICATION, _WHY_NO_WORK[Kind.COLLECTIVE]
+    if op.work is not None:
+        return called, op.work.label, None
+    if op.kind is not Kind.OP:
+        return called, _label(op), _WHY_NO_WORK[op.kind]
     # Of an op and what it called, the one that did most of it says why.
-    longest = max(share.parts, key=lambda part: part.own_s)
-    why = work.get(longest.called or op)
-    return op, share.label, why if isinstance(why, str) else _WHY_NO_WORK[Kind.OP]
+    longest = max(op.inner, key=lambda part: part.own_s)
+    why = work.get(longest.called or called)
+    return called, _label(op), why if isinstance(why, str) else _WHY_NO_WORK[Kind.OP]
 
 
 def _traced(
-    key: tuple[CalledOp, str, str | None], shares: Sequence[Share], means_over: int
+    key: tuple[CalledOp, str, str | None], ops: Sequence[SeenOp], means_over: int
 ) -> TracedOp:
-    op, label, why_not = key
+    called, label, why_not = key
     kernels_s: defaultdict[str, float] = defaultdict(float)
-    for run in (run for share in shares for run in share.runs):
+    for run in (run for op in ops for run in op.runs):
         kernels_s[run.short_name] += run.duration_us / 1e6
-    means = {name: total / means_over for name, total in _sums(shares).items()}
+    means = {name: total / means_over for name, total in _sums(ops).items()}
     del means["fp32_flops"]
     for name in (*WORK, "causal_skipped_flops") if why_not is not None else ():
         del means[name]
@@ -361,9 +349,9 @@ def _traced(
         "not known",
         dict.fromkeys(WORK, why_not or ""),
         label=label,
-        op=op.name,
-        phase=op.phase,
-        shapes=", ".join(_shapes(op.dims)),
+        op=called.name,
+        phase=called.phase,
+        shapes=", ".join(_shapes(called.dims)),
         kernels=tuple(sorted(kernels_s, key=lambda name: -kernels_s[name])),
         **means,
     )
@@ -375,12 +363,12 @@ def _shapes(dims: object) -> list[str]:
         return []
     if all(isinstance(length, int) for length in dims):
         return ["x".join(map(str, dims))]
-    return [shape for one in dims for shape in _shapes(one)]
+    return [shape for dim in dims for shape in _shapes(dim)]
 
 
 def _timed(op: SeenOp) -> Iterator[SeenOp]:
     """What took time in `op`, itself or in what it called; outer ones last."""
-    inner = [timed for one in op.inner for timed in _timed(one)]
+    inner = [timed for called in op.inner for timed in _timed(called)]
     yield from inner
     if inner or op.own_s or op.runs:
         yield op

@@ -23,6 +23,7 @@ from bench.records.kernel_names import kernel_name
 #: user or by torch, such as `ProfilerStep#5`. call: one of the CUDA or HIP runtime or driver.
 HostKind = Literal["op", "mark", "call"]
 DeviceKind = Literal["kernel", "copy", "fill"]
+Direction = Literal["host to device", "device to host", "device to device"]
 #: Of a file, unpacked; a larger one is not read. A trace takes about three times as much memory.
 MOST_BYTES = 2_000_000_000
 
@@ -50,12 +51,22 @@ _INPUT = re.compile(
     re.IGNORECASE,
 )
 #: As CUPTI, HIP and Intel's PTI (H2D, M2D) name copies.
-_HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost|[HM]2D|D2[HM]")
+_DIRECTIONS: dict[Direction, str] = {
+    "host to device": r"HtoD|Host ?To ?Device|[HM]2D",
+    "device to host": r"DtoH|Device ?To ?Host|D2[HM]",
+    "device to device": "DtoD|PtoP|D2D",
+}
 _communicates = cache(_COMMUNICATION.search)
 _is_collective, _is_input = cache(_COLLECTIVE.match), cache(_INPUT.search)
 #: Of CUDA, HIP, SYCL's Unified Runtime and Level Zero. While a graph is recorded they run nothing.
 _LAUNCH = re.compile(r"Launch\w*Kernel|KernelLaunch|GraphLaunch|^(?:cuda|hip)Mem(?:cpy|set)Async")
 _CAPTURE = re.compile(r"Stream(Begin|End)Capture")
+
+
+@cache
+def _direction(name: str) -> Direction | None:
+    words = _DIRECTIONS.items()
+    return next((way for way, word in words if re.search(word, name, re.IGNORECASE)), None)
 
 
 class HostSpan(msgspec.Struct, gc=False):
@@ -111,7 +122,12 @@ class DeviceSpan(msgspec.Struct, gc=False):
     @property
     def copies_to_or_from_host(self) -> bool:
         """Whether it moves data between the host and the device."""
-        return self.kind == "copy" and _HOST_COPY.search(self.name) is not None
+        return self.direction in ("host to device", "device to host")
+
+    @property
+    def direction(self) -> Direction | None:
+        """Of a copy, as its name says it."""
+        return _direction(self.name) if self.kind == "copy" else None
 
     @property
     def short_name(self) -> str:
@@ -177,7 +193,7 @@ class ProfilerTrace:
         ]
         trace = replace(self, host=host, device=runs)
         if others:
-            trace._leave_out(f"what ran on other devices: {', '.join(sorted(others))}")
+            trace._leave_out(f"left out is what ran on device {', '.join(sorted(others))}")
         return trace
 
     def _leave_out(self, what: str) -> None:

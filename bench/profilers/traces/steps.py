@@ -28,6 +28,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Any
 
 import msgspec
 
@@ -37,7 +38,6 @@ from bench.profilers.traces.idle import (
     DeviceWork,
     IdleCause,
     idle_causes,
-    thread_waits,
 )
 from bench.profilers.traces.intervals import Intervals, by_kind, span_times
 from bench.profilers.traces.nest import host_of_steps, is_backward, several_ranks
@@ -108,8 +108,8 @@ def cut_steps(trace: ProfilerTrace, mark: str | None = None) -> list[StepSpans]:
         _fill(steps, trace)
         return _training(steps) if steps[0].name.startswith(STEP_MARK) else steps
     if mark not in (None, WHOLE):
-        known = {span.name.partition("#")[0] for span in trace.host if span.kind == "mark"}
-        names = ", ".join(sorted(known)[:12]) or "none"
+        marks_there = {span.name.partition("#")[0] for span in trace.host if span.kind == "mark"}
+        names = ", ".join(sorted(marks_there)[:12]) or "none"
         raise UserError(f"{trace.path}: no mark begins with {mark!r}; it has {names}")
     whole = StepSpans(WHOLE, -inf, inf)
     _fill([whole], trace)
@@ -131,11 +131,11 @@ def _training(steps: list[StepSpans]) -> list[StepSpans]:
     """
     on_device = any(step.device for step in steps)
     work = [_work(step, on_device) for step in steps]
-    first = next((number for number, one in enumerate(work) if one), 0)
+    first = next((number for number, level in enumerate(work) if level), 0)
     if work[first] == 1 and 2 * len(work[first + 1 :]) == sum(work[first + 1 :]) > 2:
         first += not steps[first].device
     least = work[first]
-    last = max(number for number, one in enumerate(work) if one >= least)
+    last = max(number for number, level in enumerate(work) if level >= least)
     if least < 2 and 2 * sum(map(bool, work)) <= len(work):
         return steps
     return steps[first : last + 1]
@@ -194,14 +194,17 @@ def timeline(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> list[TracedSte
     if not devices or not steps:
         return [_not_known(step) for step in steps]
     windows = device_windows(trace, steps)
-    threads = thread_waits(trace, {step.name for step in steps})
+    threads: defaultdict[Any, list[HostSpan]] = defaultdict(list)
+    for span in trace.host:
+        threads[span.thread].append(span)
+    marks = {step.name for step in steps}
     busy_us: list[defaultdict[str, float]] = [defaultdict(float) for _ in steps]
     idle_us: list[defaultdict[IdleCause, float]] = [defaultdict(float) for _ in steps]
     for device in devices:
         work = DeviceWork.of(trace, device)
         _, computes, _, _, works = by_kind(work.spans)
-        of_steps = zip(steps, busy_us, idle_us, idle_causes(work, windows, threads), strict=True)
-        for step, parts_us, causes_us, more_us in of_steps:
+        causes = idle_causes(work, windows, threads, marks)
+        for step, parts_us, causes_us, more_us in zip(steps, busy_us, idle_us, causes, strict=True):
             busy, computation, communication, copies, _ = by_kind(
                 [span for span in step.device if span.device == device]
             )

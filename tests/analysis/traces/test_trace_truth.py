@@ -125,8 +125,8 @@ def test_one_of_several_devices_has_its_own_account(device, busy_ms, tmp_path):
     assert found.record.device == "NVIDIA H100 80GB HBM3"
     assert found.record.step_time_s == pytest.approx(0.01)
     assert [op.calls for op in found.record.ops] == [1]
-    [told] = [said for said in found.record.findings if "other devices" in said]
-    assert told.endswith(f": {1 - int(device)}")
+    [told] = [said for said in found.record.findings if "what ran on" in said]
+    assert told.endswith(f"device {1 - int(device)}")
 
 
 def test_one_of_merged_ranks_has_the_steps_of_its_own_process(tmp_path):

@@ -286,13 +286,6 @@ def test_a_metric_that_some_launches_lack_is_missing_with_their_number(read, for
         assert getattr(gemm, field) is not None
 
 
-def test_a_mean_over_units_is_no_sum(read):
-    record = read(written([Launch(0, "gemm", {"dram__bytes.avg": 1234, DURATION: 1})]))
-    assert record.missing["dram_bytes"] == (
-        "dram__bytes.sum: not in the file, and dram__bytes.avg is no sum"
-    )
-
-
 def test_nought_of_one_kind_of_tensor_work_proves_nothing_of_the_others(read):
     table = [Launch(0, "gemm", {**dict.fromkeys(SASS, 7), TENSOR[0]: 0, DRAM: 1})]
     record = read(written(table))

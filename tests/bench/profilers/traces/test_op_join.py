@@ -29,8 +29,7 @@ def seen(name, *shapes, own=1.0, inner=(), phase="forward", kind=Kind.OP):
 
 def joined(tops, calls):
     return [
-        (share.seen.name, share.call and share.call.flops, share.time_s)
-        for share in join(tops, CallsInOrder(calls))
+        (op.name, op.work and op.work.flops, op.own_s) for op in join(tops, CallsInOrder(calls))
     ]
 
 
@@ -182,7 +181,7 @@ def test_a_backends_own_name_for_the_same_work_is_known(timed, model):
     ],
 )
 def test_other_work_is_not_joined(timed, model):
-    assert [share.call for share in join([timed], CallsInOrder([model]))] in ([], [None])
+    assert [op.work for op in join([timed], CallsInOrder([model]))] in ([], [None])
 
 
 def test_no_time_is_lost_or_counted_twice_in_any_tree():
@@ -199,8 +198,8 @@ def test_no_time_is_lost_or_counted_twice_in_any_tree():
     for _ in range(200):
         tops = [tree(4) for _ in range(3)]
         calls = [work(draw.choice(names), draw.choice(shapes)) for _ in range(10)]
-        shares = join(tops, CallsInOrder(calls))
+        ops = join(tops, CallsInOrder(calls))
         whole_s = sum(op.own_s for top in tops for op in top.everything())
-        assert sum(share.time_s for share in shares) == pytest.approx(whole_s)
-        taken = [id(share.call) for share in shares if share.call]
+        assert sum(op.own_s for op in ops) == pytest.approx(whole_s)
+        taken = [id(op.work) for op in ops if op.work]
         assert len(taken) == len(set(taken))

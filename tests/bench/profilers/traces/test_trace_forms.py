@@ -239,7 +239,6 @@ def test_a_published_trace_has_exact_sums_and_a_reason_for_what_it_does_not_give
     assert (record.dram_bytes, record.flops, record.duration_s) == (None, None, None)
     assert "dram__bytes" in record.missing["dram_bytes"]
     assert "sm__ops_path_tensor" in record.missing["flops"]
-    assert "splits one span evenly" in record.missing["duration_s"]
     assert all(row.flops is None for row in record.per_kernel)
     nameless = [row for row in record.per_kernel if row.name == "(no name in the trace)"]
     assert [row.launches for row in nameless] == [1]
