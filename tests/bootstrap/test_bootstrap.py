@@ -1,4 +1,4 @@
-"""The set-up in a clone, with real environments and pip; uv and the project are stand-ins."""
+"""The set-up in a clone: real environments, pip once; uv and the project are stand-ins."""
 
 import os
 import shutil
@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from programs import program
 
 from bootstrap.setup import INPUTS, OURS, STAMP, child_environment
 
@@ -36,6 +37,19 @@ with open(os.path.join(os.environ["CLONE"], "uv.log"), "a") as log:
     log.write("link\\n")
 print(link)
 """
+#: Python's own `venv`; in the place of pip, which takes seconds, what brings the stand-in for uv.
+VENV = """
+import pathlib, sys
+sys.path.pop(0)  # from here on `venv` is Python's own
+import venv
+venv.create(sys.argv[1], symlinks=True)
+[site] = pathlib.Path(sys.argv[1]).glob("lib/python*/site-packages")
+(site / "pip.py").write_text(pathlib.Path("a_pip.py").read_text())
+"""
+PIP = """
+import os, pathlib, shutil, sys
+shutil.copy(pathlib.Path(os.environ["CLONE"], "a_uv"), pathlib.Path(sys.executable).with_name("uv"))
+"""
 RUNTIME = ["-r requirements.txt", "--no-deps --no-build-isolation -e . -e contrib", "link"]
 DEV = ["-r requirements-dev.txt", *RUNTIME[1:]]
 
@@ -58,16 +72,18 @@ def wheels(tmp_path_factory):
 class Clone:
     """A copy of the set-up with stand-ins for what it starts."""
 
-    def __init__(self, folder: Path, wheels: Path) -> None:
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
         self.folder, self.venv = folder, folder / ".venv"
         self.environ = {
             "PATH": "/usr/bin:/bin",
             "HOME": str(folder),
             "CLONE": str(folder),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": str(wheels),
         }
+        for name, text in (("venv.py", VENV), ("a_pip.py", PIP)):
+            (folder / name).write_text(text)
+        program(folder, "a_uv", UV)
         shutil.copytree(PROJECT / "bootstrap", folder / "bootstrap")
         (folder / "contrib").mkdir()
         for name in INPUTS:
@@ -118,13 +134,14 @@ class Clone:
 
 
 @pytest.fixture
-def clone(tmp_path, wheels):
-    (tmp_path / "clone").mkdir()
-    return Clone((tmp_path / "clone").resolve(), wheels)
+def clone(tmp_path):
+    return Clone(tmp_path.resolve() / "clone")
 
 
 @pytest.mark.slow
-def test_makes_everything_once_compiles_it_and_mends_the_link(clone):
+def test_makes_everything_once_compiles_it_and_mends_the_link(clone, wheels):
+    (clone.folder / "venv.py").unlink()  # with a real pip
+    clone.environ |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     code, errors = clone.set_up()
     assert code == 0, errors
     assert clone.calls() == RUNTIME
@@ -240,7 +257,7 @@ def test_what_set_up_cannot_use_is_one_line_and_stays(clone, tmp_path, fault, wo
 
 
 @pytest.mark.slow
-def test_failure_is_one_line_and_the_next_one_starts_afresh(clone, wheels):
+def test_failure_is_one_line_and_the_next_one_starts_afresh(clone):
     (clone.folder / "no-network").touch()
     code, errors = clone.set_up()
     assert code == 1
@@ -250,7 +267,7 @@ def test_failure_is_one_line_and_the_next_one_starts_afresh(clone, wheels):
     assert clone.set_up()[0] == 0
     assert not (clone.venv / "half").exists()
     (clone.venv / STAMP).unlink()
-    clone.environ["PIP_FIND_LINKS"] = str(clone.folder)
+    (clone.folder / "a_uv").unlink()
     code, errors = clone.set_up()
     assert (code, "set-up: pip could not fetch uv==0.13.8" in errors) == (1, True)
 
