@@ -11,7 +11,7 @@ from bench.config import RunConfig
 
 
 def small_run(model="small", **changes) -> RunConfig:
-    """A few iterations of one of `crashing_models` on a processor."""
+    """A few iterations of one of `crashing_models` on a processor, which nothing is to explain."""
     known = {
         "arch": f"crashing_models:{model}",
         "backend": "cpu",
@@ -19,6 +19,7 @@ def small_run(model="small", **changes) -> RunConfig:
         "image_size": 32,
         "warmup_iters": 2,
         "iters": 6,
+        "explain": False,
     }
     return RunConfig(**{**known, **changes})
 

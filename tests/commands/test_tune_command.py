@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 from simulated_device import START, Device, environment
 from stored_runs import project_run
+from worker_processes import small_run
 
-from bench.config import RunConfig
 from bench.errors import Unknown
 from bench.records.folders import read_records
 from campaigns.tune.search import Limits, tune
@@ -20,7 +20,7 @@ from tracking.reading.tracked_runs import search_runs
 
 TINY = (
     *("--arch", "crashing_models:small", "--backend", "cpu", "--image-size", "32"),
-    *("--batch-size", "4", "--warmup-iters", "1", "--iters", "5"),
+    *("--batch-size", "4", "--warmup-iters", "1", "--iters", "5", "--explain", "false"),
 )
 CAMPAIGN = "tune-crashing_models.small-fp32"
 
@@ -103,14 +103,11 @@ def test_a_start_that_crashes_is_recorded_and_decides_the_exit_code(place, tuned
 @pytest.mark.slow
 def test_a_worker_past_its_time_is_ended_and_its_record_kept(place):
     delivered = []
-    config = RunConfig(
-        arch="crashing_models:small", backend="cpu", batch_size=4, image_size=32, iters=10**6,
-        max_seconds="none",
-    )  # fmt: skip
-    records, deliver = place / "records", lambda folder, record: delivered.append(record)
+    config, records = small_run(iters=10**6, max_seconds="none"), place / "records"
+    deliver = lambda folder, record: delivered.append(record)  # noqa: E731
     record = measure_here(records, deliver, lambda event: None, config, 1.0)
     assert record.outcome == "interrupted"
-    assert delivered == [record] == read_records(place / "records")
+    assert delivered == [record] == read_records(records)
 
 
 def test_each_comparison_is_a_line_and_the_result_a_table(capsys):
@@ -137,12 +134,11 @@ def test_each_comparison_is_a_line_and_the_result_a_table(capsys):
 def test_a_budget_that_may_hold_no_comparison_is_said_before_anything_is_measured(
     tuned, monkeypatch
 ):
-    monkeypatch.setattr("commands.tune.wait_for_others", lambda records: raises(KeyboardInterrupt))
+    def interrupted(records):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("commands.tune.wait_for_others", interrupted)
     for budget, said in (("90", True), ("200", False)):
         code, _, errors = tuned("--arch", "resnet18", "--backend", "cpu", "--budget", budget)
         assert code == 130
         assert ("may hold the start and no comparison" in errors) == said
-
-
-def raises(error):
-    raise error

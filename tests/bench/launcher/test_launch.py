@@ -37,8 +37,9 @@ def launched(tmp_path, on_event=lambda event: None, **changes):
 
 def test_a_measurement_leaves_a_whole_record_and_its_exports(tmp_path):
     names = []
-    relies = "crashing_models:leaves_cycles"  # on Python's collector
-    folder, record = launched(tmp_path, lambda e: names.append(e.name), phases=True, arch=relies)
+    relies = {"arch": "crashing_models:leaves_cycles"}  # on Python's collector
+    how = {**relies, "phases": True, "explain": True}
+    folder, record = launched(tmp_path, lambda event: names.append(event.name), **how)
     assert record.outcome == "ok", record.reason
     measurement = record.measurement
     assert len(measurement.iteration_times_s) == 6
@@ -80,6 +81,8 @@ def test_the_warm_up_waits_for_what_the_launcher_does_while_it_prepares(tmp_path
     folder = RecordFolder.create(tmp_path)
     record = launch_measurement(small_run(), folder, on_event, while_preparing=while_preparing)
     assert record.outcome == "ok", record.reason
+    assert record.missing["ops"] == "explain=false"
+    assert record.config_id == small_run(explain=True).config_id
     assert early == [False]
 
 
@@ -173,18 +176,11 @@ def test_a_crash_keeps_its_iterations_and_its_traceback(tmp_path):
 def test_what_goes_wrong_after_the_window_leaves_a_reason_and_never_an_outcome(
     tmp_path, how, reason
 ):
-    _, record = launched(tmp_path, arch=f"crashing_models:{how}_when_explained")
+    _, record = launched(tmp_path, arch=f"crashing_models:{how}_when_explained", explain=True)
     assert (record.outcome, record.reason) == ("ok", None)
     assert len(record.measurement.iteration_times_s) == 6
     assert record.complexity is not None
     assert record.missing["ops"] == reason
-
-
-def test_a_run_that_is_told_not_to_explain_itself_does_not(tmp_path):
-    _, record = launched(tmp_path, explain=False)
-    assert record.outcome == "ok", record.reason
-    assert record.missing["ops"] == "explain=false"
-    assert record.config_id == small_run().config_id
 
 
 @pytest.mark.long
