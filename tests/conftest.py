@@ -2,12 +2,13 @@
 
 import os
 import re
-import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
@@ -139,32 +140,47 @@ def mlproject_command(tmp_path, monkeypatch):
     return CommandLine(tmp_path)
 
 
+def _tables(made, make, engine):
+    """MLflow takes a second to make its tables: once there are some, a new store gets copies."""
+    from sqlalchemy import inspect
+
+    if engine.dialect.name != "sqlite" or inspect(engine).get_table_names():
+        make(engine)
+    elif not made.exists():
+        make(engine)
+        with closing(sqlite3.connect(engine.url.database)) as whole:
+            whole.execute("VACUUM INTO ?", [str(made)])
+    else:
+        with (
+            closing(sqlite3.connect(made)) as whole,
+            closing(sqlite3.connect(engine.url.database)) as copy,
+        ):
+            whole.backup(copy)
+
+
 @pytest.fixture(scope="session")
-def empty_store(tmp_path_factory):
-    """An embedded store with nothing in it; MLflow takes seconds to make one."""
-    from tracking.connection import Server
-
-    folder = tmp_path_factory.mktemp("embedded")
-    with pytest.MonkeyPatch.context() as there:
-        there.chdir(folder)  # where its artifacts go
-        assert Server(f"sqlite:///{folder}/mlflow.db").client
-    return folder / "mlflow.db"
-
-
-@pytest.fixture
-def embedded(empty_store, tmp_path):
-    """An embedded store of this test's own, which MLflow's settings name."""
-    from tracking.connection import Server
-
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    return Server().client
+def tables_of_mlflow(tmp_path_factory):
+    return tmp_path_factory.mktemp("tables") / "mlflow.db"
 
 
 @pytest.fixture(autouse=True)
-def _own_settings(monkeypatch, tmp_path):
+def _own_settings(monkeypatch, tmp_path, tables_of_mlflow):
     """Tests see none of the user's MLflow settings and leave nothing in their caches."""
     for name in list(os.environ):
         if name.startswith(("MLFLOW_", "MLPROJECT_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    if utils := sys.modules.get("mlflow.store.db.utils"):
+        tables = partial(_tables, tables_of_mlflow, utils._initialize_tables)
+        monkeypatch.setattr(utils, "_initialize_tables", tables)
+
+
+@pytest.fixture
+def embedded(tmp_path, monkeypatch):
+    """An embedded store of this test's own, which MLflow's settings name."""
+    from tracking.connection import Server
+
+    with monkeypatch.context() as there:
+        there.chdir(tmp_path)  # where its artifacts go
+        return Server().client

@@ -238,8 +238,8 @@ def test_variables_that_name_two_experiments_are_refused(embedded, monkeypatch):
 class Runs:
     """Runs that began so many milliseconds after a time."""
 
-    def __init__(self, empty_store, folder, began_ms):
-        self.server = Server(f"sqlite:///{shutil.copy(empty_store, folder)}")
+    def __init__(self, store, began_ms):
+        self.server = Server(f"sqlite:///{store}")
         self.began = {}
         for each in began_ms:
             self.add(each)
@@ -261,8 +261,8 @@ class Runs:
 @settings(max_examples=6)
 @given(st.lists(st.integers(0, 3), max_size=8))
 def test_runs_that_began_together_are_neither_lost_nor_doubled(
-    empty_store, tmp_path_factory, began_ms
+    embedded, tmp_path, tmp_path_factory, began_ms
 ):
-    runs = Runs(empty_store, tmp_path_factory.mktemp("pages"), began_ms)
+    runs = Runs(shutil.copy(tmp_path / "mlflow.db", tmp_path_factory.mktemp("pages")), began_ms)
     for page_size in (1, 2, 3, 8, 9):
         assert list(runs.pages(page_size)) == runs.in_order()

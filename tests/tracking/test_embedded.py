@@ -51,7 +51,7 @@ def half_made(file, revision):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="forks and kills")
-@pytest.mark.parametrize(("folders", "seed"), [(5, 1), pytest.param(45, 2, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("folders", "seed"), [(2, 1), pytest.param(48, 2, marks=pytest.mark.long)])
 def test_first_commands_at_once_and_killed_leave_a_whole_store(
     tmp_path, monkeypatch, folders, seed
 ):

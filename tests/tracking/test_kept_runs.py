@@ -66,13 +66,15 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def known_runs(empty_store, tmp_path_factory):
+def known_runs(tmp_path_factory):
     """A store with ten runs, to copy."""
-    store = shutil.copy(empty_store, tmp_path_factory.mktemp("known"))
-    runs = Runs(f"sqlite:///{store}")
-    for day in range(KNOWN):
-        runs.add(days_ago=30 + day)
-    return store
+    folder = tmp_path_factory.mktemp("known")
+    with pytest.MonkeyPatch.context() as there:
+        there.chdir(folder)  # where its artifacts would go
+        runs = Runs(f"sqlite:///{folder}/mlflow.db")
+        for day in range(KNOWN):
+            runs.add(days_ago=30 + day)
+    return folder / "mlflow.db"
 
 
 @pytest.fixture
