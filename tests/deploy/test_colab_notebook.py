@@ -3,15 +3,12 @@
 import re
 import sys
 import zipfile
-from pathlib import Path
 
 import nbformat
 import pytest
+from notebooks import execute, filled_in, read
 from programs import copy_project
 from rented_machine import commit
-
-PROJECT = Path(__file__).resolve().parent.parent.parent
-NOTEBOOK = PROJECT / "examples" / "notebooks" / "colab.ipynb"
 
 #: Colab's own modules: one secret of two, and a download that is noted.
 COLAB = """
@@ -29,32 +26,6 @@ colab.userdata, colab.files = userdata, files
 sys.modules["google.colab"] = colab
 sys.modules.setdefault("google", types.ModuleType("google")).colab = colab
 """
-
-
-def notebook():
-    return nbformat.read(NOTEBOOK, as_version=4)
-
-
-def filled_in(**settings):
-    """The notebook with its form filled in, as a user does."""
-    filled = notebook()
-    [form] = [cell for cell in filled.cells if cell.id == "settings"]
-    for name, value in settings.items():
-        form.source, count = re.subn(rf"(?m)^{name} = [^#]*", f"{name} = {value!r}  ", form.source)
-        assert count == 1, name
-    return filled
-
-
-def execute(filled, folder):
-    """Run every cell in `folder`; what they printed."""
-    from nbclient import NotebookClient
-
-    client = NotebookClient(filled, timeout=300, resources={"metadata": {"path": str(folder)}})
-    try:
-        client.execute()
-    finally:
-        print(said := printed(filled))
-    return said
 
 
 def printed(filled):
@@ -77,14 +48,10 @@ def repository(tmp_path_factory):
     return folder
 
 
-def test_it_is_kept_without_what_a_run_left_asks_for_a_gpu_and_names_no_server():
-    nbformat.validate(notebook())
-    for cell in notebook().cells:
-        assert "://" not in cell.source
-        if cell.cell_type == "code":
-            assert cell.outputs == []
-            assert cell.execution_count is None
-    assert notebook().metadata.accelerator == "GPU"
+def test_it_asks_for_a_gpu_and_names_no_server():
+    notebook = read("colab")
+    assert notebook.metadata.accelerator == "GPU"
+    assert not [cell for cell in notebook.cells if "://" in cell.source]
 
 
 @pytest.mark.long
@@ -92,6 +59,7 @@ def test_it_measures_tracks_and_brings_the_records_home(tmp_path, repository, mo
     uri = f"sqlite:///{tmp_path}/shared.db"
     small = ["iters=2", "warmup_iters=1", "image_size=32", "batch_size=2"]
     filled = filled_in(
+        "colab",
         REPOSITORY=str(repository),
         REF="trunk",
         SWEEP="smoke --campaign colab --limit 1 " + " ".join(f"--set {word}" for word in small),
@@ -99,7 +67,8 @@ def test_it_measures_tracks_and_brings_the_records_home(tmp_path, repository, mo
         TRACKING_URI=uri,
     )
     filled.cells.insert(0, nbformat.v4.new_code_cell(COLAB))
-    said = execute(filled, tmp_path)
+    execute(filled, tmp_path)
+    said = printed(filled)
     assert sys.executable in said  # the doctor's first line: this very environment
     assert not list(tmp_path.rglob("pyvenv.cfg"))
     assert "MLFLOW_TRACKING_PASSWORD is not among the secrets" in said
@@ -121,7 +90,8 @@ def test_it_measures_tracks_and_brings_the_records_home(tmp_path, repository, mo
 def test_a_sweep_that_fails_brings_its_records_before_it_says_so(tmp_path, repository):
     from nbclient.exceptions import CellExecutionError
 
-    filled = filled_in(REPOSITORY=str(repository), SWEEP="no-such-matrix", ROOFS=False)
+    known = {"REPOSITORY": str(repository), "SWEEP": "no-such-matrix", "ROOFS": False}
+    filled = filled_in("colab", **known)
     filled.cells = [cell for cell in filled.cells if cell.id != "environment"]  # tried above
     (tmp_path / "records" / "earlier").mkdir(parents=True)
     with pytest.raises(CellExecutionError, match="exit code 2"):
