@@ -58,6 +58,8 @@ class Google(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"  # else curl waits a second for leave to send a file
+
     def _allowed(self):
         if self.path.startswith("/computeMetadata"):
             return self.headers.get("Metadata-Flavor") == "Google"
