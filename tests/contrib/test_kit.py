@@ -46,17 +46,25 @@ def test_another_python_or_processor_is_refused_with_the_kit_to_pack(tmp_path):
     assert "on riscv64" in refused(KIT | {"machine": "riscv64"}, tmp_path)
 
 
-def test_a_python_without_torch_or_with_an_old_one_is_refused(tmp_path, monkeypatch):
-    versions = {"torch": "2.10.1+cu130", "torchvision": "1", "numpy": "1", "pillow": "1"}
+@pytest.fixture
+def versions(monkeypatch):
+    """What is said of packages: a version, or None where one is not installed."""
+    installed, known = importlib.metadata.version, {}
 
     def version(name):
-        if name not in versions:
+        found = known[name] if name in known else installed(name)
+        if found is None:
             raise importlib.metadata.PackageNotFoundError
-        return versions[name]
+        return found
 
     monkeypatch.setattr(importlib.metadata, "version", version)
+    return known
+
+
+def test_a_python_without_torch_or_with_an_old_one_is_refused(tmp_path, versions):
+    versions["torch"] = "2.10.1+cu130"
     assert "torch 2.10.1+cu130 of" in refused(KIT, tmp_path)
-    del versions["torchvision"]
+    versions["torchvision"] = None
     assert "has no torchvision: start the set-up with the Python that" in refused(KIT, tmp_path)
 
 
@@ -76,30 +84,10 @@ def test_records_name_the_commit_of_a_kit_and_say_that_it_was_changed(unpacked):
     assert repository_facts(unpacked) == {"git_commit": "c" * 40, "git_dirty": True}
 
 
-def test_the_doctor_asks_for_nothing_that_a_kit_leaves_out(unpacked, monkeypatch):
-    everything = importlib.metadata.version
-
-    def version(name):
-        if name in kits.LEFT_OUT:
-            raise importlib.metadata.PackageNotFoundError
-        return everything(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
+def test_the_doctor_asks_for_nothing_that_a_kit_leaves_out(unpacked, versions):
+    versions.update(dict.fromkeys(kits.LEFT_OUT))
     assert [check.status for check in package_checks(unpacked)] == ["ok", "ok"]
     assert "mlflow is not installed" in list(package_checks(PROJECT))[1].detail
-
-
-@pytest.fixture
-def without(monkeypatch):
-    """Say that packages are not installed."""
-    find_spec, hidden = importlib.util.find_spec, set()
-    for module in (options, importlib.util):
-        monkeypatch.setattr(
-            module,
-            "find_spec",
-            lambda name, package=None: None if name in hidden else find_spec(name, package),
-        )
-    return hidden.update
 
 
 @pytest.mark.slow
@@ -120,9 +108,15 @@ def test_a_trace_is_read_without_what_a_kit_leaves_out(tmp_path):
 
 @pytest.mark.parametrize("given", [[], ["--track"]])
 def test_without_mlflow_records_stay_on_disk_and_nobody_is_promised_more(
-    given, without, monkeypatch, tmp_path, capsys
+    given, monkeypatch, tmp_path, capsys
 ):
-    without(["mlflow"])
+    find_spec = importlib.util.find_spec
+
+    def without(name, package=None):
+        return None if name == "mlflow" else find_spec(name, package)
+
+    for module in (options, importlib.util):
+        monkeypatch.setattr(module, "find_spec", without)
 
     def stop(*_):
         raise KeyboardInterrupt
