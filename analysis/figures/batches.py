@@ -5,7 +5,8 @@ Colour is the model, the marker the precision; a filled marker was measured, an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -137,22 +138,22 @@ def _chart(curves: Sequence[Curve], label: str, colours: Mapping[str, str], log:
     y = Axis(label=label, limits=(0.0, 1.12 * max([*heights, 1e-9])))
     if log:
         y = log_axis(label, [height for height in heights if height > 0], margin=1.4)
-    series = [_series(curve, colours, crowded=len(points) > _CROWD) for curve in curves]
+    crowded = len(points) > _CROWD
+    series = [mark for curve in curves for mark in _series(curve, colours, crowded=crowded)]
     x, legend = _batch_axis([group for group, _ in points]), model_legend(series)
     panel = Panel(x=x, y=y, series=tuple(series), legend=legend)
     # half a page wide, with three entries of the legend in a row
     return Chart((panel,), 3.6, 2.7 + 0.16 * -(-len(legend) // 3))
 
 
-def _series(curve: Curve, colours: Mapping[str, str], *, crowded: bool) -> Marks:
+def _series(curve: Curve, colours: Mapping[str, str], *, crowded: bool) -> Iterator[Marks]:
+    """The bars of a curve, and the line through its points."""
     groups, values = zip(*curve, strict=True)
-    return model_key(
+    line = model_key(
         groups[0].first,
         colours,
         xs=tuple(group.batch_size or 0 for group in groups),
         ys=tuple(value.value for value in values),
-        lows=tuple(value.low for value in values),
-        highs=tuple(value.high for value in values),
         size_pt=2.5 if crowded else 4.0,
         filled=not any(value.modelled for value in values),
         line_pt=0.8 if crowded else 1.4,
@@ -160,16 +161,21 @@ def _series(curve: Curve, colours: Mapping[str, str], *, crowded: bool) -> Marks
         names=(*[""] * (len(values) - 1), groups[0].distinction),
         hover=tuple(group_hover(group, value.facts) for group, value in curve),
     )
+    for x, value in zip(line.xs, values, strict=True):
+        if value.low is not None and value.high is not None:
+            bar = replace(line, xs=(x, x), ys=(value.low, value.high), names=(), hover=())
+            yield replace(bar, shape="", line_pt=0.9)
+    yield line
 
 
 def _batch_axis(groups: Sequence[Group]) -> Axis:
     """As many sizes as have room for their labels, the smallest and the largest among them."""
     sizes = sorted({group.batch_size or 0 for group in groups})
     step = max(1.0, (len(sizes) - 1) / (_MAX_TICKS - 1))
-    ticks = sorted({sizes[round(index * step)] for index in range(min(len(sizes), _MAX_TICKS))})
+    ticks = {sizes[round(index * step)] for index in range(min(len(sizes), _MAX_TICKS))}
     return Axis(
         label=f"Batch size ({common_sample(group.sample for group in groups)}s)",
         limits=(sizes[0] / 1.3, sizes[-1] * 1.3),
         scale="log2",
-        ticks=tuple(ticks),
+        ticks={size: f"{size}" for size in sorted(ticks)},
     )

@@ -43,7 +43,7 @@ def model_colours(archs: Iterable[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """`ticks` are all that the axis has, None where the renderer chooses; `names` are theirs.
+    """`ticks` are all that the axis has, with their names; None where the renderer chooses.
 
     `limits` are as they are drawn, from left to right and from bottom to top; dates are days since
     1970.
@@ -52,23 +52,15 @@ class Axis:
     label: str
     limits: tuple[float, float]
     scale: Literal["linear", "log", "log2", "date"] = "linear"
-    ticks: tuple[float, ...] | None = None
-    names: tuple[str, ...] = ()
-
-    @property
-    def tick_names(self) -> tuple[str, ...]:
-        """What stands at each of its own ticks."""
-        return self.names or tuple(f"{tick:g}" for tick in self.ticks or ())
+    ticks: Mapping[float, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Marks:
     """Points of one look, joined by a line where it has a width.
 
-    `lows` and `highs` are the ends of a bar through each point; `names` stand beside the points
-    where there is room; `hover` has the lines of words about each. `edge` is the marker's outline,
-    in `colour` if not given. `group` is the legend entry on a page, where the last series of a
-    group shows its look.
+    `names` stand beside the points where there is room; `hover` has the lines of words about each.
+    `group` is the legend entry on a page, where the last series of a group shows its look.
 
     Of a roof, both parts of `end_label` stand right of the axes at the height of its last point,
     and `slope_label` along its line. Both need logarithmic axes.
@@ -79,14 +71,11 @@ class Marks:
     colour: str
     shape: str = ""
     size_pt: float = 4.0
-    edge: str = ""
     edge_pt: float = 1.0
     filled: bool = True
     line_pt: float = 0.0
     dashed: bool = False
     opacity: float = 1.0
-    lows: tuple[float | None, ...] = ()
-    highs: tuple[float | None, ...] = ()
     names: tuple[str, ...] = ()
     hover: tuple[str, ...] = ()
     group: str = ""
@@ -96,11 +85,10 @@ class Marks:
 
 @dataclass(frozen=True)
 class Band:
-    """What lies between two lines over the same positions; without a label it is in no legend."""
+    """What lies between two positions, over the whole height; without a label in no legend."""
 
-    xs: tuple[float, ...]
-    lows: tuple[float, ...]
-    highs: tuple[float, ...]
+    low: float
+    high: float
     colour: str
     label: str = ""
 

@@ -119,8 +119,8 @@ def _axis(axis: Axis) -> dict[str, Any]:
         found |= {"type": "log", "range": [math.log10(low), math.log10(high)]}
         found["tickformat"] = ",.10~g"
     if axis.ticks is not None:
-        names = [_text(name.split("\n")) for name in axis.tick_names]
-        found |= {"tickvals": axis.ticks, "ticktext": names}
+        names = [_text(name.split("\n")) for name in axis.ticks.values()]
+        found |= {"tickvals": list(axis.ticks), "ticktext": names}
     elif axis.scale.startswith("log"):
         digits = "D1" if high / low < 6 else "D2"  # part of a decade: ticks at each digit
         found["dtick"] = digits if high / low < data.FEW_DECADES else 1
@@ -136,11 +136,11 @@ def _traces(panel: Panel) -> Iterator[go.Scatter]:
     """One trace for all series of one look: a page of many traces is slow."""
     looks: dict[Marks, list[Marks]] = {}
     for one in panel.series:
-        look = replace(one, xs=(), ys=(), lows=(), highs=(), names=(), hover=(), size_pt=0)
+        look = replace(one, xs=(), ys=(), names=(), hover=(), size_pt=0)
         looks.setdefault(replace(look, end_label=(), slope_label=""), []).append(one)
     for look, series in looks.items():
         points = [point for one in series for point in _points(one, panel)]
-        xs, ys, sizes, names, hovers, below, above = zip(*points, strict=True)
+        xs, ys, sizes, names, hovers = zip(*points, strict=True)
         named = panel.names_on_page and any(names)
         drawn = {"lines": look.line_pt, "markers": look.shape, "text": named}
         trace = go.Scatter(
@@ -159,8 +159,7 @@ def _traces(panel: Panel) -> Iterator[go.Scatter]:
         )
         if look.shape:
             symbol = look.shape + ("" if look.filled else "-open")
-            edge_colour = look.edge if look.edge and look.filled else look.colour
-            edge = {"width": _PIXELS_PER_PT * look.edge_pt, "color": edge_colour}
+            edge = {"width": _PIXELS_PER_PT * look.edge_pt, "color": look.colour}
             trace.marker = {"size": sizes, "symbol": symbol, "color": look.colour, "line": edge}
         if any(hovers):
             words = {"hovertext": hovers, "hovertemplate": "%{hovertext}<extra></extra>"}
@@ -168,14 +167,11 @@ def _traces(panel: Panel) -> Iterator[go.Scatter]:
         if named:
             font = {"size": 10, "color": "#444444"}
             trace.update(text=names, textposition="top left", textfont=font)
-        if any(end is not None for end in (*below, *above)):
-            bar = {"color": look.colour, "thickness": 1.2, "width": 3, "symmetric": False}
-            trace.error_y = {"array": above, "arrayminus": below, **bar}
         yield trace
 
 
 def _points(one: Marks, panel: Panel) -> Iterator[tuple[Any, ...]]:
-    """Position, size, name, words and bar of each point, and what ends a line."""
+    """Position, size, name and words of each point, and what ends a line."""
     size = _PIXELS_PER_PT * one.size_pt
     if not one.line_pt:  # a line is found by hovering at its vertices, however small they are
         size = max(_MIN_PIXELS, size)
@@ -183,12 +179,10 @@ def _points(one: Marks, panel: Panel) -> Iterator[tuple[Any, ...]]:
     if words and not one.shape and len(xs) == 2:  # found along its length
         xs, ys = _between(xs, panel.x), _between(ys, panel.y)
         words = words[:1] * _VERTICES
-    columns: tuple[Sequence[Any], ...] = (ys, one.names, words, one.lows, one.highs)
-    for x, y, name, said, low, high in zip_longest(xs, *columns):
-        bar = (None if low is None else y - low, None if high is None else high - y)
-        yield (x, y, size, _text([name or ""]), _text((said or "").split("\n")), *bar)
+    for x, y, name, said in zip_longest(xs, ys, one.names, words):
+        yield (x, y, size, _text([name or ""]), _text((said or "").split("\n")))
     if one.line_pt:
-        yield (None, None, 0, "", "", None, None)
+        yield (None, None, 0, "", "")
 
 
 def _between(ends: Sequence[float], axis: Axis) -> list[float]:
@@ -215,8 +209,8 @@ def _label_traces(panel: Panel, plot_pixels: float) -> Iterator[go.Scatter]:
 
 def _band_trace(band: Band, panel: Panel) -> go.Scatter:
     return go.Scatter(
-        x=_xs((*band.xs, *reversed(band.xs)), panel.x),
-        y=[*band.lows, *reversed(band.highs)],
+        x=_xs((band.low, band.low, band.high, band.high), panel.x),
+        y=[*panel.y.limits, *reversed(panel.y.limits)],
         mode="none",
         fill="toself",
         fillcolor=band.colour,

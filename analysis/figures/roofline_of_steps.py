@@ -168,7 +168,7 @@ def _kernel(index: int, kernel: KernelPlace, shape: str) -> tuple[float, list[Ma
     whole_name = {"name": "\n".join(textwrap.wrap(kernel.totals.name, 90))}
     row = {**kernel.row, **kernel.rates, **whole_name}
     marks = [
-        key(f"FLOP per {level} byte", LEVEL_COLOURS[level], shape, xs=(x,), edge="white",
+        key(f"FLOP per {level} byte", LEVEL_COLOURS[level], shape, xs=(x,),
             edge_pt=0.5, opacity=0.9)
         for level, x in sorted(kernel.intensities.items(), key=lambda item: item[1])
     ]  # fmt: skip

@@ -77,7 +77,7 @@ def row_chart(
     lines = max((row.count("\n") + 1 for row in rows), default=1)
     panel = Panel(
         x=x,
-        y=Axis(label="", limits=_heights(rows), ticks=tuple(range(len(rows))), names=rows),
+        y=Axis(label="", limits=_heights(rows), ticks=dict(enumerate(rows))),
         series=tuple(series),
         empty="" if series else empty,
         bands=tuple(bands),
@@ -222,9 +222,8 @@ def ratio_chart(
             line = key(mark.group, mark.colour, line_pt=_LINE_PT)
             series.append(replace(line, xs=(low, high), ys=(y, y)))
         series.append(replace(mark, line_pt=0.0))
-    within, (bottom, top) = (1 / (1 + threshold), 1 + threshold), _heights(rows)
-    words = f"within {percent(threshold)}"
-    bands = [Band(within, (bottom, bottom), (top, top), "#AAAAAA", words)] if threshold else []
+    within = (1 / (1 + threshold), 1 + threshold)
+    bands = [Band(*within, "#AAAAAA", f"within {percent(threshold)}")] if threshold else []
     held = (end for row in rows for end in (row.ratio, *row.ends) if end is not None)
     axis = _ratio_axis(label, [*within, *held])
     return row_chart([row.name for row in rows], series, axis, bands=bands, **look)
@@ -239,7 +238,8 @@ def _ratio_axis(label: str, held: Sequence[float]) -> Axis:
         power = 10 ** math.floor(math.log10(least))
         step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)
         first, last = max(1, math.floor(low / step)), math.ceil(high / step)
-        ticks = tuple(float(f"{index * step:.6g}") for index in range(first, last + 1))
+        shown = (float(f"{index * step:.6g}") for index in range(first, last + 1))
+        ticks = {tick: f"{tick:g}" for tick in shown}
     return Axis(label=label, limits=(low / margin, high * margin), scale="log", ticks=ticks)
 
 

@@ -108,7 +108,7 @@ def draw_panel(axes: Axes, panel: Panel, columns: int = 1) -> None:
     axes.grid(True, which="major", color="#E6E6E6", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    if panel.y.names:
+    if not panel.y.label:  # rows with names
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
     if panel.title:
@@ -118,10 +118,11 @@ def draw_panel(axes: Axes, panel: Panel, columns: int = 1) -> None:
     handles: list[Artist] = [Line2D([], [], label=one.group, **_look(one)) for one in panel.legend]
     for band in panel.bands:
         shade: dict[str, Any] = {"color": band.colour, "alpha": BAND_OPACITY, "linewidth": 0}
-        axes.fill_between(band.xs, band.lows, band.highs, **shade)
+        axes.axvspan(band.low, band.high, **shade)
         handles += [Patch(label=band.label, **shade)] if band.label else []
     for index, one in enumerate(panel.series):
-        _draw(axes, one, 3 + index / len(panel.series))
+        look = {**_look(one), "zorder": 3 + index / len(panel.series)}
+        axes.plot(one.xs, one.ys, solid_capstyle="butt", **look)
     _label_slopes(axes, panel.series)
     _label_ends(axes, panel, height_in, narrow=narrow)
     if any(name for one in panel.series for name in one.names):
@@ -132,7 +133,7 @@ def draw_panel(axes: Axes, panel: Panel, columns: int = 1) -> None:
     if handles:
         # Below the axes, where no data can be, with room for tick labels. Long row names push the
         # axes to the right: a centred legend would leave the page there.
-        at_right = bool(panel.y.names)
+        at_right = not panel.y.label
         entry_in = max(_ENTRY_IN, *(0.4 + 0.06 * len(f"{one.get_label()}") for one in handles))
         legend = axes.legend(
             handles=handles,
@@ -158,7 +159,7 @@ def _prepare(axes: Axes, which: Literal["x", "y"], given: Axis) -> None:
         (axes.set_xscale if which == "x" else axes.set_yscale)("log", base=base)
     if given.ticks is not None:
         axis.set_minor_locator(ticker.NullLocator())
-        axis.set_ticks(given.ticks, given.tick_names)
+        axis.set_ticks(list(given.ticks), list(given.ticks.values()))
         for label in axis.get_ticklabels():
             label.set_parse_math(False)
     elif logarithmic:  # no exponents
@@ -188,17 +189,9 @@ def _look(series: Marks) -> dict[str, Any]:
         "marker": _MARKERS[series.shape],
         "markersize": series.size_pt,
         "markeredgewidth": series.edge_pt,
-        "markeredgecolor": series.edge or series.colour,
+        "markeredgecolor": series.colour,
         "markerfacecolor": series.colour if series.filled else "white",
     }
-
-
-def _draw(axes: Axes, series: Marks, zorder: float) -> None:
-    axes.plot(series.xs, series.ys, solid_capstyle="butt", zorder=zorder, **_look(series))
-    bar: dict[str, Any] = {"color": series.colour, "alpha": series.opacity, "zorder": zorder}
-    for x, low, high in zip_longest(series.xs, series.lows, series.highs):
-        if low is not None and high is not None:
-            axes.plot([x, x], [low, high], marker="_", markersize=4, linewidth=0.9, **bar)
 
 
 def _label_slopes(axes: Axes, series: Sequence[Marks]) -> None:

@@ -100,7 +100,7 @@ def trace_panel(run: Run, colour: str = "#0072B2") -> Panel:
     low, high = min(float(held.min()), 0.97 * median), max(float(held.max()), 1.03 * median)
     margin = 0.05 * max(count - 1, 1)
     # a tick for each of a few iterations
-    ticks = tuple(range(1, count + 1)) if count <= 10 else None
+    ticks = {float(at): f"{at}" for at in range(1, count + 1)} if count <= 10 else None
     x = Axis(label="Iteration", limits=(1 - margin, count + margin), ticks=ticks)
     y = Axis(label="ms", limits=(low - 0.08 * (high - low), high + 0.12 * (high - low)))
     series = [rule(x.limits, (median, median), _GREY, f"median {three_digits(median)} ms")]
@@ -173,8 +173,7 @@ def _history_panel(history: History) -> Panel:
         # its size stands near the top
         series += [line, Marks(xs=(at,), ys=(high - 0.1 * room,), colour=_ORANGE, names=(words,))]
         if change.first < change.last:
-            where = (days[change.first], days[change.last])
-            shades.append(Band(where, (low, low), (high, high), "#DB8F57"))
+            shades.append(Band(days[change.first], days[change.last], "#DB8F57"))
     return Panel(
         x=Axis(label="", limits=(days[0] - margin, days[-1] + margin), scale="date"),
         y=Axis(label=unit, limits=(low, high)),

@@ -52,6 +52,6 @@ def scene(chart):
         for name in ("series", "bands"):
             lines += [_line(name, _given(one)) for one in parts[name]]
         for one in parts["legend"]:  # only its look is drawn
-            look = replace(one, xs=(), ys=(), lows=(), highs=(), names=(), hover=())
+            look = replace(one, xs=(), ys=(), names=(), hover=())
             lines.append(_line("legend", _given(look)))
     return "\n".join(lines) + "\n"

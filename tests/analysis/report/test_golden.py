@@ -218,8 +218,6 @@ def _axis(axis):
 def _mark(mark):
     """Where it stands, and once what it says there."""
     kept = {name: mark[name] for name in ("name", "x", "y", "yaxis") if mark.get(name)}
-    for bar in ("error_x", "error_y"):
-        kept |= {f"{bar}_{k}": v for k, v in mark.get(bar, {}).items() if k.startswith("array")}
     for words in ("text", "hovertext"):
         if mark.get(words):
             kept[words] = [one for one in dict.fromkeys(np.atleast_1d(mark[words])) if one]
