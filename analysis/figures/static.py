@@ -30,14 +30,12 @@ from matplotlib.transforms import Bbox, IdentityTransform, ScaledTranslation
 from analysis.figures.chart import (
     BAND_OPACITY,
     FEW_DECADES,
-    NARROW_IN,
     Axis,
     Chart,
     Marks,
     Panel,
     end_labels,
 )
-from analysis.profiles import shortened
 
 _FONT_PT = 7.5
 #: The least room for a legend entry.
@@ -51,8 +49,6 @@ _MARKERS = {
 }
 #: Directions tried around a marker, in degrees: beside it first.
 _ANGLES = (0, 180, 35, 145, -35, -145, 90, -90)
-#: Of the names on a narrow page.
-_MAX_NAMES_NARROW, _MAX_LETTERS_NARROW = 5, 32
 
 
 class _ShownFigure(Figure):
@@ -101,7 +97,6 @@ def draw_panel(axes: Axes, panel: Panel, columns: int = 1) -> None:
     figure = axes.get_figure(root=True)
     assert figure is not None  # only axes that were removed have none  # noqa: S101
     width_in, height_in = (float(size) for size in figure.get_size_inches())
-    narrow = width_in < NARROW_IN
     _prepare(axes, "x", panel.x)
     _prepare(axes, "y", panel.y)
     axes.tick_params(labelsize=_FONT_PT)
@@ -124,9 +119,9 @@ def draw_panel(axes: Axes, panel: Panel, columns: int = 1) -> None:
         look = {**_look(one), "zorder": 3 + index / len(panel.series)}
         axes.plot(one.xs, one.ys, solid_capstyle="butt", **look)
     _label_slopes(axes, panel.series)
-    _label_ends(axes, panel, height_in, narrow=narrow)
+    _label_ends(axes, panel, height_in)
     if any(name for one in panel.series for name in one.names):
-        Names(axes, panel.series, narrow=narrow)
+        Names(axes, panel.series)
     if panel.empty:  # off the slopes of roofs
         look = {**_WORDS, "fontsize": _FONT_PT + 1}
         axes.text(0.97, 0.05, panel.empty, transform=axes.transAxes, ha="right", **look)
@@ -205,18 +200,16 @@ def _label_slopes(axes: Axes, series: Sequence[Marks]) -> None:
         axes.text(x, y, marks.slope_label, rotation=math.degrees(math.atan2(y, x)), **turned)
 
 
-def _label_ends(axes: Axes, panel: Panel, page_height_in: float, *, narrow: bool) -> None:
-    """Write labels right of the axes, where no data can be."""
-    # A label's height as a share of the axes', which take less of a small page.
-    lines, axes_share = (2, 0.6) if narrow else (1, 0.75)
-    gap = 1.3 * lines * _FONT_PT / 72 / (axes_share * page_height_in)
+def _label_ends(axes: Axes, panel: Panel, page_height_in: float) -> None:
+    """Write labels of two lines right of the axes, where no data can be."""
+    # a label's height as a share of the axes', which take about two thirds of the page
+    gap = 1.3 * 2 * _FONT_PT / 72 / (0.65 * page_height_in)
     for one, height, label_height in end_labels(panel, gap):
         leader = Line2D([1.0, 1.02], [height, label_height], color=one.colour, linewidth=0.7)
         leader.set(transform=axes.transAxes, clip_on=False, zorder=2)
         axes.add_line(leader)
-        words = ("\n" if narrow else " ").join(one.end_label)
         look: dict[str, Any] = {"transform": axes.transAxes, "va": "center", "color": one.colour}
-        axes.text(1.025, label_height, words, **look, **_WORDS)
+        axes.text(1.025, label_height, "\n".join(one.end_label), **look, **_WORDS)
 
 
 class Names(Artist):
@@ -227,9 +220,9 @@ class Names(Artist):
     `placed` holds name and box, in pixels, of what was written.
     """
 
-    def __init__(self, axes: Axes, series: Sequence[Marks], *, narrow: bool = False) -> None:
+    def __init__(self, axes: Axes, series: Sequence[Marks]) -> None:
         super().__init__()
-        self._series, self._narrow = series, narrow
+        self._series = series
         self.placed: list[tuple[str, Bbox]] = []
         self.set_zorder(6)
         self.set_in_layout(False)
@@ -251,12 +244,8 @@ class Names(Artist):
             *(box for _, box in markers),
             *(text.get_window_extent(renderer) for text in written if text.get_text()),
         ]
-        named = [(name, marker) for name, marker in markers if name]
-        if self._narrow:
-            short = named[:_MAX_NAMES_NARROW]
-            named = [(shortened(name, _MAX_LETTERS_NARROW), marker) for name, marker in short]
         self.placed = []
-        for name, marker in named:
+        for name, marker in ((name, marker) for name, marker in markers if name):
             look = {"ha": "left", "va": "bottom", "color": "#222222", "parse_math": False}
             text = Text(0, 0, name, fontsize=6, transform=IdentityTransform(), **look)  # type: ignore[arg-type]
             # Grid and roofs may run under a name: white around the letters keeps it readable.

@@ -79,15 +79,11 @@ KINDS: Mapping[str, Callable[[Configurations], Iterable[Row]]] = {
 
 
 def conclusions(
-    kind: str,
-    runs: Sequence[Run],
-    tables: Mapping[str, int] | None = None,
-    rows: Iterable[Row] | None = None,
+    kind: str, runs: Sequence[Run], rows: Iterable[Row] | None = None
 ) -> Iterator[Conclusion]:
     """Yield what runs show of one kind, or its `rows` do, by machine in the catalogue's words."""
     words = catalogue("analysis")[kind]
     rows = KINDS[kind](Configurations.of(runs)) if rows is None else rows
-    table = (tables or {}).get(words.get("table", ""))
     for machine, those in grouped(rows, lambda row: row.get("machine", "")).items():
         said = list(dict.fromkeys(words["says"].format(**row) for row in those))
         advice = dict.fromkeys(words.get("do", "").format(**row) for row in those)
@@ -100,19 +96,13 @@ def conclusions(
             )
             evidence = said[:_MOST_SENTENCES]
         if (more := len(said) - _MOST_SENTENCES) > 0:
-            evidence.append(f"and {more} more" + (f" in Table {table}" if table else ""))
-        elif table:
-            evidence.append(f"the numbers: Table {table}")
+            evidence.append(f"and {more} more")
         advised = " ".join(filter(None, advice)) or None
         yield Conclusion(kind, headline, tuple(evidence), names, advised)
 
 
 def find_all(
-    runs: Sequence[Run],
-    prices: Prices = NO_PRICES,
-    *,
-    across: AcrossMachines | None = None,
-    tables: Mapping[str, int] | None = None,
+    runs: Sequence[Run], prices: Prices = NO_PRICES, *, across: AcrossMachines | None = None
 ) -> list[Conclusion]:
     """Return what `runs` show, in the order of the report: faults first.
 
@@ -121,9 +111,9 @@ def find_all(
     `advice`; `pandas.DataFrame(find_all(runs))` is a table of them. A kind that the data do not
     support has none; docs/report.md lists the kinds and when each is reported. With
     `prices` those about machines say how many times as much an image costs. A report gives
-    `across`, its machines with their prices, and the numbers of its `tables` by their names.
+    `across`, its machines with their prices.
     """
     runs = Configurations.of(runs)
     pairs = (across or across_machines(runs, prices)).pairs
     rows = {"machine speed-up": speed_up_rows(runs, pairs)}
-    return [shown for kind in KINDS for shown in conclusions(kind, runs, tables, rows.get(kind))]
+    return [shown for kind in KINDS for shown in conclusions(kind, runs, rows.get(kind))]

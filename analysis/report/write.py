@@ -102,7 +102,7 @@ def write_report(
         "summary": sentences.summary(runs, profiles, traces),
         "opening": sentences.opening(runs) if runs else of_steps.opening(profiles, traces),
         "problems": problems(runs, profiles, unreadable, numbers),
-        "findings": find_all(runs, across=across, tables={one.name: one.number for one in shown}),
+        "findings": find_all(runs, across=across),
         "named": numbers.named,
         "across": across.sentences,
         "inside": inside,

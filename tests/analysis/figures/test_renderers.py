@@ -99,7 +99,7 @@ def test_labels_stand_at_the_roofs_and_the_legend_below_the_axes():
     draw_roofline(axes, [point()])
     figure.canvas.draw()
     labels = {text.get_text(): text for text in axes.texts}
-    assert {"fp32 200 GFLOP/s", "50 GB/s"} <= set(labels)
+    assert {"fp32\n200 GFLOP/s", "50 GB/s"} <= set(labels)
     (x0, y0), (x1, y1) = axes.transData.transform([(1, 50), (2, 100)])
     along = math.degrees(math.atan2(y1 - y0, x1 - x0))
     assert labels["50 GB/s"].get_rotation() == pytest.approx(along)

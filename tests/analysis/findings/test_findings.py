@@ -397,19 +397,6 @@ def test_what_runs_say_of_themselves_is_told_by_machine():
     assert (single.headline, single.evidence) == (found.evidence[0], ())
 
 
-def test_the_numbers_are_in_a_table_of_the_report():
-    runs = [
-        run
-        for arch in ("a", "b")
-        for run in curve({8: 100, 16: 98, 32: 90}, arch=arch)
-    ]  # fmt: skip
-    (found,) = conclusions("batch knee", runs, {"batch-gains": 5})
-    assert found.evidence[-1] == "the numbers: Table 5"
-    more = [run for arch in "abcdefgh" for run in curve({8: 100, 16: 98, 32: 90}, arch=arch)]
-    (found,) = conclusions("batch knee", more, {"batch-gains": 5})
-    assert found.evidence[6:] == ("and 2 more in Table 5",)
-
-
 def test_a_difference_is_of_the_steps_that_are_nearest_to_the_mean():
     before = placed(ran("a", 1.0), ran("b", 1.2), ran("c", 2.0))
     found = difference_between(before, placed(ran("d", 0.6)))
