@@ -1,8 +1,8 @@
 """Nsight Compute's tables of text, added up row by row.
 
-A table is known by its header. A row may be surrounded by output of the program, go over several
-lines within a quoted cell, stop early after its figure, or lack quotes. It is checked when it is
-read, so the first row of the file that is wrong is the one refused.
+A table is known by its header. A row may be surrounded by output of the program, go on in the next
+line or stop after its figure, or lack quotes. It is checked when it is read, so the first row of
+the file that is wrong is the one refused.
 
 Numbers are read as the locales C and en_US spell them: a dot is the decimal mark, and commas group
 thousands. Any other spelling is refused. `1.234` and `1,234` are numbers in other locales too, a
@@ -156,8 +156,6 @@ _QUOTED_ROW = re.compile(f'"{_NUMBER}","')
 _ROW = re.compile(f'"?{_NUMBER}"?,')
 _ROW_WITHIN = re.compile(r'(?<!,)"[0-9]+","[0-9]+","')
 _LONGEST_LINE = 64 << 20
-#: A quoted cell may hold line ends; one that never closes is a damaged row.
-_LONGEST_ROW = 1 << 16
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -189,8 +187,6 @@ class NcuTable:
         self._awaits_units = form == "raw"
         self._totals = totals
         self._seen = seen
-        self.line = 0  # where the latest row begins
-        self._row = ""  # one that goes on in the next line
         wanted = (*_KNOWN_BY[form], *_OPTIONAL)
         self._at = {name: columns.index(name) for name in wanted if name in columns}
         self._first = self._at[_KNOWN_BY[form][0]]
@@ -203,21 +199,14 @@ class NcuTable:
 
     # Which lines are rows
 
-    def takes(self, line: str, number: int) -> bool:
-        """Add a line that is a row, or goes on with one; False if it is output of the program.
+    def takes(self, line: str) -> bool:
+        """Add a line that is a row; False if it is output of the program, or goes on with a row.
 
         Raises `NcuTableError` where it cannot be what ncu wrote.
         """
-        if self._row:
-            self._row += f"\n{line}"
-        else:
-            self.line = number
-            self._row = self._row_in(line)
-        if not self._row:
+        if not (row := self._row_in(line)):
             return False
-        if not self._is_open():
-            self._take(self._cells_of(self._row))
-            self._row = ""
+        self._take(self._cells_of(row))
         return True
 
     def _row_in(self, line: str) -> str:
@@ -235,24 +224,21 @@ class NcuTable:
             return line[within.start() :]
         raise NcuTableError(f"a damaged row: {line[:60]!r}")
 
-    def _is_open(self) -> bool:
-        """Whether a quoted cell of the row goes on in the next line."""
-        if not self.quoted or self._row.count('"') % 2 == 0:
-            return False
-        if self._awaits_units or len(self._row) > _LONGEST_ROW:
-            raise NcuTableError(f"a damaged row: {self._row[:60]!r}")
-        return True
-
     def _cells_of(self, row: str) -> list[str]:
         """Return a row's cells, one per column; those that it stops before are empty.
 
-        Raises `NcuTableError` if a quote is out of place, or if the row is too short for its figure
-        or longer than the header.
+        A cell that goes on in the next line, such as a rule's description, is left out: it is not
+        read. Raises `NcuTableError` if a quote is out of place, or if the row is too short for its
+        figure or longer than the header.
         """
+        while self.quoted and row.count('"') % 2 and row.count(',"') >= self._least:
+            row = row.rpartition(',"')[0]
         try:
             [cells] = csv.reader([row], strict=True)
-        except (csv.Error, ValueError) as error:
-            raise NcuTableError(f"a damaged row ({error})") from None
+        except (csv.Error, ValueError):
+            cells = []
+        if not cells or (self.quoted and row.count('"') % 2):
+            raise NcuTableError(f"a damaged row: {row[:60]!r}")
         # A comma at the end begins no cell: even an empty one has quotes.
         cells = cells[:-1] if self.quoted and row.endswith(",") else cells
         lacking = len(self.columns) - len(cells)
@@ -350,11 +336,6 @@ class NcuTable:
         value = EXACT.scaleb(EXACT.multiply(number, Decimal(weight)), power or 0)
         self._totals.add(self._kernel, metric, weight, value)
 
-    def end(self) -> None:
-        """Raise `NcuTableError` for a row that goes on."""
-        if self._row:
-            raise NcuTableError("the file is cut off", self.line)
-
 
 def _whole(text: str, name: str) -> int:
     """An ID or a count, in which a dot would group thousands."""
@@ -378,19 +359,15 @@ def add_tables(path: Path, totals: ProfileTotals) -> tuple[list[Form], list[str]
         table = tables[-1] if tables else None
         try:
             if header := _table_in(text, totals, seen):
-                if table:
-                    table.end()
                 tables.append(header)
-            elif not (table and table.takes(text, number)):
+            elif not (table and table.takes(text)):
                 if text.startswith("==ERROR=="):
                     errors.append(text.strip())
                 if not is_ended and text.startswith('"'):
                     raise NcuTableError("the file is cut off")
         except NcuTableError as error:
-            error.line = error.line or (table.line if table else number)
+            error.line = error.line or number
             raise
-    if tables:
-        tables[-1].end()
     return [table.form for table in tables], errors
 
 

@@ -238,42 +238,48 @@ def test_on_a_gpu_an_op_is_the_time_of_its_kernels(monkeypatch):
     assert profile.step_time_s == pytest.approx(0.0012)
 
 
-def test_communication_is_a_class_of_its_own_and_no_work_of_the_device(monkeypatch):
+#: Kernels and copies with the op that launches each: name, begin and duration of the device's run.
+CARDS = {
+    "communication is no work of the device": (
+        [("aten::relu", "void relu(float*)", 100, 200),
+         ("record_param_comms", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)", 250, 200),
+         ("aten::add", "void add(float*)", 460, 40)],
+        {"relu": (200, 200), COMMUNICATION: (200, 150), "add": (40, 40)},
+    ),
+    "a copy from the host is none on the device, whatever op makes it": (
+        [("aten::_to_copy", "HtoD", 100, 90), ("aten::_to_copy", "DtoD", 400, 90),
+         ("aten::relu", "void relu(float*)", 600, 30)],
+        {HOST_COPY: (90, 90), "cast": (90, 90), "relu": (30, 30)},
+    ),
+    "a replayed graph is its kernels": (
+        [(None, "void conv<float>(float*)", 100, 90), (None, "void conv<float>(float*)", 300, 90)],
+        {"conv<float>": (180, 180)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("runs", "times_us"), CARDS.values(), ids=CARDS.keys())
+def test_on_a_gpu_what_runs_has_its_own_class(monkeypatch, runs, times_us):
     trace = TraceWriter()
-    trace.device("void relu(float*)", 100, 200, trace.host("aten::relu", 0, 10, [[8, 8]]))
-    told = trace.host("record_param_comms", 20, 10, [[64]])
-    trace.device("ncclDevKernel_AllReduce_Sum_f32_RING_LL(int)", 250, 200, told, stream=20)
-    trace.device("void add(float*)", 460, 40, trace.host("aten::add", 40, 10, [[8, 8]]))
+    for number, (op, name, begin, duration) in enumerate(runs):
+        launcher = None if op is None else trace.host(op, 50 * number, 10, [[8, 8]])
+        if "to" in name:
+            trace.copy(name, begin, duration, 256, launcher)
+        else:
+            trace.device(name, begin, duration, launcher, stream=number)
     profile = profile_on_card(monkeypatch, trace.trace)
-    (waits,) = [op for op in profile.ops if op.label == COMMUNICATION]
-    assert waits.op.startswith("ncclDevKernel_AllReduce")
-    assert (waits.time_s, waits.exclusive_s) == pytest.approx((200e-6, 150e-6))
-    assert "other ranks" in waits.missing["flops"]
-    assert profile.device_busy_share * 1200e-6 == pytest.approx(390e-6)
-    assert profile.exposed_communication_s == pytest.approx(150e-6)
-    assert profile.computing_s == pytest.approx(240e-6)
-
-
-def test_a_copy_from_the_host_is_none_on_the_device_whatever_op_makes_it(monkeypatch):
-    trace = TraceWriter()
-    for way, start in (("HtoD", 0), ("DtoD", 300)):
-        op = trace.host("aten::_to_copy", start, 10, [[8, 8]])
-        trace.copy(way, start + 100, 90, 256, op)
-    trace.device("void relu(float*)", 600, 30, trace.host("aten::relu", 500, 10, [[8, 8]]))
-    found = {op.label: op.time_s for op in profile_on_card(monkeypatch, trace.trace).ops}
-    assert found == pytest.approx({HOST_COPY: 90e-6, "cast": 90e-6, "relu": 30e-6})
-
-
-def test_a_replayed_graph_is_its_kernels_without_phases(monkeypatch):
-    trace = TraceWriter()
-    trace.host("aten::copy_", 0, 5, [[4, 3, 8, 8], [4, 3, 8, 8], []])
-    for start in (100, 300):
-        trace.device("void conv<float>(float*)", start, 90)
-    profile = profile_on_card(monkeypatch, trace.trace)
-    (kernel,) = profile.ops
-    assert (kernel.label, kernel.phase, kernel.calls) == ("conv<float>", None, 2)
-    assert kernel.time_s == pytest.approx(180e-6)
-    assert "a CUDA graph" in kernel.missing["phase"]
+    found = {op.label: (op.time_s * 1e6, op.exclusive_s * 1e6) for op in profile.ops}
+    assert found == {label: pytest.approx(times) for label, times in times_us.items()}
+    waits_s = times_us.get(COMMUNICATION, (0, 0))[1] / 1e6
+    assert profile.exposed_communication_s == pytest.approx(waits_s)
+    assert profile.computing_s == pytest.approx(profile.exclusive_s - waits_s)
+    reasons = {op.label: op.missing for op in profile.ops}
+    if waits_s:
+        assert "other ranks" in reasons[COMMUNICATION]["flops"]
+        assert profile.device_busy_share * 1200e-6 == pytest.approx(390e-6)
+    if "conv<float>" in reasons:
+        assert "a CUDA graph" in reasons["conv<float>"]["phase"]
+        assert [(op.phase, op.calls) for op in profile.ops] == [(None, 2)]
 
 
 def test_copies_of_unknown_size_are_missing_with_the_reason(monkeypatch):

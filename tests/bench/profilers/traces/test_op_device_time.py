@@ -79,12 +79,3 @@ def test_an_op_beside_another_keeps_its_kernels_own_time():
         ("add", pytest.approx(30), 0),
         ("c10d.allreduce_", pytest.approx(100), pytest.approx(50)),
     ]
-
-
-def test_the_call_that_launched_a_kernel_finds_its_op_by_time_where_no_id_does():
-    trace = TraceWriter()
-    trace.host("aten::linear", 0, 20)
-    trace.host("aten::addmm", 5, 10)
-    trace.device("gemm()", 12, 30)  # launched 5 us before, from 7 to 11
-    [linear] = nested(trace)[0]
-    assert linear.inner[0].own_s / US == pytest.approx(30)

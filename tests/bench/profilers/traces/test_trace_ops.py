@@ -189,18 +189,6 @@ def test_a_model_gives_what_it_has_and_the_rest_has_its_own_work():
     }
 
 
-def test_communication_is_a_row_of_its_own_whatever_launched_it():
-    spans = [host("c10d::allreduce_", 0, 10, dims=(((64,),),), types=("TensorList",))]
-    pairs = [
-        launched(1, 100, 200, "ncclDevKernel_AllReduce()", at=5),
-        launched(2, 150, 400, "gemm()", at=20, stream=8),
-    ]
-    gemm, communication = (op for _, op in table(spans, pairs).rows({}))
-    assert (communication.label, communication.op) == (COMMUNICATION, "c10d.allreduce_")
-    assert communication.exclusive_s == pytest.approx(50e-6)  # what nothing hides
-    assert gemm.exclusive_s == gemm.time_s == pytest.approx(250e-6)
-
-
 def test_a_fraction_that_changes_with_each_step_makes_no_new_row():
     spans, pairs = [], []
     for number, factor in enumerate(("0.00998", "-1.2e-05", "1.0")):
