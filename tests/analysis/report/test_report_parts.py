@@ -16,19 +16,22 @@ from analysis.report.write import (
     begin_report,
     end_report,
     front_matter,
-    markdown_fence,
     print_pdf,
     write_report,
 )
 from bench.errors import UserError
 
 NAMES = ("report.html", "report.md", "tables/summary.tex")
-NOTES = """# Aim
+NOTES = """Before.
 
-Is **amp** worth it? <script>alert(1)</script> [no](javascript:alert(1)) [yes](https://example.org)
+# complexity
 
-Setext
-------
+Mine. <script>alert(1)</script> [no](javascript:alert(1)) [yes](https://example.org)
+
+Why
+===
+
+## Else
 
 | a |
 | - |
@@ -48,49 +51,28 @@ def test_names_of_files_last_and_differ():
 
 
 @pytest.mark.usefixtures("unpainted")
-def test_title_author_and_notes_stand_in_both_forms_and_cannot_break_them(tmp_path):
+def test_title_author_and_notes_stand_in_both_forms_in_their_sections_and_cannot_break_them(
+    tmp_path,
+):
     notes_file = tmp_path / "notes.md"
     notes_file.write_text(NOTES, encoding="utf-8")
     front = front_matter("a|b <b>*T*</b>", "A_\n<i>", notes_file)
+    assert front.notes.keys() == {"Notes", "Complexity"}
     page = write_report(place_runs([make.run_record()], []), tmp_path / "r", front=front)
     html, markdown = (page.with_suffix(end).read_text("utf-8") for end in (".html", ".md"))
     assert markdown.startswith("# a\\|b &lt;b&gt;\\*T\\*&lt;/b&gt;\n\nA\\_ &lt;i&gt;\n")
     assert "<h1>a|b &lt;b&gt;*T*&lt;/b&gt;</h1>" in html
     for text, words in (
-        (markdown, ("\n### Aim\n", "\n#### Setext\n", "\n# no heading\n")),
-        (html, ("<h3>Aim</h3>", "<strong>amp</strong>", "&lt;script&gt;alert(1)&lt;/script&gt;")),
-        (html, ('href="https://example.org"', "<td>1</td>")),
-    ):
-        mine = text[text.index("<!-- notes: begin -->") : text.index("<!-- notes: end -->")]
-        assert [one for one in words if one not in mine] == []
-        assert 'href="javascript' not in mine
-    places = [html.index(one) for one in ("<table>", 'id="notes">Notes<', 'id="design">Design<')]
-    assert places == sorted(places)
-
-
-def test_notes_below_the_name_of_a_section_stand_in_it(tmp_path):
-    path = tmp_path / "notes.md"
-    path.write_text("Before.\n\n## complexity\n\nMine.\n\n### Why\n\nSo.\n\n## Else\n\nRest.\n")
-    found = front_matter(None, None, path).notes
-    assert found["Notes"] == "Before.\n\n### Else\n\nRest."
-    assert found["Complexity"] == "Mine.\n\n### Why\n\nSo."
-    page = write_report(
-        place_runs([make.run_record()], []),
-        tmp_path / "r",
-        front=front_matter(None, None, path),
-    )
-    text = page.with_suffix(".md").read_text("utf-8")
-    words = (
-        "\n## Notes",
-        "Before.",
-        "Rest.",
-        "\n## Complexity",
-        "Mine.",
-        "So.",
-        "\n## Measurement",
-    )
-    places = [text.index(one) for one in words]
-    assert places == sorted(places)
+        (markdown, ("## Notes", "Before.", "\n### Why\n", "\n#### Else\n", "\n# no heading\n",
+                    "## Design", "## Complexity", "Mine.", "## Measurement")),
+        (html, ('id="notes">Notes<', "<h3>Why</h3>", "<h4>Else</h4>", "<td>1</td>",
+                'id="complexity"', "&lt;script&gt;alert(1)&lt;/script&gt;",
+                'href="https://example.org"', 'id="measurement"')),
+    ):  # fmt: skip
+        places = [text.index(one) for one in words]
+        assert places == sorted(places)
+        assert 'href="javascript' not in text
+        assert text.count("<!-- notes: end -->") == 2
 
 
 @pytest.mark.parametrize(
@@ -108,11 +90,6 @@ def test_notes_that_cannot_be_put_in_are_one_line(tmp_path, content, message):
         path.write_bytes(content)
     with pytest.raises(UserError, match=rf"^notes=.*notes.md.*{message}.*\Z"):
         front_matter(None, None, path)
-
-
-@pytest.mark.parametrize(("text", "fence"), [("plain", "```"), ("a ```` b", "`````")])
-def test_a_fence_is_longer_than_what_it_holds(text, fence):
-    assert markdown_fence(text) == fence
 
 
 def written(folder, text="ours", names=NAMES):

@@ -10,6 +10,7 @@ import pytest
 from analysis import place_runs
 from analysis.columns import _DECLARED, COLUMNS, both_sides, columns, table
 from analysis.report.run_tables import configuration_tables
+from analysis.report.write import markdown_fence
 from analysis.runs.frame import configurations, point_row
 from analysis.server.tracked_frame import _ROOF_NUMBERS, _ROOF_TEXTS
 from analysis.table import Column, RunList, RunNumbers, Table, latex_text, markdown_text
@@ -67,6 +68,7 @@ WHOLE = Table("t", "50 %", ROWS, SHOWN, shown=1)
             latex_text("50 % of a_b & \\x{y} <z>"),
             r"50 \% of a\_b \& \textbackslash{}x\{y\} \textless{}z\textgreater{}",
         ),
+        (markdown_fence("a ```` b"), "`````"),
         (RunNumbers({"a": 1, "b": 2, "c": 4, "d": 5, "e": 6}).words("fedcba"), "1, 2, 4 to 6"),
     ],
 )
