@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 from analysis.columns import table
@@ -55,7 +55,7 @@ class Axis:
     ticks: Mapping[float, str] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Marks:
     """Points of one look, joined by a line where it has a width.
 
@@ -66,10 +66,12 @@ class Marks:
     and `slope_label` along its line. Both need logarithmic axes.
     """
 
-    xs: tuple[float, ...] = ()
-    ys: tuple[float, ...] = ()
+    group: str
     colour: str
     shape: str = ""
+    _: KW_ONLY
+    xs: tuple[float, ...] = ()
+    ys: tuple[float, ...] = ()
     size_pt: float = 4.0
     edge_pt: float = 1.0
     filled: bool = True
@@ -78,7 +80,6 @@ class Marks:
     opacity: float = 1.0
     names: tuple[str, ...] = ()
     hover: tuple[str, ...] = ()
-    group: str = ""
     end_label: tuple[str, ...] = ()
     slope_label: str = ""
 
@@ -137,25 +138,21 @@ def panel_chart(panels: Sequence[Panel]) -> Chart:
     return Chart(tuple(panels), 6.5, 2.3 * -(-len(panels) // columns) + 0.5, columns)
 
 
-def key(words: str, colour: str, shape: str = "", **look: Any) -> Marks:
-    """Return a legend entry; `look` is of `Marks`."""
-    return Marks(group=words, colour=colour, shape=shape, **look)
-
-
 def model_key(of: Identified, colours: Mapping[str, str], **look: Any) -> Marks:
     """Return the look of a run or of its repeats: the model's colour, the precision's shape."""
     colour, mode = colours.get(of.arch, OTHER_MODELS), of.precision.removeprefix("amp-")
     # of `amp` it is not known what the device did
     shape = "cross" if mode == "amp" else SHAPES.get(mode, "x")
-    return key(f"{of.arch} {of.precision}", colour, shape, **look)
+    return Marks(f"{of.arch} {of.precision}", colour, shape, **look)
 
 
 def model_legend(series: Iterable[Marks]) -> tuple[Marks, ...]:
     """Return an entry per model and one per precision of series with looks of `model_key`."""
     looks = {tuple(one.group.rsplit(" ", 1)): one for one in series}
-    models = {arch: key(arch, one.colour, line_pt=2.5) for (arch, _), one in looks.items()}
+    models = {arch: Marks(arch, one.colour, line_pt=2.5) for (arch, _), one in looks.items()}
     precisions = {
-        name: key(name, KEY_GREY, one.shape, filled=one.filled) for (_, name), one in looks.items()
+        name: Marks(name, KEY_GREY, one.shape, filled=one.filled)
+        for (_, name), one in looks.items()
     }
     return tuple(entry for of in (models, precisions) for _, entry in sorted(of.items()))
 
@@ -168,10 +165,15 @@ def hover(title: str, row: Mapping[str, Any], names: str, sample: Sample = "samp
 
 
 def rule(
-    xs: tuple[float, float], ys: tuple[float, float], colour: str, words: str, **look: Any
+    xs: tuple[float, float],
+    ys: tuple[float, float],
+    colour: str,
+    words: str,
+    group: str = "",
+    **look: Any,
 ) -> Marks:
     """Return a thin line between two points that says `words` along its length."""
-    return Marks(xs=xs, ys=ys, colour=colour, hover=(words,) * 2, **{"line_pt": 0.7, **look})
+    return Marks(group, colour, xs=xs, ys=ys, hover=(words,) * 2, **{"line_pt": 0.7, **look})
 
 
 def log_axis(label: str, values: Collection[float], margin: float = 1.5) -> Axis:

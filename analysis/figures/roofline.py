@@ -30,7 +30,6 @@ from analysis.figures.chart import (
     Marks,
     Panel,
     hover,
-    key,
     model_colours,
 )
 from analysis.figures.interactive import interactive_chart
@@ -68,7 +67,7 @@ def roof_lines(
     rates = flops_rate(1e9 * gflops), bytes_rate(1e9 * gb_per_s)
     at = f"({kind})\nridge at {three_digits(ridge)} FLOP/byte"
     words = [f"{name} {rate} {at}" for name, rate in zip(names, rates, strict=True)]
-    look = key(group, colour, line_pt=1.2, dashed=kind == "datasheet")
+    look = Marks(group, colour, line_pt=1.2, dashed=kind == "datasheet")
     level = replace(look, xs=(ridge, math.inf), ys=(gflops, gflops), hover=(words[0],) * 2)
     slope = replace(look, xs=(0.0, ridge), ys=(0.0, gflops), hover=(words[1],) * 2)
     return replace(level, end_label=(end, rates[0])), replace(slope, slope_label=rates[1])
@@ -256,7 +255,7 @@ def _series(
     counted, ends = row["intensity_counted"], (row["intensity_min"], row["intensity_max"])
     scale = 0.6 if crowded else 1.0
     imported = ["imported"] if row["imported"] else []
-    mark = key(
+    mark = Marks(
         " ".join(filter(None, [machine, row["arch"], mode, *imported])),
         palette.get(row["arch"], OTHER_MODELS),
         SHAPES[mode],
@@ -298,20 +297,19 @@ def _roof_series(rows: Iterable[Row], short: Mapping[str, str]) -> Iterator[Mark
 
 def _legend(rows: Sequence[Row], palette: Mapping[str, str]) -> Iterator[Marks]:
     archs, modes = {row["arch"] for row in rows}, {row["math_mode_ran"] for row in rows}
-    yield from (key(arch, palette[arch], line_pt=2.5) for arch in palette if arch in archs)
+    yield from (Marks(arch, palette[arch], line_pt=2.5) for arch in palette if arch in archs)
     for mode in (mode for mode in SHAPES if mode in modes):
-        yield key(mode, KEY_GREY, SHAPES[mode], filled=False)
+        yield Marks(mode, KEY_GREY, SHAPES[mode], filled=False)
     sizes = sorted({row["batch_size"] for row in rows})
     step = max(1.0, (len(sizes) - 1) / (_NAMED_SIZES - 1))
-    for index in range(min(len(sizes), _NAMED_SIZES)):
-        size = sizes[round(index * step)]
-        look = {"filled": False, "size_pt": _size_pt(size)}
-        yield key(f"batch {size}", KEY_GREY, "circle", **look)
+    for size in (sizes[round(index * step)] for index in range(min(len(sizes), _NAMED_SIZES))):
+        yield Marks(f"batch {size}", KEY_GREY, "circle", filled=False, size_pt=_size_pt(size))
     counted = {row["intensity_counted"] is not None for row in rows if not row["imported"]}
     if True in counted:
-        yield key("bytes counted", KEY_GREY, "circle")
+        yield Marks("bytes counted", KEY_GREY, "circle")
     if counted == {True, False}:
-        yield key("bytes modelled", KEY_GREY, "circle", filled=False, line_pt=1.6)
+        yield Marks("bytes modelled", KEY_GREY, "circle", filled=False, line_pt=1.6)
     if any(row["imported"] for row in rows):
-        look = {"filled": False, "line_pt": 1.2, "dashed": True}
-        yield key("imported, modelled", KEY_GREY, "circle", **look)
+        yield Marks(
+            "imported, modelled", KEY_GREY, "circle", filled=False, line_pt=1.2, dashed=True
+        )

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis.figures.chart import OTHER_MODELS, SHAPES, Chart, Marks, hover, key
+from analysis.figures.chart import OTHER_MODELS, SHAPES, Chart, Marks, hover
 from analysis.figures.roofline import legend_of, roof_lines, roofline_chart, under_roof
 from analysis.profiles import KernelPlace, MemoryLevel, OpPlace, Places, time_share
 from analysis.roofs.ceilings import UsedCeiling
@@ -70,7 +70,7 @@ def op_chart(
         "op",
         roofs,
         [_op(index, op, colour) for index, op in enumerate(places.placed)],
-        [key("eager to fused bytes", colour, line_pt=0.9)],
+        [Marks("eager to fused bytes", colour, line_pt=0.9)],
         title=(
             f"Placed: {percent(time_share(places.placed))} of the ops' time. "
             f"Ops without FLOP (copies, fills): {percent(time_share(places.without_flops))}. "
@@ -116,7 +116,7 @@ def _chart(
     drawn = [mark for _, marks in rows for mark in marks]
     held = [mark for share, marks in rows for mark in marks if share >= _MIN_SHARE_FOR_AXES]
     areas = (  # examples
-        key(f"{percent(share)} of the {noun}s' time", "#CCCCCC", "circle", size_pt=size_pt(share))
+        Marks(f"{percent(share)} of the {noun}s' time", "#CCCCCC", "circle", size_pt=size_pt(share))
         for share in (0.01, 0.1)
     )
     return roofline_chart(
@@ -149,15 +149,15 @@ def _placed(
 def _op(index: int, op: OpPlace, colour: str) -> tuple[float, list[Marks]]:
     """An op from its eager to its fused bytes, to the edge if a fused one moves none."""
     start, (shape, phase) = op.intensity_min or 0.0, _PHASES[op.part]
-    look = {"filled": op.kind == "algorithmic", "opacity": 0.85, "edge_pt": 0.9}
     group, ends = f"{op.part}, {op.kind} FLOP", (start, op.intensity_max or math.inf)
+    mark = Marks(group, colour, shape, xs=(start,), filled=op.kind == "algorithmic", opacity=0.85)
     return _placed(
         index,
         op,
         op.time.label.replace("convolution", "conv") + phase,
         hover(f"{op.rank}. {op.time.label} ({op.time.op}), {op.part}", op.row, _OF_OP),
-        [key(group, colour, shape, xs=(start,), **look)],
-        key(group, colour, line_pt=0.7, opacity=0.45, xs=ends),
+        [mark],
+        Marks(group, colour, line_pt=0.7, opacity=0.45, xs=ends),
     )
 
 
@@ -168,7 +168,7 @@ def _kernel(index: int, kernel: KernelPlace, shape: str) -> tuple[float, list[Ma
     whole_name = {"name": "\n".join(textwrap.wrap(kernel.totals.name, 90))}
     row = {**kernel.row, **kernel.rates, **whole_name}
     marks = [
-        key(f"FLOP per {level} byte", LEVEL_COLOURS[level], shape, xs=(x,),
+        Marks(f"FLOP per {level} byte", LEVEL_COLOURS[level], shape, xs=(x,),
             edge_pt=0.5, opacity=0.9)
         for level, x in sorted(kernel.intensities.items(), key=lambda item: item[1])
     ]  # fmt: skip
@@ -178,7 +178,7 @@ def _kernel(index: int, kernel: KernelPlace, shape: str) -> tuple[float, list[Ma
         f"{kernel.rank} {kernel.name}",
         hover(f"{kernel.rank}. {kernel.name}{at_least}", row, _OF_KERNEL),
         marks,
-        key(marks[0].group, "#999999", line_pt=0.6, xs=marks[0].xs + marks[-1].xs),
+        Marks(marks[0].group, "#999999", line_pt=0.6, xs=marks[0].xs + marks[-1].xs),
     )
 
 

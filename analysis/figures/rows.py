@@ -22,7 +22,6 @@ from analysis.figures.chart import (
     Marks,
     Panel,
     hover,
-    key,
     log_axis,
     model_key,
     model_legend,
@@ -143,8 +142,8 @@ def variability_chart(machines: Sequence[Row]) -> Chart:
 
     `machines` are rows of `scatter_rows`.
     """
-    dot = key("one configuration", KEY_GREY, "circle", size_pt=3.5)
-    bar = key("pooled", "#0072B2", "line-ns", size_pt=10, edge_pt=2.2)
+    dot = Marks("one configuration", KEY_GREY, "circle", size_pt=3.5)
+    bar = Marks("pooled", "#0072B2", "line-ns", size_pt=10, edge_pt=2.2)
     dots, bars = [], []
     for row, machine in enumerate(machines):
         for group in machine["groups"]:
@@ -168,12 +167,12 @@ def real_synthetic_chart(pairs: Sequence[tuple[Group, Group]], colours: Mapping[
             for name, group in zip(_DATA, pair, strict=True)
         ]
         ends = marks[0].xs + marks[1].xs
-        series += [Marks(xs=ends, ys=(row, row), colour=marks[0].colour, line_pt=1.2), *marks]
+        series += [Marks("", marks[0].colour, xs=ends, ys=(row, row), line_pt=1.2), *marks]
     return row_chart(
         [real.label for real, _ in pairs[:MAX_ROWS]],
         series,
         _rate_axis([group for pair in pairs for group in pair]),
-        legend=[key(name, KEY_GREY, "circle", filled=name == _DATA[0]) for name in _DATA],
+        legend=[Marks(name, KEY_GREY, "circle", filled=name == _DATA[0]) for name in _DATA],
         title=hidden_rows(len(pairs)),
     )
 
@@ -219,7 +218,7 @@ def ratio_chart(
         if low is None or high is None:
             mark = replace(mark, filled=False)
         else:
-            line = key(mark.group, mark.colour, line_pt=_LINE_PT)
+            line = Marks(mark.group, mark.colour, line_pt=_LINE_PT)
             series.append(replace(line, xs=(low, high), ys=(y, y)))
         series.append(replace(mark, line_pt=0.0))
     within = (1 / (1 + threshold), 1 + threshold)
@@ -255,7 +254,7 @@ def comparison_chart(comparisons: Sequence[Comparison], threshold: float) -> Cha
     rows, looks = [], {}
     for of in shown:
         shape, colour = _JUDGED[of.judgement]
-        looks[of.judgement] = look = key(of.word, colour, shape, line_pt=_LINE_PT)
+        looks[of.judgement] = look = Marks(of.word, colour, shape, line_pt=_LINE_PT)
         rest = [part for part, same in zip(of.parts, shared, strict=True) if not same]
         counts = (f"{side.repeats(of.metric.name).count}" for side in (of.a, of.b))
         name = f"{' '.join(rest)} ({':'.join(counts)})"
@@ -323,7 +322,7 @@ def tuning_chart(result: TuneResult) -> Chart:
 def _gain_row(name: str, estimate: RatioEstimate, gain: bool = False) -> RatioRow:
     low, high = estimate.ends
     ratios = {"ratio": estimate.ratio, "ratio_low": low, "ratio_high": high}
-    look = key("", "#0072B2" if gain else "#777777", "circle", filled=gain)
+    look = Marks("", "#0072B2" if gain else "#777777", "circle", filled=gain)
     words = hover(name, ratios, "ratio ratio_interval")
     return RatioRow(name, estimate.ratio, (low, high), look, words)
 
@@ -360,7 +359,7 @@ def account_chart(accounts: Sequence[tuple[str, StepAccount]]) -> Chart:
         for part in sorted(account.parts, key=lambda part: list(_PARTS).index(part.kind)):
             (words, colour), begin_ms = _PARTS[part.kind], ends_ms[part.time_s > 0]
             end_ms = ends_ms[part.time_s > 0] = begin_ms + 1e3 * part.time_s
-            legend[words] = look = key(words, colour, line_pt=7.0)
+            legend[words] = look = Marks(words, colour, line_pt=7.0)
             share = percent(part.time_s / account.step_time_s)
             said = f"{name}\n{part.name}: {three_digits(1e3 * part.time_s)} ms, {share}"
             if account.is_disturbed:

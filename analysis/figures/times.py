@@ -16,7 +16,6 @@ from analysis.figures.chart import (
     Chart,
     Marks,
     Panel,
-    key,
     rule,
 )
 from analysis.figures.rows import MAX_ROWS, across_rows, hidden_rows, row_chart
@@ -52,10 +51,10 @@ def distributions_chart(runs: Sequence[Run], colours: Mapping[str, str]) -> Char
         [across_rows(1.0, shown, "the median"), *series] if shown else [],
         Axis(label="Iteration time / median", limits=limits),
         legend=(
-            key("5 to 95 %", KEY_GREY, line_pt=0.9),
-            key("quartiles", KEY_GREY, line_pt=4.0),
-            key("outlier", KEY_GREY, _OUTLIER),
-            key("outlier beyond the axis", KEY_GREY, _BEYOND),
+            Marks("5 to 95 %", KEY_GREY, line_pt=0.9),
+            Marks("quartiles", KEY_GREY, line_pt=4.0),
+            Marks("outlier", KEY_GREY, _OUTLIER),
+            Marks("outlier beyond the axis", KEY_GREY, _BEYOND),
         ),
         title=hidden_rows(len(timed)),
     )
@@ -76,7 +75,7 @@ def _distribution(run: Run, row: int, colour: str) -> Iterator[Marks]:
     )
     for index in outliers:
         ratio = times_ms[index] / median
-        mark = key(run.arch, colour, _BEYOND if ratio > _EDGE else _OUTLIER, size_pt=3.5)
+        mark = Marks(run.arch, colour, _BEYOND if ratio > _EDGE else _OUTLIER, size_pt=3.5)
         said = f"{whose}\n{_iteration(index, times_ms[index], median)}"
         yield replace(mark, xs=(min(ratio, _EDGE),), ys=(row,), hover=(said,))
     for begin, end, line_pt in ((low, high, 0.9), (first, third, 4.0)):
@@ -107,11 +106,11 @@ def trace_panel(run: Run, colour: str = "#0072B2") -> Panel:
     beyond = [index for index in range(count) if times_ms[index] > held[index]]
     inside = [index for index in find_outliers(times_ms) if index not in beyond]
     # many iterations are a line without markers
-    dots = key("", colour, "circle" if count <= 200 else "", line_pt=0.9, size_pt=1.3)
+    dots = Marks("", colour, "circle" if count <= 200 else "", line_pt=0.9, size_pt=1.3)
     for indices, look in (
         (range(count), dots),
-        (inside, key("", _ORANGE, _OUTLIER)),
-        (beyond, key("", _ORANGE, "triangle-up")),
+        (inside, Marks("", _ORANGE, _OUTLIER)),
+        (beyond, Marks("", _ORANGE, "triangle-up")),
     ):
         xs, ys = tuple(index + 1 for index in indices), tuple(float(held[i]) for i in indices)
         # the title says whose they are: a name at each of many iterations would make a page heavy
@@ -132,9 +131,9 @@ def traced_runs(runs: Sequence[Run]) -> list[Run]:
 
 #: What a history shows, as its legend has it.
 _POINT, _LEVEL, _CHANGE = (
-    key("a run, or the runs of a campaign", "#56B4E9", "circle", size_pt=3.5),
-    key("level", "#0072B2", line_pt=1.5),
-    key("change; shaded: where it may be", _ORANGE, line_pt=1.0, dashed=True),
+    Marks("a run, or the runs of a campaign", "#56B4E9", "circle", size_pt=3.5),
+    Marks("level", "#0072B2", line_pt=1.5),
+    Marks("change; shaded: where it may be", _ORANGE, line_pt=1.0, dashed=True),
 )
 
 
@@ -171,7 +170,7 @@ def _history_panel(history: History) -> Panel:
         at, words = days[change.index], f"{100 * (change.estimate.ratio - 1):+.1f} %"
         line = rule((at, at), (high, low), _ORANGE, words, line_pt=1.0, dashed=True, group="change")
         # its size stands near the top
-        series += [line, Marks(xs=(at,), ys=(high - 0.1 * room,), colour=_ORANGE, names=(words,))]
+        series += [line, Marks("", _ORANGE, xs=(at,), ys=(high - 0.1 * room,), names=(words,))]
         if change.first < change.last:
             shades.append(Band(days[change.first], days[change.last], "#DB8F57"))
     return Panel(

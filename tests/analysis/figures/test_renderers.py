@@ -112,7 +112,7 @@ def named_marks(names, size_in=4.0):
     axes.set(xlim=(0, 1), ylim=(0, 1))
     places = [(0.1 * (n % 9 + 0.5), 0.1 * (n // 9 + 0.5)) for n in range(len(names))]
     xs, ys = zip(*places, strict=True)
-    marks = Marks(xs=xs, ys=ys, names=tuple(names), colour="#000000", shape="circle", size_pt=6.0)
+    marks = Marks("", "#000000", "circle", xs=xs, ys=ys, names=tuple(names), size_pt=6.0)
     written = Names(axes, [marks])
     figure.canvas.draw()
     return figure, axes, written.placed, places
