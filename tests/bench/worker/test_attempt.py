@@ -13,6 +13,7 @@ from worker_processes import small_run
 from bench.config import RunConfig
 from bench.errors import Unknown, UnsupportedError
 from bench.launcher.measurement import finish_run
+from bench.profilers.torch_profiler import work_set
 from bench.records import Job
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
@@ -104,33 +105,34 @@ def fails_after_the_step(step, device):
 
 
 FAILS = raising(RuntimeError("CUPTI_ERROR"))
-HERE = "bench.worker.measurement"
+OTHERS = {
+    "hidden_syncs": "bench.training.devices.CpuDevice.hidden_syncs",
+    "ranks": "bench.worker.measurement.StepAttempt._compare_ranks",
+    "complexity": "bench.worker.step_setup.StepSetup.complexity",
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("where", "fails", "fact", "warmup_iters"),
-    [
-        *((f"{HERE}.work_set", FAILS, "work", iters) for iters in (1, 3)),
-        (f"{HERE}.work_set", fails_after_the_step, "work", 3),
-        ("bench.training.devices.CpuDevice.hidden_syncs", FAILS, "hidden_syncs", 2),
-        (f"{HERE}.StepAttempt._compare_ranks", FAILS, "ranks", 2),
-        ("bench.worker.step_setup.StepSetup.complexity", FAILS, "complexity", 2),
-    ],
+    ("fails", "others", "warmup_iters"),
+    [(FAILS, {}, 1), (fails_after_the_step, {}, 3), (work_set, OTHERS, 3)],
 )
 def test_what_looks_into_the_step_besides_its_window_decides_nothing_about_the_run(
-    tmp_path, monkeypatch, where, fails, fact, warmup_iters
+    tmp_path, monkeypatch, fails, others, warmup_iters
 ):
-    monkeypatch.setattr(where, fails)
+    monkeypatch.setattr("bench.worker.measurement.work_set", fails)
+    for where in others.values():
+        monkeypatch.setattr(where, FAILS)
     attempt = attempt_in(tmp_path, warmup_iters=warmup_iters)
     attempt.attempt()
     account = attempt.folder.read_worker()
     assert (account.outcome, account.reason) == ("ok", None)
     assert len(account.measurement.iteration_times_s) == 6
     assert len(account.measurement.warmup_times_s) == warmup_iters
-    found = account if fact == "complexity" else account.measurement
-    assert found.missing[fact] == "RuntimeError: CUPTI_ERROR"
-    assert (account.measurement.work is None) == (fact == "work")
+    assert (account.complexity is None) == bool(others) == (account.measurement.work is not None)
+    missing = account.missing | account.measurement.missing
+    reasons = {missing[fact] for fact in (others or ["work"])}
+    assert reasons == {"RuntimeError: CUPTI_ERROR"}
 
 
 def test_a_step_that_fails_under_the_profiler_and_without_it_is_the_runs_failure(tmp_path):
