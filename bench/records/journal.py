@@ -79,12 +79,10 @@ class JournalReader:
             return []
         whole = chunk[: chunk.rfind(b"\n") + 1]
         self._read_bytes += len(whole)
-        return [event for line in whole.splitlines() if (event := _event(line)) is not None]
-
-
-def _event(line: bytes) -> Event | None:
-    try:
-        facts = json.loads(line)
-        return Event(facts.pop("event"), facts.pop("clock_s"), facts)
-    except (ValueError, KeyError, TypeError, AttributeError):  # cut, or two lines in one
-        return None
+        events = []
+        for line in whole.splitlines():
+            # one that was cut, or two lines in one
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                facts = json.loads(line)
+                events.append(Event(facts.pop("event"), facts.pop("clock_s"), facts))
+        return events

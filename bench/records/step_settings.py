@@ -43,13 +43,6 @@ def stated(record: RunRecord | ProfileRecord) -> dict[str, Any]:
     return {name: settings[name] for name in settings if name in _KNOWN_OF_SCRIPT | NO_SETTINGS}
 
 
-def precision_of(resolved: ResolvedConfig) -> str:
-    """Return the precision that ran: fp32, tf32, amp-bf16 or amp-fp16."""
-    if resolved.autocast_dtype == "none":
-        return resolved.math_mode
-    return f"amp-{resolved.autocast_dtype}"
-
-
 def settings_of(record: RunRecord | ProfileRecord) -> tuple[dict[str, str], dict[str, str]]:
     """Return the settings that ran, as text, and those asked for where they read otherwise.
 
@@ -64,12 +57,13 @@ def settings_of(record: RunRecord | ProfileRecord) -> tuple[dict[str, str], dict
     if resolved is not None:
         known = given.keys() & ResolvedConfig.model_fields.keys()
         ran |= {name: spelled(getattr(resolved, name)) for name in sorted(known)}
-        ran["precision"] = precision_of(resolved)
+        ran["precision"] = f"amp-{resolved.autocast_dtype}"
+        if resolved.autocast_dtype == "none":
+            ran["precision"] = resolved.math_mode
+            ran.pop("depthwise_fp32", None)
         for name in _OF_SAMPLES:
             if getattr(resolved, name) is None:
                 del ran[name]
-        if resolved.autocast_dtype == "none":
-            ran.pop("depthwise_fp32", None)
     asked = {name: value for name, value in given.items() if ran.get(name) != value}
     ran["env"] = config.env
     if record.environment is not None:

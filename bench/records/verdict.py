@@ -286,7 +286,9 @@ def _of_profile(record: ProfileRecord, timed: RunRecord | None) -> Iterator[Find
         if record.work is not None and record.work.unit == "kernels":
             counted = kernel_set(record.counters)
             yield from _different(counted, record.work, "the counted step", "the profile's own")
-    yield from _of_executed(record)
+    cost, executed = profiled_step_cost(record), executed_flops(record)
+    if cost is not None and executed is not None and executed < cost.flops:
+        yield Finding.of("fewer-executed-flops", percent=100 * executed / cost.flops)
     if record.cpu_counters is not None:
         yield from _of_cpu(record.cpu_counters)
     if record.ops is not None:
@@ -376,12 +378,6 @@ def kernel_set(counters: GpuCounters) -> WorkSet:
     for kernel in counters.per_kernel:
         counts[kernel_name(kernel.name)] += kernel.launches
     return WorkSet(unit="kernels", counts=counts)
-
-
-def _of_executed(record: ProfileRecord) -> Iterator[Finding]:
-    cost, executed = profiled_step_cost(record), executed_flops(record)
-    if cost is not None and executed is not None and executed < cost.flops:
-        yield Finding.of("fewer-executed-flops", percent=100 * executed / cost.flops)
 
 
 def _of_cpu(counters: CpuCounters) -> Iterator[Finding]:
