@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from bench.errors import UnsupportedError, UserError, one_line
 from bench.machine.environment import read_environment
-from bench.machine.probes import reason_of
+from bench.machine.probes import reason_of, value_or_none
 from bench.records import Account, Outcome
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
@@ -148,17 +148,11 @@ def outcome_by(error: BaseException | None) -> tuple[Outcome, str | None]:
 def _is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    if not isinstance(error, RuntimeError):
-        return False
-    text = str(error)
+    text = str(error) if isinstance(error, RuntimeError) else ""
     if any(phrase in text for phrase in _MEMORY_PHRASES):
         return True
-    return any(phrase in text for phrase in _FULL_DEVICE_PHRASES) and _is_device_full()
-
-
-def _is_device_full() -> bool:
-    try:
-        free_bytes, total_bytes = torch.cuda.mem_get_info()
-    except Exception:  # a context that has failed answers nothing
+    if not any(phrase in text for phrase in _FULL_DEVICE_PHRASES):
         return False
+    # a context that has failed answers nothing
+    free_bytes, total_bytes = value_or_none(torch.cuda.mem_get_info) or (1, 0)
     return free_bytes < _FULL_FREE_SHARE * total_bytes

@@ -269,18 +269,16 @@ class Batches:
         tensors = _tensors(args, kwargs)
         if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
             return self.first in (None, module)
-        time_first = getattr(module, "batch_first", True) is False
-        if time_first and (self.first in (None, module) or not self._is_second(given)):
-            return True
-        if given.samples != (self._passes[-1].samples if self._passes else given.samples):
+        last = self._passes[-1].samples if self._passes else given.samples
+        if getattr(module, "batch_first", True) is False:
+            # a layer inside may have the batch of the model in its second dimension, and there
+            shape: Any = getattr(given.batch, "shape", ())
+            is_second = bool(self._passes) and len(shape) == 3 and shape[1] == last != shape[0]
+            if self.first in (None, module) or not is_second:
+                return True
+        if given.samples != last:
             return False
         return _has_no_batch(module, args) or _is_of_graph(given, tensors)
-
-    def _is_second(self, given: Given | None) -> bool:
-        """Whether a layer inside has the batch of the model in its second dimension, and there."""
-        shape: Any = getattr(given and given.batch, "shape", ())
-        last = self._passes[-1].samples if self._passes else None
-        return len(shape) == 3 and shape[1] == last != shape[0]
 
     def compare(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Note the size of a later batch; a hook, so it reads shapes and nothing else."""
