@@ -136,6 +136,7 @@ class StepAttempt(Attempt):
             self.found["ops"] = Unknown(why or "no iteration was measured")
             return
         self.found["ops"] = Unknown("the worker ended while it profiled a step")
+        self.write_account("ok", None)
         before_s = sum(self._whole.startup_s.values()) + sum(self._whole.warmup_times_s)
         spent_s = before_s + self._whole.window_s
         pairs = pairs_within(_EXPLAIN_SHARE * spent_s, self._whole.step_s)
