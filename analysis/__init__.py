@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from analysis.comparison import compare, compare_pairs, compared_metric, pair_runs
     from analysis.figures import draw_roofline, plot_roofline, save_figure, single_axes
     from analysis.findings import find_all
-    from analysis.prediction import predict
+    from analysis.prediction.batch_size import predict
     from analysis.runs.frame import step_account
     from analysis.runs.groups import group_runs
     from analysis.runs.place import place, place_runs
@@ -38,7 +38,7 @@ _LATER = {
     "analysis.comparison": ("compare", "compare_pairs", "compared_metric", "pair_runs"),
     "analysis.figures": ("draw_roofline", "plot_roofline", "save_figure", "single_axes"),
     "analysis.findings": ("find_all",),
-    "analysis.prediction": ("predict",),
+    "analysis.prediction.batch_size": ("predict",),
     "analysis.runs.frame": ("step_account",),
     "analysis.runs.groups": ("group_runs",),
     "analysis.runs.place": ("place", "place_runs"),

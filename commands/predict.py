@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
-
-from bench.config import a_sample, parse_config, rate_unit
+from bench.config import parse_config
 from bench.errors import UserError
 from commands.console.options import Count, WantedRecords, WithPeaks, WithPrices, option
 from commands.console.output import Answering, Output, Shown
-
-if TYPE_CHECKING:
-    from analysis.prediction import Prediction
 
 
 class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
@@ -48,13 +42,14 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
             if name in self.given:
                 raise UserError(f"--{name.split('_file')[0].replace('_', '-')}: is for --on alone")
         runs = self.read_records().runs()
-        from analysis.prediction import choose_curve, predict_batch
+        from analysis.prediction.batch_size import choose_curve, predict_batch
 
         curve = choose_curve(runs, self.arch, self.precision, self.env, self.seq_len)
         found = [predict_batch(curve, batch_size, runs) for batch_size in self.batch_size]
-        of = found[0].curve
-        known = {"held_out": dict(of.held_out), "runs": list(of.runs)}
-        return Output(list(_lines(found)), [{**one.facts, **known} for one in found])
+        fitted = found[0].curve
+        known = {"held_out": dict(fitted.held_out), "runs": list(fitted.runs)}
+        lines = [line for each in (*found, fitted) for line in each.lines()]
+        return Output(lines, [{**prediction.facts, **known} for prediction in found])
 
     def _elsewhere(self) -> Output:
         """Predict each batch size on each device."""
@@ -63,7 +58,7 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
         sizes = {"image_size": self.image_size or "auto", "seq_len": self.seq_len or "auto"}
         named = {"arch": self.arch, "precision": self.precision or "fp32", **sizes}
         configs = [parse_config({**named, "batch_size": size}) for size in self.batch_size]
-        from analysis.elsewhere import fastest_loader, find_target, own_runs, predict_on
+        from analysis.prediction.device import fastest_loader, find_target, own_runs, predict_on
         from bench.cost import cached_ops
 
         asked = {"folders", "campaign", "filter_string", "experiments"} & self.given
@@ -71,28 +66,10 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
         prices = self.prices() if self.price or self.prices_file else None
         if prices:
             prices.check_names(self.on)
-        targets = [find_target(one, configs[0].precision, known, peaks) for one in self.on]
+        targets = [find_target(name, configs[0].precision, known, peaks) for name in self.on]
         own = own_runs(known.runs(peaks), cached_ops) if known else []
         loader = fastest_loader(known.measurements) if known else None
         asked_for = [(target, config) for target in targets for config in configs]
         found = [predict_on(*one, cached_ops, own, prices, loader) for one in asked_for]
         lines = [line for one in found for line in one.lines()]
         return Output(lines, [one.facts() for one in found])
-
-
-def _lines(found: Sequence[Prediction]) -> Iterator[str]:
-    from analysis.words import interval, percent, three_digits
-
-    for one in found:
-        rate = f"{three_digits(one.samples_per_s)} {rate_unit(one.of.sample)}"
-        span = interval(*one.interval)
-        yield f"{one.of.series} batch {one.batch_size}: {rate} (95 %: {span})"
-        yield f"    memory: {one.memory}"
-    curve = found[0].curve
-    errors = ", ".join(f"batch {batch} by {100 * error:+.1f} %" for batch, error in curve.held_out)
-    yield (
-        f"model: {three_digits(1e3 * curve.model.fixed_s)} ms a step and "
-        f"{three_digits(1e3 * curve.model.per_sample_s)} ms {a_sample(found[0].of.sample)}"
-    )
-    yield f"held out: missed by {percent(curve.held_out_error)} ({errors})"
-    yield f"runs: {' '.join(curve.runs)}"

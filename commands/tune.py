@@ -19,9 +19,9 @@ from bench.records.folders import readable_records
 from bench.records.journal import Event
 from campaigns.sweep.local_devices import environment_of, identify_machine
 from campaigns.tune.knobs import WINDOW_S, changes
-from campaigns.tune.result import PairedComparison, Trial, TuneResult, TuneWatch
-from campaigns.tune.search import FEWEST_ROUNDS, tune
-from campaigns.tune.trials import Limits, StartFailedError, campaign_records, measure_here
+from campaigns.tune.result import PairedComparison, TuneResult, TuneWatch
+from campaigns.tune.search import FEWEST_ROUNDS, Limits, tune
+from campaigns.tune.trials import StartFailedError, Trial, campaign_records, measure_here
 from commands import INTERRUPTED, NOT_TRACKED, OUTCOME_CODES
 from commands.console.options import Configured, Count, Folder, Tracked, Truth, note, option
 from commands.console.output import Answering, Output

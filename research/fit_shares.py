@@ -1,4 +1,4 @@
-"""Fits the shares of `analysis.shares` to published times, and says how far they miss.
+"""Fits the shares of `analysis.prediction.shares` to published times, and says how far they miss.
 
 `python research/fit_shares.py FOLDER` reads the folder's op times (`bmm.csv.gz` and others),
 steps of transformers (`whole_models_ms.csv`) and of CNNs (`cnn_training_s.csv`); docs/results.md
@@ -15,7 +15,7 @@ import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -25,18 +25,17 @@ import numpy as np
 import pandas as pd
 from scipy import linalg, optimize
 
-from analysis.roofs.roof import Peaks, datasheet_peaks, normalised
-from analysis.shares import (
+from analysis.prediction.shares import (
     KINDS,
     PRODUCTS,
     UNPROVEN,
     Chip,
-    Kernels,
     Shares,
     datasheet_reach,
     kernel_times_s,
     kernels_of,
 )
+from analysis.roofs.roof import Peaks, datasheet_peaks, normalised
 from bench.config import RunConfig
 from bench.cost import cached_ops
 from bench.records import StepSpec
@@ -123,7 +122,7 @@ class Timed:
     device: str
     name: str
     time_s: float
-    kernels: Kernels
+    kernels: Any
 
     @property
     def chip(self) -> str:
@@ -184,7 +183,7 @@ def read_op_times(folder: Path, most: int) -> Iterator[Timed]:
 
 
 @cache
-def _step(spec: StepSpec, left_out: str = "nothing") -> Kernels:
+def _step(spec: StepSpec, left_out: str = "nothing") -> Any:
     """The kernels of a step but for those whose phase and op match."""
     ops = cached_ops(spec).ops
     return kernels_of([op for op in ops if not re.search(left_out, f"{op.phase} {op.op}")])
@@ -217,7 +216,7 @@ def read_steps(folder: Path) -> Iterator[Timed]:
             yield Timed("cnn", row["device"], case, time_s, _step(spec))
 
 
-def _of_run(arch: str, batch_size: str, precision: str) -> Kernels:
+def _of_run(arch: str, batch_size: str, precision: str) -> Any:
     """The kernels of a step of PyTorch's, with the model's own size of samples."""
     config = RunConfig(arch=arch, batch_size=int(batch_size), precision=precision)
     return _step(replace(StepSpec.of(config), backend="cuda"))
@@ -237,10 +236,8 @@ class Fit:
     def __init__(self, timed: Sequence[Timed], table: Mapping[str, Peaks]) -> None:
         self.devices = sorted({one.device for one in timed})
         self.peaks = [table[normalised(name)] for name in self.devices]
-        names = [field.name for field in fields(Kernels)]
-        of_timed = ([getattr(one.kernels, name) for one in timed] for name in names)
-        self.kernels = Kernels(*map(np.concatenate, of_timed))
-        self.owner = np.repeat(np.arange(len(timed)), [len(one.kernels.kind) for one in timed])
+        self.kernels = np.concatenate([one.kernels for one in timed])
+        self.owner = np.repeat(np.arange(len(timed)), [len(one.kernels) for one in timed])
         self.device = np.array([self.devices.index(one.device) for one in timed])
         self.times_s = np.array([one.time_s for one in timed])
         self.of = np.array([one.of for one in timed])
@@ -248,7 +245,7 @@ class Fit:
 
     def sums(self, of_kernels: Any) -> Any:
         """Return the sum over all calls of each entry's kernels."""
-        return np.bincount(self.owner, of_kernels * self.kernels.calls, len(self.times_s))
+        return np.bincount(self.owner, of_kernels * self.kernels["calls"], len(self.times_s))
 
     def each_s(self, known: Shares, effects: Any) -> Any:
         """Return the seconds of one call of each kernel."""
@@ -260,10 +257,10 @@ class Fit:
         of, at = self.of[self.owner], self.device[self.owner]
         reached = (flops * reach[:, 0] * compute)[at] * np.where(of == "op", heat[at], 1)
         each = kernel_times_s(self.kernels, Chip(reached, rates[at], flops[at], units[at]), known)
-        kind = np.where(of == "cnn", self.kernels.kind, -1)
+        kind = np.where(of == "cnn", self.kernels["kind"], -1)
         each[kind == _BATCH_NORM] *= known["batch norm"] / known["tf batch norm"]
         # TensorFlow's own kernels are bound by their instructions, not by their bytes.
-        instructions_s = self.kernels.flops / (flops * compute)[at] / known["tf depthwise"]
+        instructions_s = self.kernels["flops"] / (flops * compute)[at] / known["tf depthwise"]
         return np.where(kind == _DEPTHWISE, instructions_s, each)
 
     def predicted_s(self, known: Shares, effects: Any) -> Any:
@@ -313,10 +310,10 @@ class HeldOut:
 def held_out(steps: Sequence[Timed], known: Shares, table: Mapping[str, Peaks]) -> list[HeldOut]:
     """Return how far shares that were fitted without their chip miss `steps`."""
     fit = Fit(steps, table)
-    each, kernels, kinds = fit.each_s(known, fit.none), fit.kernels, fit.kernels.kind
+    each, kernels, kinds = fit.each_s(known, fit.none), fit.kernels, fit.kernels["kind"]
     flops, rates = (np.array([getattr(one, name) for one in fit.peaks])[fit.device[fit.owner]]
                     for name in ("fp32_tflop_per_s", "bytes_per_s"))  # fmt: skip
-    roof_s = fit.sums(np.maximum(kernels.flops / (1e12 * flops), kernels.bytes / rates))
+    roof_s = fit.sums(np.maximum(kernels["flops"] / (1e12 * flops), kernels["bytes"] / rates))
     errors = (np.log(one / fit.times_s) for one in (fit.predicted_s(known, fit.none), roof_s))
     classes = (kinds < 2, (kinds >= 2) & (kinds < len(PRODUCTS)), kinds == _DEPTHWISE,
                (kinds >= len(PRODUCTS)) & (kinds != _DEPTHWISE))  # fmt: skip
@@ -366,7 +363,7 @@ def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, 
     calls, took_s = [], []
     for *run, rate in _HOST_BOUND:
         kernels = _of_run(*run)
-        calls.append(kernels.calls[np.unique(kernels.op, return_index=True)[1]].sum())
+        calls.append(kernels["calls"][np.unique(kernels["op"], return_index=True)[1]].sum())
         took_s.append(int(run[1]) / rate)
     call_s, fixed_s = np.polyfit(calls, took_s, 1).tolist()
     known |= {"host_call_s": call_s, "host_step_s": fixed_s}
@@ -380,8 +377,8 @@ def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, 
             peak, rate, reach = _H200_FLOPS[precision], _H200_BYTES, (1.0, 1.0)
         chip = Chip(peak * reach[0], rate * reach[1], peak, one.processors, fp32=mode == "fp32")
         for run in read_runs(device, precision):
-            times = kernel_times_s(run.kernels, chip, known) * run.kernels.calls
-            is_product = run.kernels.kind < len(PRODUCTS)
+            times = kernel_times_s(run.kernels, chip, known) * run.kernels["calls"]
+            is_product = run.kernels["kind"] < len(PRODUCTS)
             product, rest = times[is_product].sum(), times[~is_product].sum()
             if mode == "fp32":
                 newer.append(np.log(product / (run.time_s - rest)))

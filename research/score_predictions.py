@@ -12,7 +12,7 @@ import sys
 
 import pandas as pd
 
-from analysis.elsewhere import find_target, predict_on
+from analysis.prediction.device import find_target, predict_on
 from bench.config import parse_config
 from bench.cost import cached_ops
 from bench.errors import UserError

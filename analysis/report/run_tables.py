@@ -15,7 +15,7 @@ from analysis.comparison.machines import AcrossMachines, MachinePair, mean_row, 
 from analysis.comparison.noise import on_one_device
 from analysis.findings.batches import gains_per_doubling, knee_of
 from analysis.findings.differences import uplifts
-from analysis.prediction import FEWEST_SIZES, PredictedCurve, fit_curve
+from analysis.prediction.batch_size import FEWEST_SIZES, PredictedCurve, fit_curve
 from analysis.runs.frame import (
     Row,
     configuration_row,

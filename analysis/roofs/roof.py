@@ -92,8 +92,8 @@ class Peaks(BaseModel):
     """What a maker publishes of one part: dense figures, 16-bit ones with fp32 accumulation.
 
     Power limit and multiprocessors are None unless parts of one name differ in them, a rate without
-    a published peak. The fields after the source are what `analysis.shares` asks of a device that
-    was not measured. A field's description says what is wrong with a value that it refuses.
+    a published peak. The fields after the source are what `analysis.prediction` asks of a device
+    that was not measured. A field's description says what is wrong with a value that it refuses.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)

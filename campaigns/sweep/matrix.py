@@ -26,8 +26,6 @@ _MAX_RUNS = 1_000_000
 MATRICES = Path(__file__).with_name("matrices")
 #: They are of 2 KiB; a MiB is not written by hand.
 _MAX_BYTES = 2**20
-#: The deepest sensible value: one of a field's list, in an exclude, in a block, in the file.
-_MAX_DEPTH = 8
 
 
 @dataclass(frozen=True)
@@ -64,28 +62,25 @@ def read_matrix(
     always = {name: (text,) for name, text in (overrides or {}).items()}
     lists = [file.defaults | block.fields | always for block in file.blocks]
     runs = sum(
-        (block.repeats or file.repeats) * math.prod(map(len, each.values()))
-        for block, each in zip(file.blocks, lists, strict=True)
+        (block.repeats or file.repeats) * math.prod(map(len, fields.values()))
+        for block, fields in zip(file.blocks, lists, strict=True)
     )
     if runs > _MAX_RUNS or (runs > MANY_RUNS and not many):
         remedy = "shorten its lists" + (", or say --yes" if runs <= _MAX_RUNS else "")
         raise _refusal(path, f"{runs:,} runs; {remedy}")
     blocks, problems = [], []
     every: list[dict[str, str]] = []
-    for number, (block, each) in enumerate(zip(file.blocks, lists, strict=True), start=1):
-        combined = [dict(zip(each, values, strict=True)) for values in product(*each.values())]
+    for number, (block, fields) in enumerate(zip(file.blocks, lists, strict=True), start=1):
+        combined = [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
         excludes = (*file.exclude, *block.exclude)
-        kept = [values for values in combined if not any(_fits(values, one) for one in excludes)]
+        kept = [values for values in combined if not any(_fits(values, out) for out in excludes)]
         configs, wrong = _configs(kept)
-        wrong += [] if kept else ["everything in it is excluded"]
-        problems += [f"blocks.{number}: {one}" for one in wrong]
-        if not overrides:
-            problems += _idle(block.exclude, combined, f"blocks.{number}.exclude")
+        problems += [f"blocks.{number}: {why}" for why in wrong]
+        problems += [] if overrides else _idle(block.exclude, combined, f"blocks.{number}.exclude")
         name = block.name or f"block {number}"
         blocks.append(Block(name, block.repeats or file.repeats, configs))
         every += combined
-    if not overrides:
-        problems += _idle(file.exclude, every, "exclude")
+    problems += [] if overrides else _idle(file.exclude, every, "exclude")
     if problems:
         raise _refusal(path, "; ".join(problems))
     return Matrix(file.name or path.stem, file.seed, tuple(blocks), file.roofs == "true")
@@ -94,7 +89,7 @@ def read_matrix(
 def _configs(combined: list[dict[str, str]]) -> tuple[tuple[RunConfig, ...], list[str]]:
     """The configurations, each once, and what is wrong with some."""
     configs: dict[RunConfig, None] = {}
-    problems: dict[str, None] = {}
+    problems: dict[str, None] = {} if combined else {"everything in it is excluded": None}
     for values in combined:
         try:
             config = parse_config(values, planned=True)
@@ -204,36 +199,16 @@ def _unknown_key(name: str, known: Collection[str]) -> str:
 
 
 class _Loader(yaml.BaseLoader):
-    """Keeps each value as the text that was written, and refuses what could hide or expand it."""
-
-    _depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent):
-            raise _refused(event, f"alias *{event.anchor}: write the values out")
-        if tag := getattr(event, "tag", None):
-            raise _refused(event, f"tag {tag}: give the plain value")
-        if self._depth > _MAX_DEPTH:
-            raise _refused(event, "lists nested too deep; a matrix has blocks of lists")
-        self._depth += 1
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
+    """Keeps each value as the text that was written; a key that stands there twice hides one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise _refused(key, "a key must be a plain word")
-            if key.value in seen:
-                raise _refused(key, f"{key.value!r} stands here a second time")
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def _refused(where: Any, why: str) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=why, problem_mark=where.start_mark)
+        found = super().construct_mapping(node, deep)
+        keys = [key.value for key, _ in node.value]
+        for number, (key, _) in enumerate(node.value):
+            if key.value in keys[:number]:
+                why = f"{key.value!r} stands here a second time"
+                raise yaml.MarkedYAMLError(problem=why, problem_mark=key.start_mark)
+        return found
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -248,6 +223,8 @@ def _content(path: Path) -> dict[str, Any]:
         raise _refusal(path, f"cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise _refusal(path, "not UTF-8 text") from None
+    except RecursionError:
+        raise _refusal(path, "lists nested too deep; a matrix has blocks of lists") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}: " if mark else ""

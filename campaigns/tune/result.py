@@ -8,65 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.config import RunConfig, Sample, common_sample, rate_unit
+from bench.config import RunConfig, Sample, common_sample
 from bench.errors import Unknown
-from bench.records import RunRecord
 from bench.statistics.ratios import LogError, RatioEstimate, Repeats, paired_ratio, pooled_scatter
+from campaigns.tune.trials import Trial, TrialWatch
 
 Decision = Literal["adopted", "not faster", "no change", "undecided", "failed", "cut short"]
-Stage = Literal["start", "search", "confirmation"]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One measured run of a tuning; `number` counts from 1."""
-
-    number: int
-    stage: Stage
-    record: RunRecord
-    took_s: float
-    fresh: bool  # measured now, and not by an earlier session
-
-    @property
-    def config(self) -> RunConfig:
-        """What was measured."""
-        return self.record.config
-
-    @property
-    def config_id(self) -> str:
-        """What was measured, as an identifier."""
-        return self.record.config_id
-
-    @property
-    def samples_per_s(self) -> float | None:
-        """The pace, or None where nothing whole was measured."""
-        measured = self.record.measurement
-        if self.record.outcome != "ok" or measured is None:
-            return None
-        return measured.pace_samples_per_s
-
-    @property
-    def rate_words(self) -> str:
-        """The pace with its unit, or why there is none."""
-        resolved = self.record.resolved
-        if self.samples_per_s is None or resolved is None:
-            return self.failure or "no result"
-        return f"{self.samples_per_s:.4g} {rate_unit(resolved.sample)}"
-
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether the run was whole and its verdict is not clean."""
-        verdict = self.record.verdict
-        return self.record.outcome == "ok" and verdict is not None and verdict.level != "clean"
-
-    @property
-    def failure(self) -> str | None:
-        """Why nothing whole was measured, or None."""
-        if self.record.outcome == "ok":
-            return None
-        if self.record.outcome == "interrupted":
-            return f"took longer than the {self.took_s:.0f} s that one trial may"
-        return f"{self.record.outcome}: {self.record.reason}"
 
 
 @dataclass
@@ -155,14 +102,8 @@ class TuneResult:
         return sum(trial.fresh for trial in self.trials)
 
 
-class TuneWatch:
+class TuneWatch(TrialWatch):
     """Follows a tuning; this base does nothing."""
-
-    def starting(self, config: RunConfig) -> None:
-        """A trial is about to be measured."""
-
-    def ended(self, trial: Trial) -> None:
-        """A trial has ended, or was taken from an earlier session."""
 
     def ruled(self, comparison: PairedComparison) -> None:
         """A value of a knob was compared with the fastest setting so far."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from bench.config import RunConfig, spelled
-from bench.records import Environment, ResolvedConfig, RunRecord
+from bench.records import Environment, RunRecord
 from bench.records.journal import Clock
 from bench.statistics.ratios import Repeats, paired_ratio, pooled_scatter, repeats_of
 from campaigns.tune.knobs import (
@@ -23,20 +23,12 @@ from campaigns.tune.knobs import (
 from campaigns.tune.result import (
     Effect,
     PairedComparison,
-    Trial,
     TuneResult,
     TuneWatch,
     far_slower,
     judge_pairs,
 )
-from campaigns.tune.trials import (
-    Limits,
-    Measure,
-    OutOfTimeError,
-    PastTrials,
-    StartFailedError,
-    Trials,
-)
+from campaigns.tune.trials import Measure, OutOfTimeError, StartFailedError, Trial, Trials
 
 #: Rounds that the search leaves time for, and the fewest that are worth an interval.
 PLANNED_ROUNDS, FEWEST_ROUNDS = 4, 3
@@ -50,32 +42,42 @@ _ANY_BATCH = 2**20
 _START_REPEATS = 2
 
 
-def _rate(trial: Trial) -> float:
-    assert trial.samples_per_s is not None  # only whole trials are compared  # noqa: S101
-    return trial.samples_per_s
+@dataclass(frozen=True)
+class Limits:
+    """What a tuning may spend and change."""
+
+    budget_s: float
+    fixed_batch: bool = False
+    max_batch: int | None = None
+
+    @property
+    def most(self) -> int:
+        """The largest batch size."""
+        return self.max_batch or _ANY_BATCH
 
 
-@dataclass
 class Search:
-    """Passes over the table of knobs until one changes nothing or time is up.
+    """Passes over the table of knobs until one changes nothing or time is up."""
 
-    `largest_batch` None keeps the batch size.
-    """
-
-    trials: Trials
-    start: Trial
-    environment: Environment
-    largest_batch: int | None
-
-    def __post_init__(self) -> None:
-        resolved = self.start.record.resolved
+    def __init__(
+        self,
+        trials: Trials,
+        start: Trial,
+        environment: Environment,
+        limits: Limits,
+        watch: TuneWatch,
+    ) -> None:
+        resolved = start.record.resolved
         assert resolved is not None  # the start was measured well  # noqa: S101
-        self.best = self.start.config
+        self.start = start
+        self.best = start.config
         self.comparisons: list[PairedComparison] = []
         self.untried: list[str] = []
         self.left_out: dict[str, str] = {}
-        self._started_as = self._resolved = resolved
         self.scatter: list[Repeats] = []  # of the ratio of neighbouring runs
+        self._trials, self._environment = trials, environment
+        self._limits, self._watch = limits, watch
+        self._started_as = self._resolved = resolved
 
     @property
     def adopted(self) -> list[PairedComparison]:
@@ -85,18 +87,18 @@ class Search:
     @property
     def gains(self) -> dict[str, float]:
         """The fields that differ from the start, and by what the search saw each speed up."""
-        seen: dict[str, float] = {}
+        seen = dict.fromkeys(differing(self.start.config, self.best), 1.0)
         for comparison in self.adopted:
-            assert comparison.estimate is not None  # it decided  # noqa: S101
-            seen[comparison.field] = seen.get(comparison.field, 1.0) * comparison.estimate.ratio
-        return {name: seen[name] for name in differing(self.start.config, self.best)}
+            if comparison.field in seen and comparison.estimate is not None:
+                seen[comparison.field] *= comparison.estimate.ratio
+        return seen
 
     def run(self) -> None:
         """Search; what there was no time for is in `untried` afterwards."""
         try:
             # the scatter is to be known before the first comparisons, of the best knobs
             repeats = [self.start.config] * _START_REPEATS
-            again = self.trials.together(repeats, "start", reserve_s=self._reserve_s(1))
+            again = self._trials.together(repeats, "start", reserve_s=self._reserve_s(1))
             rates = [trial.samples_per_s for trial in (self.start, *again)]
             self._note_runs([rate for rate in rates if rate is not None])
             while self._pass():
@@ -107,9 +109,9 @@ class Search:
     def _pass(self) -> bool:
         before = len(self.adopted)
         for knob in KNOBS[self._resolved.backend]:
-            if knob.field == BATCH:
+            if knob.field == BATCH and not self._limits.fixed_batch:
                 self._try_batches()
-            for value in values_to_try(knob, self.environment, self.best, self._resolved):
+            for value in values_to_try(knob, self._environment, self.best, self._resolved):
                 # An earlier value of the same knob may just have been adopted.
                 if value != current(self.best, self._resolved, knob.field):
                     self._try(knob.field, value)
@@ -117,15 +119,12 @@ class Search:
 
     def _try_batches(self) -> None:
         """Double while that is faster; where the first doubling is not, halve likewise."""
-        if self.largest_batch is None:
-            return
+        before = self.best
         for factor in (2.0, 0.5):
-            adopted = False
-            while 1 <= (size := int(self._resolved.batch_size * factor)) <= self.largest_batch:
+            while 1 <= (size := int(self._resolved.batch_size * factor)) <= self._limits.most:
                 if not self._try(BATCH, str(size)):
                     break
-                adopted = True
-            if adopted:
+            if self.best is not before:
                 return
 
     def _try(self, field: str, value: str) -> bool:
@@ -136,49 +135,45 @@ class Search:
             return False
         if self._is_settled(field, value, challenger):
             return False
-        comparison = PairedComparison(field, value, challenger, len(self.trials.log) + 1)
+        comparison = PairedComparison(field, value, challenger, len(self._trials.log) + 1)
         self.comparisons.append(comparison)
         resolved = self._resolved
         try:
             while comparison.decision == "cut short":
-                resolved = self._measure_pair(comparison) or resolved
+                tried, kept = self._pair(comparison)
+                self._judge(comparison, tried, kept)
+                resolved = (tried and tried.record.resolved) or resolved
         finally:  # also when time is up, or the user interrupts
-            comparison.end_trial = len(self.trials.log) + 1
+            comparison.end_trial = len(self._trials.log) + 1
             if comparison.log_ratios:
                 self.scatter.append(repeats_of(comparison.ratios))
-            self.trials.watch.ruled(comparison)
+            self._watch.ruled(comparison)
         if comparison.decision == "adopted":
             self.best, self._resolved = challenger, resolved
         return comparison.decision == "adopted"
 
-    def _measure_pair(self, comparison: PairedComparison) -> ResolvedConfig | None:
-        """Measure one more pair and judge; return what the challenger's `auto` became."""
-        tried, kept = self._pair(comparison)
+    def _judge(self, comparison: PairedComparison, tried: Trial | None, kept: Trial | None) -> None:
         if tried is not None and tried.failure is not None:
             comparison.decision, comparison.reason = "failed", tried.failure
-        elif tried is None or kept is None or kept.failure is not None:
+            return
+        if tried is None or kept is None or kept.failure is not None:
             why = kept.failure if kept is not None else "it was not measured"
             comparison.decision, comparison.reason = "undecided", f"of the setting so far: {why}"
-        else:
-            self._judge(comparison, tried, kept)
-        return tried.record.resolved if tried is not None else None
-
-    def _judge(self, comparison: PairedComparison, tried: Trial, kept: Trial) -> None:
+            return
         name = comparison.field
         in_use = [getattr(trial.record.resolved, name, None) for trial in (tried, kept)]
         if in_use[0] is not None and in_use[0] == in_use[1]:
             comparison.decision = "no change"
             comparison.reason = f"{name} is {spelled(in_use[0])} here either way"
-            self._note_runs([_rate(tried), _rate(kept)])
+            self._note_runs([tried.rate, kept.rate])
             return
         logs = comparison.log_ratios
-        logs.append(math.log(_rate(tried) / _rate(kept)))
+        logs.append(math.log(tried.rate / kept.rate))
         ruling, comparison.estimate = judge_pairs(logs, self.scatter)
+        doubtful = len(logs) == 1 and (tried.is_doubtful or kept.is_doubtful)
         if ruling == "faster":
             comparison.decision = "adopted"
-        elif ruling != "measure on" and not (
-            len(logs) == 1 and (tried.is_doubtful or kept.is_doubtful)
-        ):
+        elif ruling != "measure on" and not doubtful:
             comparison.decision = ruling
 
     def _note_runs(self, rates: Sequence[float]) -> None:
@@ -191,33 +186,35 @@ class Search:
         """Measure both, by turns each of them first; a challenger far too slow alone."""
         count = len(comparison.log_ratios)
         pair = (comparison.challenger, self.best)
-        trials = self.trials.together(
+
+        def is_enough(trial: Trial) -> bool:
+            return trial.failure is not None or (count == 0 and self._is_far_slower(trial))
+
+        trials = self._trials.together(
             pair if count % 2 == 0 else pair[::-1],
             "search",
             reserve_s=self._reserve_s(len(self.adopted) + 1),
-            stop=lambda trial: (
-                trial.failure is not None or (count == 0 and self._is_far_slower(trial))
-            ),
+            stop=is_enough,
         )
         by_config = {trial.config_id: trial for trial in trials}
         tried, kept = (by_config.get(config.config_id) for config in pair)
         if kept is None and count == 0:
-            kept = self.trials.last_of(self.best)
+            kept = self._trials.last_of(self.best)
         return tried, kept
 
     def _is_far_slower(self, trial: Trial) -> bool:
         """Against the incumbent's last run, where that is of the same session."""
-        kept = self.trials.last_of(self.best)
+        kept = self._trials.last_of(self.best)
         if trial.config_id == self.best.config_id or kept is None or trial.is_doubtful:
             return False
         limit = far_slower(pooled_scatter(self.scatter))
-        return kept.fresh == trial.fresh and _rate(trial) / _rate(kept) < limit
+        return kept.fresh == trial.fresh and trial.rate / kept.rate < limit
 
     def _reserve_s(self, adopted: int) -> float:
         """Seconds of the budget to keep: what confirming so many adopted knobs will take."""
         round_size = 2 + adopted if adopted > 1 else 2  # a single knob put back is the start
-        planned_s = PLANNED_ROUNDS * round_size * self.trials.expected_s(self.best)
-        return min(planned_s, _MOST_RESERVE * self.trials.budget_s)
+        planned_s = PLANNED_ROUNDS * round_size * self._trials.expected_s(self.best)
+        return min(planned_s, _MOST_RESERVE * self._limits.budget_s)
 
     def _is_settled(self, field: str, value: str, challenger: RunConfig) -> bool:
         """Whether this was tried beside the same knobs, or cannot be faster beside any."""
@@ -237,13 +234,12 @@ class Search:
         names = [
             f"{knob.field}={value}"
             for knob in KNOBS[self._resolved.backend]
-            for value in values_to_try(knob, self.environment, self.best, self._resolved)
+            for value in values_to_try(knob, self._environment, self.best, self._resolved)
             if (knob.field, value) not in tried
             and value != current(self.start.config, self._started_as, knob.field)
             and isinstance(with_value(self.best, knob.field, value), RunConfig)
         ]
-        batches_known = any(comparison.field == BATCH for comparison in self.comparisons)
-        if self.largest_batch is not None and not batches_known:
+        if not self._limits.fixed_batch and BATCH not in {field for field, _ in tried}:
             names.append("batch_size doubled and halved")
         return names
 
@@ -256,10 +252,8 @@ class Confirmation:
     ) -> None:
         self.not_ablated: list[str] = []
         self.notes: list[str] = []
-        self._trials = trials
-        self._start = start.config
-        self._resolved = start.record.resolved
-        self._best = best
+        self._trials, self._best = trials, best
+        self._start, self._resolved = start.config, start.record.resolved
         self._put_back: dict[str, RunConfig] = {}
         for field in sorted(gains, key=lambda field: -gains[field]):
             config = with_value(best, field, getattr(start.config, field))
@@ -302,10 +296,9 @@ class Confirmation:
 
     def _keep_what_fits(self) -> None:
         """Leave out the smallest gains where time is too short for a few rounds of all."""
-        expected_s = self._trials.expected_s(self._best)
-        while self._put_back:
-            round_s = len(self._settings(self._put_back)) * expected_s
-            if FEWEST_ROUNDS * round_s <= self._trials.left_s or len(self._put_back) == 1:
+        round_s = FEWEST_ROUNDS * self._trials.expected_s(self._best)
+        while len(self._put_back) > 1:
+            if round_s * len(self._settings(self._put_back)) <= self._trials.left_s:
                 return
             field, _ = self._put_back.popitem()
             self.not_ablated.append(f"{field}: no time was left for it")
@@ -327,18 +320,15 @@ class Confirmation:
         if len(measured) == len(order):
             self._rounds.append(measured)
             return True
-        return self._give_up(trials[-1].config, trials[-1].failure or "")
-
-    def _give_up(self, config: RunConfig, why: str) -> bool:
-        """Go on without a knob whose old value fails beside the others."""
-        kept = {self._best.config_id, self._start.config_id}
-        for field, variant in self._put_back.items():
-            if variant.config_id == config.config_id and variant.config_id not in kept:
-                del self._put_back[field]
-                self.not_ablated.append(f"{field}: {why}")
-                return True
-        self.notes.append(f"the confirmation ended early: {why}")
-        return False
+        failed, why = trials[-1].config_id, trials[-1].failure
+        if failed in (self._best.config_id, self._start.config_id):
+            self.notes.append(f"the confirmation ended early: {why}")
+            return False
+        # It goes on without a knob whose old value fails beside the others.
+        field = next(name for name, config in back.items() if config.config_id == failed)
+        del self._put_back[field]
+        self.not_ablated.append(f"{field}: {why}")
+        return True
 
     def _effect(self, name: str, best: str, other_value: str, other: RunConfig) -> Effect | None:
         tuned, slower = self._best.config_id, other.config_id
@@ -366,27 +356,46 @@ def tune(
     `began_s` is the reading of `clock` from which the budget counts, by default that of now.
     Ctrl-C gives what was found until then. Raises `StartFailedError`.
     """
-    past, watch = PastTrials(known), watch or TuneWatch()
-    trials = Trials(measure, past, watch, limits.budget_s, clock, began_s)
+    watch = watch or TuneWatch()
+    trials = Trials(measure, known, watch, limits.budget_s, clock, began_s)
     notes: list[str] = []
     search: Search | None = None
     confirmation: Confirmation | None = None
+    why = "nothing that was tried is faster than the start"
     interrupted = False
     try:
         start = _measured_start(config, limits, trials, notes)
-        largest = None if limits.fixed_batch else limits.max_batch or _ANY_BATCH
-        search = Search(trials, start, environment, largest)
+        search = Search(trials, start, environment, limits, watch)
         search.run()
         if search.best.config_id != start.config.config_id:
             confirmation = Confirmation(trials, start, search.best, search.gains)
             confirmation.run()
+            why = "no time was left to measure it again"
     except KeyboardInterrupt:
-        whole = [trial for trial in trials.log if trial.failure is None]
-        if not whole:
+        whole = next((trial for trial in trials.log if trial.failure is None), None)
+        if whole is None:
             raise
-        interrupted = True
-        search = search or Search(trials, whole[0], environment, None)
-    return _result(search, confirmation, notes, interrupted=interrupted)
+        interrupted, why = True, "interrupted before it was"
+        search = search or Search(trials, whole, environment, limits, watch)
+    confirmed = confirmation.together if confirmation else None
+    scatter = pooled_scatter(search.scatter)
+    return TuneResult(
+        start=search.start.config,
+        best=search.best,
+        trials=tuple(trials.log),
+        comparisons=tuple(search.comparisons),
+        confirmed=confirmed,
+        unconfirmed="" if confirmed else why,
+        ablation=confirmation.ablation if confirmation else (),
+        not_ablated=tuple(confirmation.not_ablated) if confirmation else (),
+        untried=tuple(search.untried),
+        left_out=tuple(f"{value}: {why}" for value, why in search.left_out.items()),
+        notes=(*notes, *(confirmation.notes if confirmation else ())),
+        scatter=scatter.deviation if scatter else None,
+        budget_s=limits.budget_s,
+        used_s=trials.used_s,
+        interrupted=interrupted,
+    )
 
 
 def _measured_start(config: RunConfig, limits: Limits, trials: Trials, notes: list[str]) -> Trial:
@@ -397,45 +406,15 @@ def _measured_start(config: RunConfig, limits: Limits, trials: Trials, notes: li
         except OutOfTimeError:
             raise StartFailedError(trials.log[-1]) from None
         resolved = trial.record.resolved
-        if resolved is None:
-            raise StartFailedError(trial)
-        if trial.failure is None and resolved.batch_size <= (limits.max_batch or _ANY_BATCH):
+        if trial.failure is None and resolved and resolved.batch_size <= limits.most:
             return trial
-        size = limits.max_batch if trial.failure is None else resolved.batch_size // 2
         out_of_memory = trial.record.outcome == "oom" and not limits.fixed_batch
+        if resolved is None or not (trial.failure is None or out_of_memory):
+            raise StartFailedError(trial)
+        size = limits.max_batch if trial.failure is None else resolved.batch_size // 2
         smaller = with_value(config, BATCH, size)
-        if (trial.failure is not None and not out_of_memory) or isinstance(smaller, str):
+        if isinstance(smaller, str):
             raise StartFailedError(trial)
         why = trial.failure or f"max_batch={limits.max_batch}"
         notes.append(f"starts with batch_size={size}, not {resolved.batch_size}: {why}")
         config = smaller
-
-
-def _result(
-    search: Search, confirmation: Confirmation | None, notes: list[str], *, interrupted: bool
-) -> TuneResult:
-    """What was found until now."""
-    unconfirmed = "nothing that was tried is faster than the start"
-    if interrupted:
-        unconfirmed = "interrupted before it was"
-    elif confirmation is not None:
-        unconfirmed = "no time was left to measure it again"
-    together = confirmation.together if confirmation else None
-    scatter = pooled_scatter(search.scatter)
-    return TuneResult(
-        start=search.start.config,
-        best=search.best,
-        trials=tuple(search.trials.log),
-        comparisons=tuple(search.comparisons),
-        confirmed=together,
-        unconfirmed="" if together else unconfirmed,
-        ablation=confirmation.ablation if confirmation else (),
-        not_ablated=tuple(confirmation.not_ablated) if confirmation else (),
-        untried=tuple(search.untried),
-        left_out=tuple(f"{value}: {why}" for value, why in search.left_out.items()),
-        notes=(*notes, *(confirmation.notes if confirmation else ())),
-        scatter=scatter.deviation if scatter else None,
-        budget_s=search.trials.budget_s,
-        used_s=search.trials.used_s,
-        interrupted=interrupted,
-    )

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
-from bench.config import RunConfig
+from bench.config import RunConfig, rate_unit
 from bench.launcher.device_lock import device_names, exclusive
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.watch import TimeLimit
@@ -19,87 +20,84 @@ from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder, readable_records
 from bench.records.journal import Clock, Event, OnEvent
 from campaigns.sweep.executor import Deliver
-from campaigns.tune.result import Stage, Trial, TuneWatch
 
+Stage = Literal["start", "search", "confirmation"]
 #: Runs of one session start at most this long after the one before has ended.
 _NEIGHBOURS_S = 60.0
+#: Of the whole budget: one trial that takes longer (a compilation, mostly) is given up.
+_MAX_TRIAL_SHARE = 0.25
 
 
-def campaign_records(records: Path, campaign: str, environment: Environment) -> list[RunRecord]:
-    """Return the measurements of a campaign on one environment that lie below `records`."""
-    here = environment_id(environment)
-    return [
-        record
-        for _, record in readable_records(records)
-        if isinstance(record, RunRecord)
-        and record.config.campaign == campaign
-        and (record.environment is None or environment_id(record.environment) == here)
-    ]
+@dataclass(frozen=True)
+class Trial:
+    """One measured run of a tuning; `number` counts from 1."""
+
+    number: int
+    stage: Stage
+    record: RunRecord
+    took_s: float
+    fresh: bool  # measured now, and not by an earlier session
+
+    @property
+    def config(self) -> RunConfig:
+        """What was measured."""
+        return self.record.config
+
+    @property
+    def config_id(self) -> str:
+        """What was measured, as an identifier."""
+        return self.record.config_id
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """The pace, or None where nothing whole was measured."""
+        whole = self.record.measurement if self.record.outcome == "ok" else None
+        return None if whole is None else whole.pace_samples_per_s
+
+    @property
+    def rate(self) -> float:
+        """The pace of a whole trial."""
+        assert self.samples_per_s is not None  # only whole trials are compared  # noqa: S101
+        return self.samples_per_s
+
+    @property
+    def rate_words(self) -> str:
+        """The pace with its unit, or why there is none."""
+        resolved = self.record.resolved
+        if self.samples_per_s is None or resolved is None:
+            return self.failure or "no result"
+        return f"{self.samples_per_s:.4g} {rate_unit(resolved.sample)}"
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether the run was whole and its verdict is not clean."""
+        verdict = self.record.verdict
+        return self.record.outcome == "ok" and verdict is not None and verdict.level != "clean"
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing whole was measured, or None."""
+        if self.record.outcome == "ok":
+            return None
+        if self.record.outcome == "interrupted":
+            return f"took longer than the {self.took_s:.0f} s that one trial may"
+        return f"{self.record.outcome}: {self.record.reason}"
 
 
-class PastTrials:
-    """Records of one campaign on one environment, in the order in which they were measured.
+class TrialWatch:
+    """Follows trials; this base does nothing."""
 
-    A tuning repeats the decisions of the sessions before it, so it asks for their trials in that
-    order. Those of a user's own model count only while its source is the same.
-    """
+    def starting(self, config: RunConfig) -> None:
+        """A trial is about to be measured."""
 
-    def __init__(self, records: Iterable[RunRecord] = ()) -> None:
-        ordered = sorted(records, key=lambda record: record.record_id)
-        self._tape = [
-            record
-            for record in ordered
-            if record.outcome != "interrupted" and not _is_of_old(record)
-        ]
-        self._repeats: Counter[str] = Counter()
-        for record in ordered:
-            before = self._repeats[record.config_id]
-            self._repeats[record.config_id] = max(before, record.config.repeat)
-
-    def numbered(self, config: RunConfig) -> RunConfig:
-        """Return `config` as the next repeat of itself."""
-        self._repeats[config.config_id] += 1
-        return config.model_copy(update={"repeat": self._repeats[config.config_id]})
-
-    def together(
-        self, configs: Sequence[RunConfig], stop: Callable[[RunRecord], bool]
-    ) -> list[RunRecord] | None:
-        """Return the next runs of `configs` that were measured one after the other, or None.
-
-        A run of the first of them alone suffices where `stop` says so.
-        """
-        wanted = [config.config_id for config in configs]
-        for first, record in enumerate(self._tape):
-            window = self._tape[first : first + len(wanted)]
-            if [past.config_id for past in window] != wanted or not all(
-                map(_neighbours, window, window[1:])
-            ):
-                window = [record]
-                if record.config_id != wanted[0] or not stop(record):
-                    continue
-            del self._tape[: first + len(window)]
-            return window
-        return None
-
-
-def _is_of_old(record: RunRecord) -> bool:
-    environment = record.environment
-    return environment is not None and has_changed(record.config.arch, environment.code)
-
-
-def _neighbours(before: RunRecord, after: RunRecord) -> bool:
-    took_s = before.process.real_s if before.process else 0.0
-    pause = after.created - before.created - timedelta(seconds=took_s)
-    return pause.total_seconds() < _NEIGHBOURS_S
+    def ended(self, trial: Trial) -> None:
+        """A trial has ended, or was taken from an earlier session."""
 
 
 #: Measures a configuration in at most so many seconds, and gives a record whatever happens. A
 #: measurement that was ended because it took longer has the outcome `interrupted`; one that the
 #: user ended raises KeyboardInterrupt.
 Measure = Callable[[RunConfig, float], RunRecord]
-
-#: Of the whole budget: one trial that takes longer (a compilation, mostly) is given up.
-_MAX_TRIAL_SHARE = 0.25
 
 
 class OutOfTimeError(Exception):
@@ -114,37 +112,38 @@ class StartFailedError(Exception):
         self.trial = trial
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a tuning may spend and change."""
-
-    budget_s: float
-    fixed_batch: bool = False
-    max_batch: int | None = None
-
-
 class Trials:
-    """Every trial of a tuning, in order.
+    """Every trial of a tuning, in order: of `known` records, else by `measure`.
 
-    They may take `budget_s` from `began_s` of `clock` on, by default from now.
+    `known` are of the campaign on this environment. A tuning repeats the decisions of the sessions
+    before it, so it asks for their trials in the order in which they were measured. Those of a
+    user's own model count only while its source is the same. Trials may take `budget_s` from
+    `began_s` of `clock` on, by default from now.
     """
 
     def __init__(
         self,
         measure: Measure,
-        past: PastTrials,
-        watch: TuneWatch,
+        known: Iterable[RunRecord],
+        watch: TrialWatch,
         budget_s: float,
-        clock: Clock,
+        clock: Clock = time.monotonic,
         began_s: float | None = None,
     ) -> None:
         self.log: list[Trial] = []
-        self.watch = watch
         self.budget_s = budget_s
-        self._measure = measure
-        self._past = past
-        self._clock = clock
+        self._measure, self._watch, self._clock = measure, watch, clock
         self._began_s = clock() if began_s is None else began_s
+        ordered = sorted(known, key=lambda record: record.record_id)
+        self._tape = [
+            record
+            for record in ordered
+            if record.outcome != "interrupted" and not _is_of_old(record)
+        ]
+        self._repeats: Counter[str] = Counter()
+        for record in ordered:
+            before = self._repeats[record.config_id]
+            self._repeats[record.config_id] = max(before, record.config.repeat)
 
     @property
     def used_s(self) -> float:
@@ -168,11 +167,10 @@ class Trials:
 
         Raises `OutOfTimeError` instead of starting one that would not end before `reserve_s`.
         """
-        trials = self._found(configs, stage, stop)
-        if trials is not None:
-            return trials
+        if known := self._known(configs, stage, stop):
+            return [self._noted(record, stage) for record in known]
         self._ask_for(sum(map(self.expected_s, configs)), reserve_s)
-        trials = []
+        trials: list[Trial] = []
         for config in configs:
             self._ask_for(self.expected_s(config), reserve_s)
             trials.append(self._measured(config, stage, reserve_s))
@@ -206,33 +204,51 @@ class Trials:
         if self.log and seconds > self.left_s - reserve_s:
             raise OutOfTimeError
 
-    def _found(
+    def _known(
         self, configs: Sequence[RunConfig], stage: Stage, stop: Callable[[Trial], bool]
-    ) -> list[Trial] | None:
-        def past_trial(record: RunRecord) -> Trial:
-            took_s = record.process.real_s if record.process else 0.0
-            return Trial(len(self.log) + 1, stage, record, took_s, fresh=False)
+    ) -> list[RunRecord]:
+        """The next records of `configs` that were measured one after the other, none without.
 
-        records = self._past.together(configs, lambda record: stop(past_trial(record)))
-        return None if records is None else [self._note(past_trial(record)) for record in records]
+        A run of the first of them alone suffices where `stop` says so.
+        """
+        wanted = [config.config_id for config in configs]
+        for first, record in enumerate(self._tape):
+            if record.config_id != wanted[0]:
+                continue
+            window = self._tape[first : first + len(wanted)]
+            if [past.config_id for past in window] != wanted or not all(
+                map(_neighbours, window, window[1:])
+            ):
+                window = [record]
+                if not stop(self._trial(record, stage)):
+                    continue
+            del self._tape[: first + len(window)]
+            return window
+        return []
 
     def _measured(self, config: RunConfig, stage: Stage, reserve_s: float) -> Trial:
         begin_s = self._clock()
-        numbered = self._past.numbered(config)
-        self.watch.starting(numbered)
+        self._repeats[config.config_id] += 1
+        numbered = config.model_copy(update={"repeat": self._repeats[config.config_id]})
+        self._watch.starting(numbered)
         limit_s = self.budget_s
         if self.log:  # no overrun is longer than the trial was expected to be
             expected_s = self.expected_s(config)
             left_s = self.left_s - reserve_s + expected_s
             limit_s = min(left_s, max(_MAX_TRIAL_SHARE * limit_s, 3 * expected_s))
         record = self._measure(numbered, limit_s)
-        took_s = self._clock() - begin_s
-        return self._note(Trial(len(self.log) + 1, stage, record, took_s, fresh=True))
+        return self._noted(record, stage, self._clock() - begin_s)
 
-    def _note(self, trial: Trial) -> Trial:
-        self.log.append(trial)
-        self.watch.ended(trial)
-        return trial
+    def _trial(self, record: RunRecord, stage: Stage, took_s: float | None = None) -> Trial:
+        """The next trial, of an earlier session where it is not said how long it took."""
+        fresh = took_s is not None
+        took_s = _real_s(record) if took_s is None else took_s
+        return Trial(len(self.log) + 1, stage, record, took_s, fresh)
+
+    def _noted(self, record: RunRecord, stage: Stage, took_s: float | None = None) -> Trial:
+        self.log.append(self._trial(record, stage, took_s))
+        self._watch.ended(self.log[-1])
+        return self.log[-1]
 
 
 def _batch(config: RunConfig, like: Trial) -> int:
@@ -240,6 +256,32 @@ def _batch(config: RunConfig, like: Trial) -> int:
     if config.batch_size != "auto":
         return config.batch_size
     return like.record.resolved.batch_size if like.record.resolved else 1
+
+
+def _is_of_old(record: RunRecord) -> bool:
+    environment = record.environment
+    return environment is not None and has_changed(record.config.arch, environment.code)
+
+
+def _real_s(record: RunRecord) -> float:
+    return record.process.real_s if record.process else 0.0
+
+
+def _neighbours(before: RunRecord, after: RunRecord) -> bool:
+    pause = after.created - before.created - timedelta(seconds=_real_s(before))
+    return pause.total_seconds() < _NEIGHBOURS_S
+
+
+def campaign_records(records: Path, campaign: str, environment: Environment) -> list[RunRecord]:
+    """Return the measurements of a campaign on one environment that lie below `records`."""
+    here = environment_id(environment)
+    return [
+        record
+        for _, record in readable_records(records)
+        if isinstance(record, RunRecord)
+        and record.config.campaign == campaign
+        and (record.environment is None or environment_id(record.environment) == here)
+    ]
 
 
 def measure_here(

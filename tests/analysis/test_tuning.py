@@ -19,8 +19,7 @@ from analysis.tuning import (
 )
 from bench.errors import Unknown
 from bench.statistics.ratios import LogError, RatioEstimate
-from campaigns.tune.search import tune
-from campaigns.tune.trials import Limits
+from campaigns.tune.search import Limits, tune
 
 NOWHERE = Unknown("no ceiling: none was measured")
 

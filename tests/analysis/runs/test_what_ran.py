@@ -4,7 +4,7 @@ import factories as make
 import pytest
 
 from analysis.findings.differences import uplifts
-from analysis.prediction import choose_curve
+from analysis.prediction.batch_size import choose_curve
 from analysis.runs.groups import batch_curves, group_runs
 from analysis.runs.place import place_runs
 

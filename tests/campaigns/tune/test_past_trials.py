@@ -7,7 +7,8 @@ import samples
 
 from bench.config import RunConfig
 from bench.records.folders import RecordFolder
-from campaigns.tune.trials import PastTrials, campaign_records
+from campaigns.tune.result import TuneWatch
+from campaigns.tune.trials import OutOfTimeError, Trials, campaign_records
 
 A, B, C = (RunConfig(campaign="c", threads=count) for count in (1, 2, 3))
 
@@ -26,13 +27,18 @@ def record(config, at_s, outcome="ok", repeat=1, **changes):
     return samples.failed_record(outcome, "why", config, **known)
 
 
-def never(record):
-    return False
+def of_earlier(records, measured=()):
+    """Trials with no time to measure any; `measured` gets the configurations of those that are."""
+
+    def measure(config, limit_s):
+        measured.append(config)
+        return samples.run_record(config)
+
+    return Trials(measure, records, TuneWatch(), 0.0, clock=lambda: 0.0)
 
 
-def found(archive, *configs, stop=never):
-    records = archive.together(configs, stop)
-    return None if records is None else [int(r.record_id[9:15]) for r in records]
+def found(trials, *configs):
+    return [int(trial.record.record_id[9:15]) for trial in trials.together(configs, "search")]
 
 
 @pytest.mark.parametrize(
@@ -46,15 +52,22 @@ def found(archive, *configs, stop=never):
     ],
 )
 def test_a_pair_is_two_runs_of_one_session_with_none_between_them(records, pair):
-    assert found(PastTrials(records), A, B) == pair
+    trials = of_earlier([record(C, 0), *records])
+    assert found(trials, C) == [0]
+    if pair is None:
+        with pytest.raises(OutOfTimeError):
+            found(trials, A, B)
+    else:
+        assert found(trials, A, B) == pair
 
 
 def test_an_interrupted_run_comes_back_never_but_its_number_is_taken():
-    archive = PastTrials([record(A, 0, "interrupted", repeat=3)])
-    assert found(archive, A) is None
-    assert archive.numbered(A).repeat == 4
-    assert archive.numbered(A).repeat == 5
-    assert archive.numbered(B).repeat == 1
+    measured = []
+    trials = of_earlier([record(A, 0, "interrupted", repeat=3)], measured)
+    trials.budget_s = 1e9
+    for config in (A, A, B):
+        trials.together([config], "search")
+    assert [config.repeat for config in measured] == [4, 5, 1]
 
 
 def test_a_campaigns_records_are_those_of_its_name_and_this_environment(tmp_path):

@@ -9,8 +9,8 @@ from bench.config import RunConfig
 from bench.records import Finding, Verdict
 from campaigns.tune.knobs import KNOBS, WINDOW_S, differing
 from campaigns.tune.result import TuneWatch
-from campaigns.tune.search import tune
-from campaigns.tune.trials import Limits, StartFailedError
+from campaigns.tune.search import Limits, tune
+from campaigns.tune.trials import StartFailedError
 
 LONG_S = 10_000.0
 

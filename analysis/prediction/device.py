@@ -1,7 +1,7 @@
 """Samples/s on a machine that nothing was measured on, from shares of its roofs.
 
-The time of each op is that of `analysis.shares`. The host's time, of a step and of each call, is
-beside it: t = (device^3 + host^3)^(1/3) on a GPU, their sum on a processor.
+The time of each op is that of `shares.py`. The host's time, of a step and of each call, is beside
+it: t = (device^3 + host^3)^(1/3) on a GPU, their sum on a processor.
 
 Runs of one's own correct the shares of their kinds of ops: by what the profiled ops of a run took
 over what the shares say of them on that machine. There the correction counts whole; on another
@@ -18,15 +18,15 @@ import difflib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from analysis.account import StepAccount, account_of_times, class_of
-from analysis.roofs.ceilings import ceiling_by_name, driver_name, rows_of
-from analysis.roofs.roof import Peaks, Roof, datasheet_peaks
-from analysis.shares import (
+from analysis.prediction.memory import MemoryModel
+from analysis.prediction.shares import (
     KINDS,
     PRODUCTS,
     UNPROVEN,
@@ -37,11 +37,22 @@ from analysis.shares import (
     kernels_of,
     shares,
 )
+from analysis.roofs.ceilings import ceiling_by_name, driver_name, rows_of
+from analysis.roofs.roof import Peaks, Roof, datasheet_peaks
 from analysis.words import interval, percent, three_digits
 from bench.config import RunConfig, rate_column, rate_unit
 from bench.config.resolved import Sample
 from bench.errors import Unknown, UserError
-from bench.records import CeilingsRecord, Environment, MathMode, OpTime, RunRecord, StepSpec
+from bench.records import (
+    CeilingsRecord,
+    Environment,
+    MathMode,
+    Measurement,
+    OpProfile,
+    OpTime,
+    RunRecord,
+    StepSpec,
+)
 from bench.records.complexity import WORK, ListedOp, ListedStep
 from bench.records.metrics import data_wait_share
 
@@ -52,8 +63,6 @@ if TYPE_CHECKING:
 
 #: Ops without a basis may carry so much of a predicted step.
 MOST_UNPROVEN = 0.2
-#: Of the device's memory; the driver, the context and fragmentation need the rest.
-_USABLE_SHARE = 0.95
 #: A kind of ops with this part of a run's time says half of what it says of its share: the time of
 #: few and small ops is not that of large ones.
 _SLIGHT = 0.02
@@ -160,16 +169,15 @@ def _by_datasheet(name: str, mode: MathMode, row: Peaks, met: Environment | None
 def _op_times_s(ops: Sequence[ListedOp], target: Target) -> tuple[Numbers, Any]:
     """Seconds of all calls of each op, and its kind, of several kernels that of the last."""
     known: dict[str, float] = dict(shares()["shares"])
-    on_tensor_cores = target.is_gpu and target.mode != "fp32"
-    scaled = PRODUCTS if on_tensor_cores else _CONVOLUTIONS
-    scale = known["tensor" if on_tensor_cores else "newer_convolution"]
-    if on_tensor_cores or (target.is_gpu and target.is_newer):
-        known |= {kind: known.get(kind, 1.0) * scale for kind in scaled}
-        known["winograd"] *= scale
+    if target.is_gpu and (target.mode != "fp32" or target.is_newer):
+        is_fp32 = target.mode == "fp32"
+        scale = known["newer_convolution" if is_fp32 else "tensor"]
+        for kind in (*(_CONVOLUTIONS if is_fp32 else PRODUCTS), "winograd"):
+            known[kind] = known.get(kind, 1.0) * scale
     kernels, kinds = kernels_of(ops), np.zeros(len(ops), dtype=int)
-    each = kernel_times_s(kernels, target.chip, known) * kernels.calls
-    kinds[kernels.op] = kernels.kind
-    return np.bincount(kernels.op, each, len(ops)).astype(float), kinds
+    each = kernel_times_s(kernels, target.chip, known) * kernels["calls"]
+    kinds[kernels["op"]] = kernels["kind"]
+    return np.bincount(kernels["op"], each, len(ops)).astype(float), kinds
 
 
 def _timed(op: ListedOp, time_s: float = 0.0) -> OpTime:
@@ -209,52 +217,52 @@ def own_runs(runs: Sequence[Run], count: Count) -> list[OwnRuns]:
 
     Those whose ops cannot be listed, a script's or of a model that is not here, say nothing.
     """
-    groups: dict[tuple[str, MathMode], list[tuple[RunRecord, Roof]]] = defaultdict(list)
+    groups: dict[tuple[str, MathMode], list[_ProfiledStep]] = defaultdict(list)
     for run in runs:
         record = run.record
-        if record and record.ops and run.point and record.environment and record.resolved:
-            key = record.environment.device.name, record.resolved.math_mode
-            groups[key].append((record, run.point.roof))
-    found = [_of_device(*key, group, count) for key, group in groups.items()]
-    return sorted((one for one in found if one.count), key=lambda one: -one.count)
+        if not (record and record.ops and run.point and record.environment and record.resolved):
+            continue
+        mode = record.resolved.math_mode
+        target = _measured(record.environment, mode, run.point.roof, record.record_id)
+        with suppress(UserError):
+            ops = count(StepSpec.of(record.config, record.resolved)).ops
+            step = _ProfiledStep(target, ops, record.ops, record.measurement)
+            groups[target.name, mode].append(step)
+    return sorted(map(_of_device, groups.values()), key=lambda own: -own.count)
 
 
-def _of_device(
-    name: str, mode: MathMode, runs: Sequence[tuple[RunRecord, Roof]], count: Count
-) -> OwnRuns:
-    took: defaultdict[tuple[str, str], float] = defaultdict(float)
-    said: defaultdict[tuple[str, str], float] = defaultdict(float)
-    rest_s, calls, is_gpu, counted = 0.0, 0, False, 0
-    for record, roof in runs:
-        profile, resolved, environment = record.ops, record.resolved, record.environment
-        if not (profile and resolved and environment):
-            continue
-        target = _measured(environment, mode, roof, record.record_id)
-        is_gpu = target.is_gpu
-        try:
-            ops = count(StepSpec.of(record.config, resolved)).ops
-        except UserError:
-            continue
-        counted += 1
+class _ProfiledStep(NamedTuple):
+    target: Target
+    ops: Sequence[ListedOp]
+    profile: OpProfile
+    timed: Measurement | None
+
+
+def _of_device(steps: Sequence[_ProfiledStep]) -> OwnRuns:
+    took_s: defaultdict[tuple[str, str], float] = defaultdict(float)
+    predicted_s: defaultdict[tuple[str, str], float] = defaultdict(float)
+    rest_s, calls = 0.0, 0
+    for target, ops, profile, timed in steps:
         # The profile of a CUDA graph, or of a compiled model, has other names for some ops.
-        seen = {key for measured in profile.ops for key in _keys(measured)}
-        for op, time_s in zip(ops, _op_times_s(ops, target)[0], strict=True):
-            for key in seen.intersection(_keys(_timed(op))):
-                said[key] += time_s
+        seen = {key for op in profile.ops for key in _keys(op)}
+        for listed, time_s in zip(ops, _op_times_s(ops, target)[0], strict=True):
+            for key in seen.intersection(_keys(_timed(listed))):
+                predicted_s[key] += time_s
         # Profiling stretches a step on a processor, and not the kernels of a device.
-        on_host, timed = profile.device_busy_share is None, record.measurement
+        on_host = profile.device_busy_share is None
         stretch = timed.step_s / profile.step_time_s if timed and on_host else 1.0
-        for measured in profile.ops:
-            for key in _keys(measured):
-                took[key] += stretch * measured.exclusive_s
+        for op in profile.ops:
+            for key in _keys(op):
+                took_s[key] += stretch * op.exclusive_s
         if on_host:
             rest_s += stretch * (profile.step_time_s - profile.exclusive_s)
             calls += sum(op.calls for op in ops)
-    whole_s = sum(took.values()) / 2  # by both keys
-    ratios = {key: math.log(one / said[key]) * one / (one + _SLIGHT * whole_s)
-              for key, one in took.items() if one and said.get(key)}  # fmt: skip
+    whole_s = sum(took_s.values()) / 2  # by both keys
+    ratios = {key: math.log(time_s / predicted_s[key]) * time_s / (time_s + _SLIGHT * whole_s)
+              for key, time_s in took_s.items() if time_s and predicted_s.get(key)}  # fmt: skip
+    device = steps[-1].target
     host_call_s = rest_s / calls if calls else None
-    return OwnRuns(name, mode, is_gpu, counted, ratios, host_call_s)
+    return OwnRuns(device.name, device.mode, device.is_gpu, len(steps), ratios, host_call_s)
 
 
 class Loader(NamedTuple):
@@ -362,7 +370,7 @@ def predict_on(
     guess = _Guess(step.ops, target, own)
     timed = list(map(_timed, step.ops, guess.times_s))
     step_s = guess.step_s
-    unproven = float(guess.times_s[guess.unproven].sum() / step_s)
+    unproven = guess.part_of(guess.unproven, step_s)
     if unproven > MOST_UNPROVEN:
         without = [op for op, has_none in zip(timed, guess.unproven, strict=True) if has_none]
         most = class_of(max(without, key=lambda op: op.time_s))
@@ -388,50 +396,55 @@ def predict_on(
 
 
 def _check_memory(step: ListedStep, target: Target, config: RunConfig) -> None:
-    need, there = step.memory.total_bytes, target.memory_bytes
-    if there is None or need <= _USABLE_SHARE * there:
+    if target.memory_bytes is None:
         return
-    each = step.memory.activations_bytes / int(config.batch_size)
-    room = _USABLE_SHARE * there - (need - step.memory.activations_bytes)
-    most = max(int(room // each), 0) if each else 0
-    fits = f"at most a batch of {most} fits" if most else "no batch fits"
-    raise UserError(
-        f"batch_size={config.batch_size}: {config.arch} needs {three_digits(need / 1e9)} GB by "
-        f"the cost model, {target.name} has {three_digits(there / 1e9)} GB; {fits}"
-    )
+    held = MemoryModel.of_cost(step.memory, int(config.batch_size), target.memory_bytes)
+    if (most := held.largest_batch) < int(config.batch_size):
+        raise UserError(
+            f"batch_size={config.batch_size}: {config.arch} needs "
+            f"{three_digits(step.memory.total_bytes / 1e9)} GB by {held.source}, {target.name} has "
+            f"{three_digits(target.memory_bytes / 1e9)} GB; at most a batch of {most} fits"
+        )
 
 
 class _Guess:
     """The times of a step's ops, and what each is known from."""
 
     def __init__(self, ops: Sequence[ListedOp], target: Target, own: Sequence[OwnRuns]) -> None:
-        self._target, self._known = target, shares()
+        known = self._known = shares()
+        self._target = target
         # Runs there in the same precision, in another one, on another GPU in the same one.
-        like = [one for one in own if one.device == target.name or
-                (one.is_gpu and target.is_gpu and one.mode == target.mode)]  # fmt: skip
-        like.sort(key=lambda one: (one.device != target.name, one.mode != target.mode))
-        self._own = next(iter(like), None)
-        self._is_same = bool(self._own and self._own.device == target.name)
-        found = [self._own.ratio(op) if self._own else None for op in ops]
+        like = [runs for runs in own if runs.device == target.name or
+                (runs.is_gpu and target.is_gpu and runs.mode == target.mode)]  # fmt: skip
+        like.sort(key=lambda runs: (runs.device != target.name, runs.mode != target.mode))
+        runs = self._own = next(iter(like), None)
+        self._is_same = runs is not None and runs.device == target.name
+        ratios = [runs.ratio(op) if runs else None for op in ops]
         times_s, self._kinds = _op_times_s(ops, target)
         # Products in another precision are other kernels under another roof; in 16 bits on a
         # processor no timing says how near they come to it.
-        self._is_other = bool(self._own and self._own.mode != target.mode)
+        self._is_other = runs is not None and runs.mode != target.mode
         of_others = self._is_other & (self._kinds < len(PRODUCTS))
-        self._part = np.where(self._is_same & ~of_others, 1.0, self._known["carried"])
+        self._part = np.where(self._is_same & ~of_others, 1.0, known["carried"])
         has_basis = ~of_others | (target.is_gpu or target.mode == "fp32")
-        self._corrected = np.array([one is not None for one in found]) & has_basis
-        self.times_s = times_s * np.exp(self._part * [one or 0.0 for one in found])
+        self._corrected = np.array([ratio is not None for ratio in ratios]) & has_basis
+        self.times_s = times_s * np.exp(self._part * [ratio or 0.0 for ratio in ratios])
         is_unproven = (self._kinds == KINDS.index(UNPROVEN)) | (not target.is_gpu)
         self.unproven = is_unproven & ~self._corrected
-        own_call_s = self._own.host_call_s if self._own and self._is_same else None
-        fixed_s, call_s = (self._known["shares"][f"host_{of}_s"] for of in ("step", "call"))
+        kinds_of_them = [KINDS.index(kind) for kind in _CONVOLUTIONS]
+        self._convolutions = np.isin(self._kinds, kinds_of_them)
+        fixed_s, call_s = (known["shares"][f"host_{of}_s"] for of in ("step", "call"))
+        own_call_s = runs.host_call_s if runs and self._is_same else None
         if own_call_s is not None or not target.is_gpu:
             fixed_s, call_s = 0.0, own_call_s or 0.0
         device_s = float(self.times_s.sum())
         host_s = fixed_s + call_s * sum(op.calls for op in ops)
         together_s = (device_s**3 + host_s**3) ** (1 / 3)
         self.step_s: float = together_s if target.is_gpu else device_s + host_s
+
+    def part_of(self, some: Any, whole_s: float | None = None) -> float:
+        """Return the part of `whole_s`, by default of all ops' time, that some ops take."""
+        return float(self.times_s[some].sum() / (whole_s or self.times_s.sum()))
 
     @property
     def deviation(self) -> float:
@@ -457,28 +470,19 @@ class _Guess:
 
     def rests_on(self) -> Iterator[str]:
         """Yield what the prediction rests on, and what it lacks."""
-        target, device_s = self._target, self.times_s.sum()
-        of_convolutions = np.isin(self._kinds, [KINDS.index(kind) for kind in _CONVOLUTIONS])
-        convolutions_s = self.times_s[of_convolutions].sum()
+        target, wider = self._target, "there is no published op time, so the interval is wider"
         yield target.rests_on
         if target.is_gpu:
             yield f"published times ({self._known['source']})"
-        wider = []
         if target.is_gpu and target.mode != "fp32":
-            wider.append(f"runs on three devices for {target.mode} on tensor cores")
-        elif target.is_gpu and target.is_newer and convolutions_s > _SLIGHT * device_s:
-            wider.append("two runs on an H200 for convolutions in fp32 of devices after 2018")
+            yield f"runs on three devices for {target.mode} on tensor cores: {wider}"
+        elif target.is_gpu and target.is_newer and self.part_of(self._convolutions) > _SLIGHT:
+            yield f"two runs on an H200 for convolutions in fp32: {wider}"
         if target.is_amd:
             missed = percent(self._known["errors"]["amd"])
-            wider.append(
-                f"NVIDIA's shares for AMD, by which steps on an MI100 were missed by {missed}"
-            )
-        for instead in wider:
-            yield f"{instead}: there is no published op time, so the interval is wider"
-        if self._own:
-            part = percent(float(self.times_s[self._corrected].sum() / device_s))
-            runs = f"{self._own.count} of your runs in {self._own.mode}"
-            yield f"{runs}, for ops that take {part} of the time"
+            yield f"NVIDIA's shares for AMD, which missed steps on an MI100 by {missed}: {wider}"
+        if runs := self._own:
+            part = percent(self.part_of(self._corrected))
+            yield f"{runs.count} of your runs in {runs.mode}, for ops that take {part} of the time"
         if self.unproven.any():
-            part = percent(float(self.times_s[self.unproven].sum() / device_s))
-            yield f"no timing of ops that take {part} of the time"
+            yield f"no timing of ops that take {percent(self.part_of(self.unproven))} of the time"

@@ -18,21 +18,22 @@ batch size that it was not fitted to.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy import optimize
 
 from analysis.findings.batches import least_failed_batch
+from analysis.prediction.memory import memory_of
 from analysis.runs.groups import BatchCurve, Group, batch_curves, names_of
 from analysis.runs.run import Run
 from analysis.runs.settings import is_implied_by
-from analysis.words import three_digits
-from bench.config import a_sample, column_noun, rate_column
-from bench.errors import Unknown, UserError
+from analysis.words import interval, percent, three_digits
+from bench.config import a_sample, column_noun, rate_column, rate_unit
+from bench.errors import UserError
 from bench.statistics.ratios import Interval, LogError
 
 if TYPE_CHECKING:
@@ -43,12 +44,9 @@ FEWEST_SIZES = 3
 _TERMS = 2
 #: Two terms are a fair model between measured sizes and near them, and a guess far from them.
 _MOST_BEYOND = 4
-#: Of the device's memory; the driver, the context and fragmentation need the rest.
-_USABLE_SHARE = 0.95
 
 
-@dataclass(frozen=True)
-class StepModel:
+class StepModel(NamedTuple):
     """Seconds: once a step, and for each sample."""
 
     fixed_s: float
@@ -113,6 +111,14 @@ class PredictedCurve:
         error = LogError(self.deviation * math.sqrt(1 + leverage), len(sizes) - _TERMS)
         return error.interval(math.log(self.model.samples_per_s(batch_size)))
 
+    def lines(self) -> Iterator[str]:
+        """Yield the model for a terminal: its terms, its errors and its runs."""
+        fixed, each = (f"{three_digits(1e3 * term)} ms" for term in self.model)
+        yield f"model: {fixed} a step and {each} {a_sample(self.measured[0].sample)}"
+        errors = (f"batch {batch} by {100 * error:+.1f} %" for batch, error in self.held_out)
+        yield f"held out: missed by {percent(self.held_out_error)} ({', '.join(errors)})"
+        yield f"runs: {' '.join(self.runs)}"
+
 
 def fit_curve(curve: BatchCurve) -> PredictedCurve:
     """Fit the model to a curve before memory spills, and once without each batch size.
@@ -121,9 +127,10 @@ def fit_curve(curve: BatchCurve) -> PredictedCurve:
     """
     measured = curve.before_cliff
     if len(measured) < FEWEST_SIZES:
-        known = ", ".join(f"{group.batch_size}" for group in measured) or "none"
+        sizes_here = ", ".join(f"{group.batch_size}" for group in measured) or "none"
         raise UserError(
-            f"a prediction needs {FEWEST_SIZES} measured batch sizes, here {known}: measure more"
+            f"a prediction needs {FEWEST_SIZES} measured batch sizes, here {sizes_here}: measure "
+            "more"
         )
     sizes, steps_s = _sizes_and_steps(measured)
     # The least time of a sample by the roof, of arithmetic alone: the bytes of a step hold its
@@ -138,14 +145,14 @@ def fit_curve(curve: BatchCurve) -> PredictedCurve:
         default=0.0,
     )
     model = fit_step(sizes, steps_s, least_s)
-    held_out, squares = [], []
-    for size, step_s in zip(sizes, steps_s, strict=True):
-        others = [group for group in measured if group.batch_size != size]
+    held_out = []
+    for group, size, step_s in zip(measured, sizes, steps_s, strict=True):
+        others = [other for other in measured if other is not group]
         without = fit_step(*_sizes_and_steps(others), least_s)
         held_out.append((size, step_s / without.step_s(size) - 1))
-        squares.append((model.step_s(size) / step_s - 1) ** 2)
+    squares = ((model.step_s(n) / s - 1) ** 2 for n, s in zip(sizes, steps_s, strict=True))
     own = (group.repeats().log_variance for group in measured)
-    scattered = [one for one in own if one is not None]
+    scattered = [variance for variance in own if variance is not None]
     variance = max(sum(squares) / (len(sizes) - _TERMS), fmean(scattered or [0.0]))
     return PredictedCurve(measured, model, tuple(held_out), math.sqrt(variance))
 
@@ -169,23 +176,23 @@ def choose_curve(
     tokens = None if seq_len is None else f"{seq_len}"
     asked = {"arch": arch, "precision": precision, "env": env, "seq_len": tokens}
     wanted = {name: value for name, value in asked.items() if value is not None}
-    fitting = [
+    curves = batch_curves(
         run
         for run in runs
         if all(value in (run.settings.get(n), run.asked_for(n)) for n, value in wanted.items())
-    ]
-    curves = batch_curves(fitting)
+    )
     if not curves:
         what = " ".join(f"{name}={value!r}" for name, value in wanted.items())
         raise UserError(f"{what}: none of the {len(runs)} runs fits and has a throughput")
     if len(curves) > 1:
         settings = [curve[0].first.settings for curve in curves]
         names = sorted({name for each in settings for name in each} - {"batch_size"})
-        differing = [name for name in names if len({each.get(name) for each in settings}) > 1]
+        values = {name: sorted({each.get(name, "none") for each in settings}) for name in names}
+        differing = {name: several for name, several in values.items() if len(several) > 1}
         remedy = ", ".join(
-            f"{name} ({', '.join(sorted({each.get(name, 'none') for each in settings}))})"
-            for name in differing
-            if not is_implied_by(name, differing)
+            f"{name} ({', '.join(several)})"
+            for name, several in differing.items()
+            if not is_implied_by(name, [*differing])
         )
         raise UserError(f"arch={arch!r}: several configurations fit, choose one by {remedy}")
     return curves[0]
@@ -229,6 +236,13 @@ class Prediction:
             "memory": self.memory,
         }
 
+    def lines(self) -> Iterator[str]:
+        """Yield the prediction for a terminal."""
+        rate = f"{three_digits(self.samples_per_s)} {rate_unit(self.of.sample)}"
+        span = interval(*self.interval)
+        yield f"{self.of.series} batch {self.batch_size}: {rate} (95 %: {span})"
+        yield f"    memory: {self.memory}"
+
 
 def predict_batch(curve: BatchCurve, batch_size: int, runs: Sequence[Run] = ()) -> Prediction:
     """Predict a batch size from a curve (smallest batch first).
@@ -239,9 +253,10 @@ def predict_batch(curve: BatchCurve, batch_size: int, runs: Sequence[Run] = ()) 
     """
     fitted = fit_curve(curve)
     sizes = [group.batch_size or 0 for group in fitted.measured]
-    memory = _fits(curve, batch_size, max(sizes), runs)
-    if isinstance(memory, Unknown):
-        raise UserError(f"batch_size={batch_size}: {memory.reason}")
+    try:
+        memory = _why_it_fits(curve, batch_size, max(sizes), runs)
+    except UserError as error:
+        raise UserError(f"batch_size={batch_size}: {error}") from None
     if not min(sizes) / _MOST_BEYOND <= batch_size <= max(sizes) * _MOST_BEYOND:
         raise UserError(
             f"batch_size={batch_size}: more than {_MOST_BEYOND} times beyond what was measured "
@@ -250,89 +265,27 @@ def predict_batch(curve: BatchCurve, batch_size: int, runs: Sequence[Run] = ()) 
     return Prediction(batch_size, fitted, memory)
 
 
-def _fits(curve: BatchCurve, batch_size: int, largest: int, runs: Sequence[Run]) -> str | Unknown:
-    """Why the batch fits into memory, or why it does not or may not."""
+def _why_it_fits(curve: BatchCurve, batch_size: int, largest: int, runs: Sequence[Run]) -> str:
+    """Why the batch fits into memory; raises `UserError` where it does not, or may not."""
     if batch_size <= largest:
         return f"batch {largest} was measured, so a smaller one fits"
     if curve.cliff is not None:
         fell = f"batch {curve[curve.cliff].batch_size} fell to {curve[curve.cliff].rate}"
-        return Unknown(f"{fell}, where memory spilled; predictions end at {largest}")
+        raise UserError(f"{fell}, where memory spilled; predictions end at {largest}")
     failed = least_failed_batch(curve[0], runs, largest)
     if failed is not None and batch_size >= (failed.batch_size or 0):
         ran_out = f"batch {failed.batch_size} ran out of memory (run {failed.name})"
-        return Unknown(f"{ran_out}; predictions end below it")
+        raise UserError(f"{ran_out}; predictions end below it")
     memory = memory_of(curve)
-    if isinstance(memory, Unknown):
+    if not memory:
         remedy = "measure it, or ask for a batch within"
-        return Unknown(f"beyond the measured {largest}, and {memory.reason}; {remedy}")
+        raise UserError(f"beyond the measured {largest}, and {memory.reason}; {remedy}")
     sizes = (memory.need_bytes(batch_size), memory.device_bytes)
     need, total = (three_digits(size / 1e9) for size in sizes)
-    if batch_size <= memory.largest_batch:
-        return f"{need} of {total} GB by {memory.source}"
-    most = f"at most {memory.largest_batch} fits"
-    return Unknown(f"needs {need} GB by {memory.source}, the device has {total} GB; {most}")
-
-
-@dataclass(frozen=True)
-class MemoryModel:
-    """Bytes of a step and of the device: need(b) = fixed + per_sample * b.
-
-    Measured peaks of two batch sizes or more give both terms. With one or none, the cost model
-    does (weights, gradients and optimizer state once, activations for each sample), raised to the
-    one measured peak where that is higher; `source` says which.
-    """
-
-    fixed_bytes: float
-    bytes_per_sample: float
-    device_bytes: int
-    source: str
-
-    def need_bytes(self, batch_size: int) -> float:
-        """Return what a step of `batch_size` needs."""
-        return self.fixed_bytes + self.bytes_per_sample * batch_size
-
-    @property
-    def largest_batch(self) -> int:
-        """The largest batch that fits into 95 % of the device's memory."""
-        room = _USABLE_SHARE * self.device_bytes - self.fixed_bytes
-        return max(int(room // self.bytes_per_sample), 0)
-
-
-def memory_of(curve: Sequence[Group]) -> MemoryModel | Unknown:
-    """Return the memory model of a curve, or why there is none."""
-    records = [run.record for group in curve for run in group.runs if run.record]
-    if not records:
-        return Unknown("imported runs do not tell how much memory they used and the device has")
-    device_sizes: list[int] = []
-    peaks: dict[int, int] = {}  # the highest of each batch size
-    for record in records:
-        environment, measured, resolved = record.environment, record.measurement, record.resolved
-        if environment is not None:
-            on_cpu = environment.device.backend == "cpu"
-            size = environment.memory_bytes if on_cpu else environment.device.memory_bytes
-            device_sizes += [size] if size else []
-        if measured is not None and resolved is not None:
-            peak = measured.peak_memory_reserved_bytes or measured.peak_memory_allocated_bytes or 0
-            peaks[resolved.batch_size] = max(peaks.get(resolved.batch_size, 0), peak)
-    if not device_sizes:
-        return Unknown("the device's memory is not recorded")
-    device_bytes, peaks = min(device_sizes), {size: peak for size, peak in peaks.items() if peak}
-    if len(peaks) > 1:
-        sizes, needs = np.array(sorted(peaks.items()), dtype=float).T
-        per_sample, fixed = np.polyfit(sizes, needs, 1)
-        if per_sample > 0:
-            return MemoryModel(max(fixed, 0.0), per_sample, device_bytes, "measured peaks")
-    costs = (record.complexity for record in records)
-    known = next((one for one in costs if one and one.memory.activations_bytes), None)
-    if known is None:
-        each = a_sample(curve[0].sample)
-        return Unknown(f"neither peaks of two batch sizes nor a cost model tell what {each} needs")
-    memory, per_sample = known.memory, known.memory.activations_bytes / known.batch_size
-    fixed = memory.total_bytes - memory.activations_bytes
-    batch, peak = max(peaks.items(), default=(1, 0))
-    raised = max(1.0, peak / (fixed + per_sample * batch))
-    source = "the cost model" if raised == 1 else "the cost model, raised to the measured peak"
-    return MemoryModel(fixed * raised, per_sample * raised, device_bytes, source)
+    if batch_size > memory.largest_batch:
+        most = f"at most {memory.largest_batch} fits"
+        raise UserError(f"needs {need} GB by {memory.source}, the device has {total} GB; {most}")
+    return f"{need} of {total} GB by {memory.source}"
 
 
 def predict(

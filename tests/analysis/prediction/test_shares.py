@@ -6,17 +6,17 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from analysis.roofs.roof import datasheet_peaks
-from analysis.shares import (
+from analysis.prediction.shares import (
+    KERNEL,
     KINDS,
     UNPROVEN,
     Chip,
-    Kernels,
     datasheet_reach,
     kernel_times_s,
     kernels_of,
     shares,
 )
+from analysis.roofs.roof import datasheet_peaks
 from bench.records.complexity import ListedOp
 
 #: Every share is 1 and nothing costs extra, so that times can be computed by hand.
@@ -34,7 +34,8 @@ def chip(processors=10, **changes):
 
 
 def time_of(kind, sizes=NO_SIZES, moved=0.0, winograd=NO_WINOGRAD, on=None, known=PLAIN):
-    kernels = Kernels.of([(kind, sizes, 2.0 * np.prod(sizes), moved, winograd, 1, 0)])
+    row = (KINDS.index(kind), sizes, 2.0 * np.prod(sizes), moved, winograd, 1, 0)
+    kernels = np.array([row], KERNEL)
     (time_s,) = kernel_times_s(kernels, on or chip(), known)
     return time_s
 
@@ -87,19 +88,19 @@ def test_winograd_serves_small_windows_in_fp32_alone():
     assert direct / winograd == pytest.approx(4)  # 36 products of each tile of 4 x 4, not 144
     strided = op("convolution", ((10, 640, 32, 32), (640, 640, 3, 3)), 10**9,
                  label="convolution 3x3 stride 2")  # fmt: skip
-    assert not kernels_of([strided]).winograd.any()
+    assert not kernels_of([strided])["winograd"].any()
 
 
 def test_the_backward_pass_of_a_convolution_is_a_product_for_each_gradient():
     shapes = ((2, 8, 16, 16), (2, 4, 16, 16), (8, 4, 3, 3))
     one = 2 * 2 * 8 * 16 * 16 * 4 * 9
     both = kernels_of([op("convolution_backward", shapes, 2 * one, "backward")])
-    assert [KINDS[kind] for kind in both.kind] == ["input gradient", "weight gradient"]
-    assert 2 * both.sizes.prod(axis=1) == pytest.approx([one, one])
-    assert both.flops == pytest.approx([one, one])
+    assert [KINDS[kind] for kind in both["kind"]] == ["input gradient", "weight gradient"]
+    assert 2 * both["sizes"].prod(axis=1) == pytest.approx([one, one])
+    assert both["flops"] == pytest.approx([one, one])
     first = kernels_of([op("convolution_backward", shapes, one, "backward")])
-    assert [KINDS[kind] for kind in first.kind] == ["weight gradient"]
-    assert both.bytes.sum() == first.bytes.sum()
+    assert [KINDS[kind] for kind in first["kind"]] == ["weight gradient"]
+    assert both["bytes"].sum() == first["bytes"].sum()
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_the_backward_pass_of_a_convolution_is_a_product_for_each_gradient():
     ],
 )
 def test_the_kind_of_an_op(given, kind):
-    assert [KINDS[one] for one in kernels_of([given]).kind] == [kind]
+    assert [KINDS[one] for one in kernels_of([given])["kind"]] == [kind]
 
 
 def test_what_a_datasheet_promises_and_large_ops_reach():

@@ -10,7 +10,7 @@ import samples
 from observed import curve, invoke, observation, records_on_disk, repeated
 
 import commands.predict
-from analysis.prediction import fit_curve, fit_step, memory_of, predict_batch
+from analysis.prediction.batch_size import fit_curve, fit_step, memory_of, predict_batch
 from analysis.runs.groups import batch_curves
 from analysis.runs.place import place_runs
 from bench.errors import UserError

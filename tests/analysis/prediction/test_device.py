@@ -11,7 +11,7 @@ from observed import invoke, records_on_disk
 
 import commands.predict
 from analysis.comparison.prices import gather_prices
-from analysis.elsewhere import (
+from analysis.prediction.device import (
     Loader,
     OwnRuns,
     fastest_loader,
@@ -19,10 +19,10 @@ from analysis.elsewhere import (
     own_runs,
     predict_on,
 )
+from analysis.prediction.shares import shares
 from analysis.roofs.roof import Peaks
 from analysis.runs.place import place_runs
 from analysis.server.pull import RecordSet
-from analysis.shares import shares
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import MemoryFootprint

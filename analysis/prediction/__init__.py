@@ -1,0 +1,1 @@
+"""Samples/s of what was not measured: another batch size, or another device."""

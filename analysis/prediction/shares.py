@@ -1,0 +1,207 @@
+"""The time of an op on a device: its roof time over the share of the roof that such ops reach.
+
+The share follows from what every device has: its processors, its two roofs, and how large the op
+is. Convolutions and products are tiles of 128, 64 or 32 a side, handed out to the processors in
+waves; a tile takes its length along the summed dimension and what filling the pipeline costs. A
+long sum may be split between processors. Their bytes take their share of the memory's roof, and
+both together t = (compute^4 + memory^4)^(1/4). A 3x3 convolution in fp32 may also be Winograd's
+(F(4x4, 3x3): 36 products instead of 144): whichever is faster. All other ops move bytes, at the
+share of their class. Nothing is faster than its roof, Winograd's by the FLOP that it executes.
+
+The few numbers behind it are in `roofs/data/shares.json`, with their source;
+`research/fit_shares.py` fits them. No number belongs to one device.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.roofs.roof import Peaks
+from bench.records.complexity import ListedOp
+
+Numbers = NDArray[np.float64]
+Shares = Mapping[str, float]
+
+#: Kinds of kernels: those of products first, then those that move bytes.
+PRODUCTS = ("product", "batched product", "convolution", "input gradient", "weight gradient")
+PASSES = ("elementwise", "softmax", "layer norm", "batch norm", "sum", "depthwise", "optimizer")
+#: Attention in one kernel, recurrent layers, grouped convolutions: no timing supports them.
+UNPROVEN = "unproven"
+KINDS = (*PRODUCTS, *PASSES, UNPROVEN)
+_TILES = (128, 64, 32)
+_SPLITS = (1, 8, 64)
+_LEAST_SPLIT = 128
+_NORM = 4
+_SLOT_W = 75  # a PCI Express slot's own power
+_MANY_LANES = 32
+
+
+#: A kernel of a step. `sizes` are (batch, rows, columns, summed) of a product, `winograd` those of
+#: Winograd's products and the bytes of its transforms, 0 where it does not apply. `flops` and
+#: `bytes` are of one call; `op` is the position of the op that launches it.
+KERNEL = np.dtype(
+    [("kind", int), ("sizes", float, 4), ("flops", float), ("bytes", float),
+     ("winograd", float, 5), ("calls", float), ("op", int)]
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What shares are of: FLOP/s and B/s that the largest ops reach, and the peak of either.
+
+    Each may be one number, or one per kernel. `fp32` is whether Winograd's convolutions may run.
+    """
+
+    flops_per_s: Any
+    bytes_per_s: Any
+    peak_flops_per_s: Any
+    processors: Any
+    fp32: bool = True
+
+
+@cache
+def shares() -> Mapping[str, Any]:
+    """Return the fitted numbers of this package: `shares`, `errors`, `quantiles`, `source`."""
+    text = (files("analysis.roofs") / "data" / "shares.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def datasheet_reach(peaks: Peaks, known: Shares, mode: str = "fp32") -> tuple[float, float]:
+    """Return the parts of a datasheet's FLOP/s and B/s that the largest ops reach.
+
+    Three facts lower them. Where a scheduler has an fp32 lane for every thread of a warp (32), each
+    other instruction takes the slot of a multiply-add; with 16 lanes every second slot is free. A
+    board that a slot feeds alone does not hold its boost clock. And GDDR memory without lanes of
+    its own for error correction sends the check bits where data would go.
+    """
+    compute, memory = known["compute"], known["memory"]
+    if mode == "fp32" and (peaks.fp32_lanes_per_scheduler or 0) >= _MANY_LANES:
+        compute *= known["many_lanes"]
+    if (peaks.board_w or 0) <= _SLOT_W:
+        compute *= known["slot_powered"]
+    return compute, memory * (known["inline_ecc"] if peaks.inline_ecc else 1.0)
+
+
+def kernel_times_s(kernels: Any, chip: Chip, known: Shares) -> Numbers:
+    """Return the seconds of one call of each `KERNEL`; `known` are the fitted shares, by name."""
+    of_chip = chip.flops_per_s, chip.bytes_per_s, chip.peak_flops_per_s, chip.processors
+    flops_per_s, rates, peak, units, _ = np.broadcast_arrays(*of_chip, kernels["flops"])
+    kind, winograd = kernels["kind"], kernels["winograd"]
+    of_kind = np.array([known.get(kind, 1.0) for kind in KINDS])[kind]
+    times_s = kernels["bytes"] / (rates * np.minimum(of_kind, 1.0))
+    reached = flops_per_s * of_kind
+    at = kind < len(PRODUCTS)
+    sizes = kernels["sizes"][at]
+    compute_s = _tiled_s(sizes, np.minimum(reached, peak)[at], rates[at], units[at], known)
+    memory_s = kernels["bytes"][at] / (rates[at] * known["product_bytes"])
+    times_s[at] = (compute_s**_NORM + memory_s**_NORM) ** (1 / _NORM)
+    if chip.fp32:
+        at = winograd[:, 0] > 0
+        faster = np.minimum(reached * known["winograd"] / known["convolution"], peak)[at]
+        moved = kernels["bytes"][at] + known["winograd_bytes"] * winograd[at, 4]
+        tiled_s = _tiled_s(winograd[at, :4], faster, rates[at], units[at], known)
+        times_s[at] = np.minimum(times_s[at], moved / rates[at] + tiled_s)
+    at = kind == KINDS.index(UNPROVEN)
+    times_s[at] = np.maximum(times_s[at], (kernels["flops"] / reached)[at])
+    found: Numbers = times_s + known["kernel_s"]
+    return found
+
+
+def _tiled_s(sizes: Numbers, rates: Any, bytes_per_s: Any, units: Any, known: Shares) -> Numbers:
+    """Seconds of products as waves of tiles, by the tile and the split that are fastest."""
+    batch, rows, columns, summed = sizes.T
+    best = np.full(len(rows), np.inf)
+    for side in _TILES:
+        tiles = np.ceil(rows / side) * np.ceil(columns / side) * batch
+        rate = rates * known.get(f"tile_{side}", 1.0) / units
+        for parts in _SPLITS:
+            length = np.maximum(summed / parts, 1.0) + known["fill_length"]
+            time_s = np.ceil(tiles * parts / units) * 2.0 * side * side * length / rate
+            if parts > 1:  # partial results are written and read once more
+                time_s = time_s + 8.0 * rows * columns * batch * parts / bytes_per_s
+                time_s = np.where(summed >= _LEAST_SPLIT * parts, time_s, np.inf)
+            best = np.minimum(best, time_s)
+    return best
+
+
+_NONE = (0.0,) * 5
+_PASS_OF = {
+    "softmax": "softmax", "layer_norm": "layer norm", "rms_norm": "layer norm",
+    "batch_norm": "batch norm", "group_norm": "batch norm",
+}  # fmt: skip
+_OF_SUMS = dict.fromkeys(("sum", "mean"), "sum")
+
+
+def kernels_of(ops: Sequence[ListedOp]) -> Any:
+    """Return each `KERNEL` that ops launch, two for the backward pass of a convolution."""
+    rows = [
+        (KINDS.index(kind), sizes, flops, moved, winograd, op.calls, number)
+        for number, op in enumerate(ops)
+        for kind, sizes, flops, moved, winograd in _kernels(op)
+    ]
+    return np.array(rows, KERNEL)
+
+
+def _kernels(op: ListedOp) -> list[tuple[Any, ...]]:
+    """(kind, sizes, flops, bytes, winograd) of the kernels of one call."""
+    if not op.flops:
+        passes = (name for part, name in _PASS_OF.items() if part in op.op)
+        kind = next(passes, _OF_SUMS.get(op.op, "elementwise"))
+        return [("optimizer" if op.phase == "optimizer" else kind, *_bytes_of(op, 0.0))]
+    if "convolution" in op.op:
+        return _of_convolution(op)
+    left, right = op.shapes[-2:] if len(op.shapes) > 1 else ((), ())
+    if op.op in _PLAIN_PRODUCTS and len(left) in (2, 3):
+        sizes = (left[0] if len(left) == 3 else 1, left[-2], right[-1], left[-1])
+        if 2 * prod(sizes) == op.flops:
+            kind = "batched product" if len(left) == 3 else "product"
+            return [(kind, sizes, float(op.flops), op.eager_bytes, _NONE)]
+    return [(UNPROVEN, *_bytes_of(op, float(op.flops - op.causal_skipped_flops)))]
+
+
+_PLAIN_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear")
+
+
+def _bytes_of(op: ListedOp, flops: float) -> tuple[Any, ...]:
+    """(sizes, flops, bytes, winograd) of a kernel that is no plain product."""
+    return _NONE[:4], flops, op.eager_bytes, _NONE
+
+
+def _of_convolution(op: ListedOp) -> list[tuple[Any, ...]]:
+    is_forward = op.op == "convolution"
+    inputs, weight = op.shapes[:2] if is_forward else op.shapes[1:3]
+    (images, channels, *pixels), (filters, depth, *window) = inputs, weight
+    area = prod(window)
+    each = op.flops if is_forward else 2 * prod(op.shapes[0]) * depth * area
+    if depth != channels or "transposed" in op.label:
+        kind = "depthwise" if depth == 1 and channels > 1 else UNPROVEN
+        return [(kind, *_bytes_of(op, op.flops))]
+    outputs = each / (2 * filters * depth * area)  # pixels of all images
+    seen = float(images * prod(pixels))
+    tiles = images * float(np.prod(np.ceil(np.array(pixels) / 4)))
+    # sizes, and Winograd's, by the gradient
+    products = {
+        "convolution": ((1, outputs, filters, depth * area), (tiles, filters, channels)),
+        "input gradient": (
+            (1, seen, channels, filters * area * outputs / seen), (tiles, channels, filters)
+        ),
+        "weight gradient": ((1, filters, depth * area, outputs), (channels, filters, tiles)),
+    }  # fmt: skip
+    backward = ["input gradient", "weight gradient"][op.flops <= each :]
+    kinds = ["convolution"] if is_forward else backward
+    plain = window == [3, 3] and "stride" not in op.label and "dilation" not in op.label
+    moved = 2 * 4.0 * 36 * tiles * (channels + filters)
+    return [
+        (kind, sizes, each, op.eager_bytes / len(kinds), (36, *product, moved) if plain else _NONE)
+        for kind, (sizes, product) in ((kind, products[kind]) for kind in kinds)
+    ]
