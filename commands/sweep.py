@@ -39,7 +39,7 @@ from campaigns.sweep.executor import Executor, SweepOrder, SweepWatch, Turn, rem
 from campaigns.sweep.local import LocalExecutor, in_precisions, measure_roofs
 from campaigns.sweep.local_devices import Durations, environment_of, identify_machine
 from campaigns.sweep.matrix import MATRICES, Matrix, read_matrix
-from campaigns.sweep.plan import Plan, PlannedBlock, plan_runs
+from campaigns.sweep.plan import Plan, plan_runs
 from commands import INTERRUPTED, NOT_TRACKED
 from commands.console.options import Count, Seconds, Tracked, argument, note, option, set_values
 from commands.console.output import Answering, Output, Shown, duration_text, table_of
@@ -227,9 +227,9 @@ class SweepProgress(Bar, SweepWatch):
             speed_estimate_period=7 * 24 * 3600,
         )
 
-    def starting(self, number: int, config: RunConfig) -> None:
+    def starting(self, config: RunConfig, what: str = "") -> None:
         """Name the run."""
-        self.show(run_label(config))
+        self.show(f"{what}{run_label(config)}")
 
     def on_event(self, event: Event) -> None:
         """Redraw, so that the time left goes on."""
@@ -244,16 +244,11 @@ class SweepProgress(Bar, SweepWatch):
         """Count the run, and leave a line for it."""
         self._progress.advance(self._task)
         row = _turn_row(turn)
-        unit = rate_unit(turn_sample(turn) or "image")
-        doubt = None if row["verdict"] == "clean" else row["verdict"]
+        rate = f"{row['rate']:.4g} {rate_unit(turn_sample(turn) or 'image')}" if row["rate"] else ""
+        doubt = "" if row["verdict"] == "clean" else row["verdict"]
         why = ": ".join(filter(None, (doubt, row["reason"])))
-        words = [f"{row['rate']:.4g} {unit}" if row["rate"] else None, why]
-        self.say("  ".join(filter(None, [row["configuration"], row["outcome"], *words])))
+        self.say("  ".join(filter(None, [row["configuration"], row["outcome"], rate, why])))
         self.show()
-
-    def profiling(self, config: RunConfig) -> None:
-        """Name the configuration whose step is profiled."""
-        self.show(f"profile of {run_label(config)}")
 
     def profiled(self, record: ProfileRecord) -> None:
         """Leave a line for the profile."""
@@ -278,8 +273,9 @@ def plan_result(plan: Plan, where: Executor, records: Path) -> Output:
         {
             "block": block.name,
             "needs": " or ".join(_NEEDS[backend] for backend in block.needs),
+            "packages": " and ".join(block.packages) or None,
             "runs": block.runs,
-            "here": _here(block, where) or None,
+            "here": block.runs_here,
         }
         for block in plan.blocks
     ]
@@ -288,24 +284,9 @@ def plan_result(plan: Plan, where: Executor, records: Path) -> Output:
         lines += _estimate(plan, where.environments, records)
     for backend, runs in plan.elsewhere.items():
         lines += ["", *_run_lines(runs, f"not here, on a machine with {_NEEDS[backend]}")]
-    facts = {
-        "blocks": blocks,
-        "runs": list(map(run_label, plan.runs)),
-        "elsewhere": {each: list(map(run_label, runs)) for each, runs in plan.elsewhere.items()},
-    }
+    labels = {backend: list(map(run_label, runs)) for backend, runs in plan.elsewhere.items()}
+    facts = {"blocks": blocks, "runs": list(map(run_label, plan.runs)), "elsewhere": labels}
     return Output([table_of("plan", blocks), *lines], facts)
-
-
-def _here(block: PlannedBlock, where: Executor) -> str:
-    """How many runs of the block this machine measures, and why not all."""
-    notes = []
-    if block.runs_here:
-        notes.append("here" if block.runs_here == block.runs else f"{block.runs_here} of them here")
-    elif block.runs_elsewhere:
-        notes.append(f"not here: {where.place} has {' and '.join(sorted(where.backends))}")
-    if block.packages:
-        notes.append(f"{block.runs_without_package} without {' and '.join(block.packages)}")
-    return "; ".join(notes)
 
 
 def _run_lines(runs: Sequence[RunConfig], where: str) -> list[str]:
@@ -313,19 +294,17 @@ def _run_lines(runs: Sequence[RunConfig], where: str) -> list[str]:
     return [*lines, f"{len(runs)} runs {where}"]
 
 
-def _estimate(plan: Plan, environments: tuple[Environment, ...], records: Path) -> list[str]:
+def _estimate(plan: Plan, environments: tuple[Environment, ...], records: Path) -> Iterator[str]:
     durations = Durations(
-        (each for _, each in readable_records(records) if isinstance(each, RunRecord)),
+        (record for _, record in readable_records(records) if isinstance(record, RunRecord)),
         lambda config: config_complexity(config, batch_size=1).step_flops_per_sample,
     )
     known_s, unknown = durations.of_all(plan.runs, environments)
-    lines = []
     if known := len(plan.runs) - unknown:
         about = f"about {duration_text(known_s)} for {known} of them"
-        lines.append(f"{about}, from what this machine measured before")
+        yield f"{about}, from what this machine measured before"
     if unknown:
-        lines.append(f"unknown for {unknown}: nothing like them was measured here yet")
-    return lines
+        yield f"unknown for {unknown}: nothing like them was measured here yet"
 
 
 def _sweep(asked: Matrix, where: Executor, order: SweepOrder, delivery: AnyDelivery) -> Output:
@@ -346,9 +325,9 @@ def _sweep(asked: Matrix, where: Executor, order: SweepOrder, delivery: AnyDeliv
                 turns.append(turn)
     except KeyboardInterrupt:  # between two workers
         interrupted = True
-    interrupted |= any(one.outcome == "interrupted" and one.state == "measured" for one in turns)
-    found = sweep_result(turns, len(order.plan.runs), delivery, interrupted=interrupted)
-    return replace(found, exit_code=found.exit_code or int(roofless))
+    interrupted |= any(t.outcome == "interrupted" and t.state == "measured" for t in turns)
+    result = sweep_result(turns, len(order.plan.runs), delivery, interrupted=interrupted)
+    return replace(result, exit_code=result.exit_code or int(roofless))
 
 
 def _after_roofs(
@@ -369,14 +348,14 @@ def _after_roofs(
         if record.reason is not None:
             note(f"roofs: {record.outcome}: {record.reason}")
     plan = in_precisions(order.plan, roofs, environments)
-    return replace(order, plan=plan), any(each.outcome != "ok" for each in roofs.values())
+    return replace(order, plan=plan), any(record.outcome != "ok" for record in roofs.values())
 
 
 def sweep_result(
     turns: Sequence[Turn], planned: int, delivery: AnyDelivery, *, interrupted: bool
 ) -> Output:
     """Return what became of the runs, after ending the sweep's own run with the same table."""
-    sample = common_sample(each for turn in turns if (each := turn_sample(turn)) is not None)
+    sample = common_sample(filter(None, map(turn_sample, turns)))
     rate = rate_metric(sample)
     headings = {
         "configuration": "run",
@@ -393,19 +372,17 @@ def sweep_result(
     if delivery.problem is not None:
         say_not_uploaded(delivery.problem)
     code = NOT_TRACKED if delivery.problem else 0
-    if any(turn.outcome != "ok" for turn in turns):
+    if any(turn.outcome != "ok" or turn.problem for turn in turns):
         code = 1
-    over = sum(turn.state == "left over" for turn in turns)
+    left = sum(turn.state == "left over" for turn in turns)
     if interrupted:
-        over = planned - sum(
-            turn.outcome != "interrupted" and turn.state != "left over" for turn in turns
-        )
+        left += planned - len(turns) + sum(turn.outcome == "interrupted" for turn in turns)
         code = INTERRUPTED
-    if interrupted or over:
-        left = f"{'interrupted, ' * interrupted}{over} of {planned} runs left"
-        note(f"{left}: the same command takes them up")
+    if interrupted or left:
+        words = f"interrupted, {left}" if interrupted else f"{left}"
+        note(f"{words} of {planned} runs left: the same command takes them up")
     campaigns = dict.fromkeys(turn.config.campaign for turn in turns if turn.outcome == "ok")
-    after = [f"next: mlproject report --campaign {shlex.quote(one)}" for one in campaigns]
+    after = [f"next: mlproject report --campaign {shlex.quote(name)}" for name in campaigns]
     return Output([table, *after], exit_code=code)
 
 
@@ -417,17 +394,17 @@ def turn_sample(turn: Turn) -> Sample | None:
 
 def _turn_row(turn: Turn, rate: str = "rate") -> dict[str, Any]:
     """What became of a run; its samples per second have the key `rate`."""
-    record = turn.record
-    found = summary(record) if record is not None else {}
-    reason, verdict = turn.reason, record and record.verdict
-    if reason is None and verdict and verdict.level != "clean":
-        reason = "; ".join(each.sentence for each in verdict.findings if each.level != "note")
+    figures = {} if turn.record is None else summary(turn.record)
+    verdict = turn.record.verdict if turn.record else None
+    doubts = [
+        each.sentence for each in (verdict.findings if verdict else ()) if each.level != "note"
+    ]
     return {
         "configuration": run_label(turn.config),
         "outcome": (turn.state == "measured" and turn.outcome) or turn.state,
-        rate: found.get(rate_metric(turn_sample(turn) or "image")),
-        "iteration_time_ms_p50": found.get("iteration_time_ms_p50"),
-        "attained_gflops": found.get("attained_gflops"),
+        rate: figures.get(rate_metric(turn_sample(turn) or "image")),
+        "iteration_time_ms_p50": figures.get("iteration_time_ms_p50"),
+        "attained_gflops": figures.get("attained_gflops"),
         "verdict": verdict.level if verdict else None,
-        "reason": reason,
+        "reason": turn.problem or turn.reason or "; ".join(doubts) or None,
     }

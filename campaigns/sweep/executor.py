@@ -23,25 +23,26 @@ Deliver = Callable[[RecordFolder, MeasuredRecord], None]
 
 @dataclass(frozen=True)
 class Turn:
-    """What became of one planned run."""
+    """What became of one planned run; `problem` is why its record could not be written, if so."""
 
     config: RunConfig
     state: Literal["measured", "measured before", "skipped", "left over"]
     outcome: Outcome | None  # None for what was skipped or left over
     reason: str | None  # of a skip, or why the outcome is not ok
     record: RunRecord | None  # of what was measured now
+    problem: str | None = None
 
     @classmethod
-    def of(cls, record: RunRecord) -> Turn:
+    def of(cls, record: RunRecord, problem: str | None = None) -> Turn:
         """Return the turn of a run that was measured now."""
-        return cls(record.config, "measured", record.outcome, record.reason, record)
+        return cls(record.config, "measured", record.outcome, record.reason, record, problem)
 
 
 class SweepWatch:
     """Follows a sweep; this base does nothing."""
 
-    def starting(self, number: int, config: RunConfig) -> None:
-        """The run of this number (from 0) is about to start."""
+    def starting(self, config: RunConfig, what: str = "") -> None:
+        """A run is about to start, or `what` of it."""
 
     def on_event(self, event: Event) -> None:
         """The running worker reached something."""
@@ -51,9 +52,6 @@ class SweepWatch:
 
     def ended(self, turn: Turn) -> None:
         """A planned run has ended."""
-
-    def profiling(self, config: RunConfig) -> None:
-        """The step of a measured configuration is about to be profiled."""
 
     def profiled(self, record: ProfileRecord) -> None:
         """A profile has ended."""
@@ -80,12 +78,12 @@ class SweepOrder:
 
 def turn_before(config: RunConfig, past: PastRuns, order: SweepOrder) -> Turn | None:
     """Return the turn of a run that was measured before, or None where it has to be measured."""
-    known = past.of(config)
-    if known is None or known.outcome == "interrupted":
+    before = past.of(config)
+    if before is None or before.outcome == "interrupted":
         return None
-    if known.outcome != "ok" and order.retry_failed:
+    if order.retry_failed and before.outcome != "ok":
         return None
-    return Turn(config, "measured before", known.outcome, known.reason, None)
+    return Turn(config, "measured before", before.outcome, before.reason, None)
 
 
 #: Under which a distribution names a `RemoteExecutor`.
@@ -122,14 +120,14 @@ class RemoteExecutor(Executor, Protocol):
 def remote_executor(name: str) -> type[RemoteExecutor]:
     """Return the executor that an installed distribution names so. Raises `UserError`."""
     try:
-        [found] = entry_points(group=ENTRY_POINTS, name=name)
+        [entry] = entry_points(group=ENTRY_POINTS, name=name)
     except ValueError:
         raise UserError(
             f"executor={name!r}: its plug-in is not installed; in a clone `make setup`, or "
             "pip install -e . -e contrib"
         ) from None
     try:
-        executor: type[RemoteExecutor] = found.load()
+        executor: type[RemoteExecutor] = entry.load()
     except ImportError as error:
         raise UserError(
             f"executor={name!r}: {error}; pip install 'mlproject[{name}]', or in a clone "

@@ -6,7 +6,7 @@ after its first run without a doubt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from bench.records import (
     ToolName,
 )
 from bench.records.environment import environment_id
-from bench.records.folders import AnyRecord, RecordFolder, readable_records
+from bench.records.folders import RecordFolder, readable_records
 from bench.records.journal import OnEvent
 from campaigns.sweep.executor import Deliver, SweepOrder, SweepWatch, Turn, turn_before
 from campaigns.sweep.local_devices import Settler, environment_of
@@ -46,13 +46,12 @@ class LocalExecutor:
         not end before the order's deadline is left over, and so is what was not begun then.
         """
         limit = TimeLimit(order.deadline_s, watch.on_event)
-        devices = [_SweptDevice(each, order) for each in self.environments]
-        for number, config in enumerate(order.plan.runs):
-            environment = environment_of(config, self.environments)
-            device = devices[self.environments.index(environment)]
+        devices = [_SweptDevice(here, order, deliver, watch) for here in self.environments]
+        for config in order.plan.runs:
+            device = devices[self.environments.index(environment_of(config, self.environments))]
             turn = device.earlier(config)
             if turn is None and not limit.is_over:
-                turn = device.measure(number, config, deliver, watch, limit.on_event)
+                turn = device.measure(config, limit.on_event)
             if turn is None or (limit.passed and turn.outcome == "interrupted"):
                 turn = Turn(config, "left over", None, "time was up", None)
             watch.ended(turn)
@@ -60,27 +59,27 @@ class LocalExecutor:
             if turn.record is not None and turn.record.outcome == "interrupted":
                 return
             if turn.outcome == "ok" and not limit.is_over:
-                device.profile(config, deliver, watch)
+                device.profile(config)
 
 
 class _SweptDevice:
     """One device of this machine, and what the sweep's campaign has measured on it."""
 
-    def __init__(self, environment: Environment, order: SweepOrder) -> None:
+    def __init__(
+        self, environment: Environment, order: SweepOrder, deliver: Deliver, watch: SweepWatch
+    ) -> None:
         self._device = environment.device
-        self._order = order
-        here = environment_id(environment)
+        self._order, self._deliver, self._watch = order, deliver, watch
+        self._here = environment_id(environment)
         self._past = PastRuns(
-            order.records, order.campaign, here, order.elsewhere, order.retry_failed
+            order.records, order.campaign, self._here, order.elsewhere, order.retry_failed
         )
         self._settler = (
             Settler.of_device(self._device.backend, self._device.uuid) if order.settle_s else None
         )
-        self._here = here
-        before = readable_records(order.records) if order.profile else ()
         self._profiled = {
             record.config_id
-            for record in _of_campaign(before, order.campaign, here)
+            for record in (self._records() if order.profile else ())
             if isinstance(record, ProfileRecord) and record.outcome != "interrupted"
         }
 
@@ -93,28 +92,21 @@ class _SweptDevice:
         why = f"batch {smaller.config.batch_size} of it ran out of memory ({smaller.record_id})"
         return Turn(config, "skipped", None, why, None)
 
-    def measure(
-        self,
-        number: int,
-        config: RunConfig,
-        deliver: Deliver,
-        watch: SweepWatch,
-        on_event: OnEvent,
-    ) -> Turn:
-        """Measure the run of this number once no other benchmark has the device."""
-        with exclusive(device_names(config.backend, config.devices), watch.waiting):
+    def measure(self, config: RunConfig, on_event: OnEvent) -> Turn:
+        """Measure a run once no other benchmark has the device."""
+        with exclusive(device_names(config.backend, config.devices), self._watch.waiting):
             # Another sweep of this campaign may have measured it while we waited.
             if (turn := self.earlier(config)) is not None:
                 return turn
             if self._settler is not None:
                 self._settler.settle(self._order.settle_s)
-            watch.starting(number, config)
+            self._watch.starting(config)
             folder = RecordFolder.create(self._order.records)
             record = launch_measurement(config, folder, on_event)
-            deliver(folder, record)
-        return Turn.of(record)
+            self._deliver(folder, record)
+        return Turn.of(record, folder.problem)
 
-    def profile(self, config: RunConfig, deliver: Deliver, watch: SweepWatch) -> None:
+    def profile(self, config: RunConfig) -> None:
         """Profile the step of a configuration that has a run without a doubt, and no profile yet.
 
         A loader alone has no step. Raises `KeyboardInterrupt` where it was interrupted: the next
@@ -123,15 +115,22 @@ class _SweptDevice:
         tools = self._tools(config)
         if tools == () or config.data_only or config.config_id in self._profiled:
             return
-        timed = self._clean_run(config)
-        if timed is None:
+        clean = (
+            record
+            for record in self._records(newest_first=True)
+            if isinstance(record, RunRecord)
+            and record.config_id == config.config_id
+            and record.verdict is not None
+            and record.verdict.level == "clean"
+        )
+        if (timed := next(clean, None)) is None:
             return
-        with exclusive(device_names(config.backend, config.devices), watch.waiting):
-            watch.profiling(config)
+        with exclusive(device_names(config.backend, config.devices), self._watch.waiting):
+            self._watch.starting(config, "profile of ")
             folder = RecordFolder.create(self._order.records)
-            record = launch_profile(timed.config, folder, tools, timed, watch.on_event)
-            deliver(folder, record)
-        watch.profiled(record)
+            record = launch_profile(timed.config, folder, tools, timed, self._watch.on_event)
+            self._deliver(folder, record)
+        self._watch.profiled(record)
         if record.outcome == "interrupted":
             raise KeyboardInterrupt
         self._profiled.add(config.config_id)
@@ -147,29 +146,16 @@ class _SweptDevice:
             if name != "auto" and not obstacle_to(TOOLS[name](), config, self._device.backend)
         )
 
-    def _clean_run(self, config: RunConfig) -> RunRecord | None:
-        """The newest run of the configuration here against which nothing but notes speaks."""
-        records = readable_records(self._order.records, newest_first=True)
-        for record in _of_campaign(records, self._order.campaign, self._here):
-            if not isinstance(record, RunRecord) or record.config_id != config.config_id:
-                continue
-            if record.verdict is not None and record.verdict.level in ("clean", "note"):
-                return record
-        return None
-
-
-def _of_campaign(
-    records: Iterable[tuple[RecordFolder, AnyRecord]], campaign: str, here: str
-) -> Iterator[RunRecord | ProfileRecord]:
-    """The measurements and profiles of the campaign on the device `here`."""
-    for _, record in records:
-        if (
-            isinstance(record, RunRecord | ProfileRecord)
-            and record.config.campaign == campaign
-            and record.environment is not None
-            and environment_id(record.environment) == here
-        ):
-            yield record
+    def _records(self, *, newest_first: bool = False) -> Iterator[RunRecord | ProfileRecord]:
+        """The measurements and profiles of the campaign on this device."""
+        for _, record in readable_records(self._order.records, newest_first=newest_first):
+            if (
+                isinstance(record, RunRecord | ProfileRecord)
+                and record.config.campaign == self._order.campaign
+                and record.environment is not None
+                and environment_id(record.environment) == self._here
+            ):
+                yield record
 
 
 # Roofs before the runs
@@ -187,16 +173,16 @@ def measure_roofs(
     waiting: Callable[[str], None],
 ) -> dict[str, CeilingsRecord]:
     """Return the roofs of each backend, measured where `records` holds none of its device."""
-    found = {}
+    roofs = {}
     for backend in backends:
-        known = find_ceilings(records, backend)
-        if known is None:
+        record = find_ceilings(records, backend)
+        if record is None:
             with exclusive(device_names(backend), waiting):
                 folder = RecordFolder.create(records)
-                known = launch_ceilings(backend, folder, on_event)
-                deliver(folder, known)
-        found[backend] = known
-    return found
+                record = launch_ceilings(backend, folder, on_event)
+                deliver(folder, record)
+        roofs[backend] = record
+    return roofs
 
 
 def in_precisions(
@@ -221,10 +207,6 @@ def precisions(ceilings: CeilingsRecord) -> tuple[str, ...]:
     """
     peaks = {ceiling.math_mode: ceiling.peak_flops_per_s or 0.0 for ceiling in ceilings.ceilings}
     least = _NATIVE_GAIN * peaks.get("fp32", 0.0)
-    faster = {mode for mode, peak in peaks.items() if peak > least}
-    found = ["fp32", *(["tf32"] if "tf32" in peaks else [])]
-    if {"bf16", "fp16"} & faster:
-        found.append("amp")
-    if {"bf16", "fp16"} <= faster:
-        found.append("amp-fp16")
-    return tuple(found)
+    native = {"bf16", "fp16"} & {mode for mode, peak in peaks.items() if peak > least}
+    of_halves = ("amp", "amp-fp16")[: len(native)]
+    return ("fp32", *(["tf32"] if "tf32" in peaks else []), *of_halves)

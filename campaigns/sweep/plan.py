@@ -21,25 +21,17 @@ from campaigns.sweep.matrix import Block, Matrix
 
 @dataclass(frozen=True)
 class PlannedBlock:
-    """What a block needs, and how many of its `runs` this machine measures.
-
-    A run may both be for another device and lack its package.
-    """
+    """What a block needs, and how many of its `runs` this machine measures."""
 
     name: str
     needs: tuple[str, ...]  # backends; `auto` is any
     packages: tuple[str, ...]  # those that its models need and that are not installed
     runs: int
     runs_here: int
-    runs_elsewhere: int  # on backends that this machine lacks
-    runs_without_package: int
 
     def __str__(self) -> str:
-        needs = [" or ".join(self.needs)] if self.runs_elsewhere == self.runs else []
-        if self.packages:
-            packages = " and ".join(self.packages)
-            needs.append(f"{packages} for {self.runs_without_package} of {self.runs} runs")
-        return f"{self.name}: needs {' and '.join(needs)}"
+        needs = " and ".join([" or ".join(self.needs), *self.packages])
+        return f"{self.name}: needs {needs}; {self.runs_here} of {self.runs} runs are here"
 
 
 @dataclass(frozen=True)
@@ -112,18 +104,17 @@ def _rounds(repeats: Mapping[RunConfig, int], seed: int, **filing: str) -> Itera
 
 def _planned(block: Block, only: str | None, here: Collection[str]) -> PlannedBlock:
     asked = [config for config in block.configs if only in (None, config.backend)]
-    fits = [config.backend in here for config in asked]
     absent = [missing_package(config.arch) for config in asked]
-    fitting = sum(fit and not package for fit, package in zip(fits, absent, strict=True))
-    packages = [package for package in absent if package]
+    fitting = sum(
+        config.backend in here and not package
+        for config, package in zip(asked, absent, strict=True)
+    )
     return PlannedBlock(
         block.name,
         tuple(sorted({config.backend for config in asked})),
-        tuple(sorted(set(packages))),
+        tuple(sorted(set(filter(None, absent)))),
         runs=block.repeats * len(asked),
         runs_here=block.repeats * fitting,
-        runs_elsewhere=block.repeats * fits.count(False),
-        runs_without_package=block.repeats * len(packages),
     )
 
 
@@ -152,16 +143,13 @@ class PastRun:
         )
 
 
-_POLL_S = 0.2
-
-
 @dataclass
 class PastRuns:
     """The runs of a campaign on one environment, or on any where `environment` is None.
 
     Of a configuration and repeat one that went well counts, else the last. A run of a user's own
-    model counts only while its source is the same. `elsewhere` are runs
-    that only the tracking server knows, their records folder being another.
+    model counts only while its source is the same. `elsewhere` are runs that only the tracking
+    server knows, their records folder being another.
     """
 
     records: Path
@@ -188,8 +176,8 @@ class PastRuns:
             if isinstance(record, RunRecord) and record.config.campaign == self.campaign:
                 self.add(PastRun.of(record))
         if self._retried is None:
-            known = self._last.values() if self.retry_failed else ()
-            self._retried = frozenset(past.record_id for past in known)
+            before = self._last.values() if self.retry_failed else ()
+            self._retried = frozenset(past.record_id for past in before)
 
     def add(self, past: PastRun) -> None:
         """Note one run; one of another environment, or of changed source, is left out."""
@@ -198,10 +186,8 @@ class PastRuns:
         if self._has_changed(past.config.arch, past.code):
             return
         key = (past.config.config_id, past.config.repeat)
-        known = self._last.get(key)
         # A record that arrives late, from a machine that was lost, is older than its replacement.
-        if known is None or _rank(known) <= _rank(past):
-            self._last[key] = past
+        self._last[key] = max(self._last.get(key, past), past, key=_rank)
 
     def of(self, config: RunConfig) -> PastRun | None:
         """Return the run of this configuration and repeat that counts."""
@@ -213,24 +199,25 @@ class PastRuns:
         One that is to be measured again does not count, nor does one whose batch, or a larger one,
         has gone well in another run.
         """
-        there = [past for past in self._last.values() if past.environment_id is not None]
-        smaller = [
-            past
-            for past in there
-            if past.outcome == "oom"
-            and past.record_id not in (self._retried or ())
-            and _batch(past.config) < _batch(config)
-        ]
-        if not smaller:
+        if not any(past.outcome == "oom" for past in self._last.values()):
             return None
         family = _family(config)
-        fits = [
-            _batch(past.config)
-            for past in there
-            if past.outcome == "ok" and _family(past.config) == family
+        alike = [
+            past
+            for past in self._last.values()
+            if past.environment_id is not None and _family(past.config) == family
         ]
-        too_large = (past for past in smaller if _batch(past.config) > max(fits, default=-1))
-        return next((past for past in too_large if _family(past.config) == family), None)
+        fits = max((_batch(past.config) for past in alike if past.outcome == "ok"), default=-1)
+        return next(
+            (
+                past
+                for past in alike
+                if past.outcome == "oom"
+                and past.record_id not in (self._retried or ())
+                and fits < _batch(past.config) < _batch(config)
+            ),
+            None,
+        )
 
 
 def take_over(records: Path, waiting: Callable[[str], None]) -> list[RecordFolder]:
@@ -246,7 +233,7 @@ def take_over(records: Path, waiting: Callable[[str], None]) -> list[RecordFolde
         if folder.orphaned():
             waiting(folder.record_id)
             while folder.orphaned():
-                time.sleep(_POLL_S)
+                time.sleep(0.2)
         if not folder.in_use() and recover(folder) is not None:
             changed.append(folder)
     return changed
@@ -256,6 +243,7 @@ def _rank(past: PastRun) -> tuple[bool, str]:
     return past.outcome == "ok", past.record_id
 
 
+@cache
 def _family(config: RunConfig) -> str:
     return config.model_copy(update={"batch_size": 1, "seed": 0}).config_id
 

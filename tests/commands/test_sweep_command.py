@@ -150,11 +150,11 @@ def test_a_matrix_that_fits_no_device_here_is_planned_and_not_measured(
     assert code == 2
     [line] = err.strip().splitlines()
     assert "none of its blocks fits this machine, which has cpu" in line
-    assert "(apple: needs mps); --dry-run shows its runs" in line
+    assert "(apple: needs mps; 0 of 4 runs are here); --dry-run shows its runs" in line
 
     code, out, err = swept("--dry-run")
     assert (code, err) == (0, "")
-    assert re.search(r"apple +an Apple GPU \(mps\) +4 +not here: this machine has cpu", out)
+    assert re.search(r"apple +an Apple GPU \(mps\) +4 +0", out)
     assert "0 runs on this machine" in out
     assert "4 runs not here, on a machine with an Apple GPU (mps)" in out
     assert out.count("resnet18 fp32 bsauto mps compile=default run") == 2
@@ -163,7 +163,7 @@ def test_a_matrix_that_fits_no_device_here_is_planned_and_not_measured(
     # The project's own matrices can be looked at anywhere; a block that is here is marked.
     assert "216 runs not here" in mlproject_command("sweep", "datacenter", "--dry-run")[1]
     _, out, _ = mlproject_command("sweep", "classic", "--dry-run")
-    assert re.search(r"CPU +a CPU \(cpu\) +27 +here", out)
+    assert re.search(r"CPU +a CPU \(cpu\) +27 +27", out)
     assert "27 runs on this machine" in out
     code, _, err = swept("--backend", "cuda", "--dry-run")
     assert (code, err.count("\n")) == (2, 1)
@@ -175,12 +175,14 @@ def ended(outcome):
         return Turn.of(samples.run_record())
     if outcome == "skipped":
         return Turn(RunConfig(), "skipped", None, "batch 8 of it ran out of memory", None)
+    if outcome == "lost":
+        return Turn.of(samples.run_record(), "records/x: cannot be written")
     return Turn.of(samples.failed_record(outcome))
 
 
 @pytest.mark.parametrize(
     ("outcomes", "code"),
-    [(["ok", "ok"], 0), (["ok", "oom"], 1), (["ok", "skipped"], 1), (["ok", "crashed"], 1)],
+    [(["ok", "ok"], 0), *((["ok", what], 1) for what in ("oom", "skipped", "crashed", "lost"))],
 )
 def test_a_sweep_that_measured_not_all_that_it_was_asked_says_so(outcomes, code):
     turns = [ended(outcome) for outcome in outcomes]

@@ -128,10 +128,9 @@ def test_models_whose_package_is_not_installed_are_left_out_with_what_to_install
     assert [run.arch for run in plan.runs] == ["mymodels:tiny"]
     timm = "timm (pip install 'mlproject[timm]')"
     assert [str(block) for block in plan.left_out] == [
-        f"both: needs {timm} for 2 of 4 runs",
-        f"gpu: needs cuda and {timm} for 1 of 1 runs",
+        f"both: needs cpu or cuda and {timm}; 1 of 4 runs are here",
+        f"gpu: needs cuda and {timm}; 0 of 1 runs are here",
     ]
     where = SimpleNamespace(place="this machine", backends={"cpu"}, environments=())
-    printed = " ".join(plan_result(plan, where, tmp_path).text("text").split())
-    assert "4 1 of them here; 2 without timm" in printed
-    assert "1 not here: this machine has cpu; 1 without timm" in printed
+    blocks = plan_result(plan, where, tmp_path).facts["blocks"]
+    assert [(block["runs"], block["here"]) for block in blocks] == [(4, 1), (1, 0)]
