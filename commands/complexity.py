@@ -17,7 +17,6 @@ from commands.console.progress import watched
 
 if TYPE_CHECKING:
     from analysis.table import Table
-    from bench.cost.estimate import ModuleTable
     from bench.records import Complexity as Counted
 
 #: Units of the tables' numbers, by the last word of a heading.
@@ -68,15 +67,15 @@ class Complexity(Shown, Answering):
             raise UserError("--format csv has rows of ops or of modules: leave out --ops or --by")
         configs = [self._config(arch, size) for arch in self.arch for size in self.batch_size]
         counted = list(watched(map(self._counted, configs), "complexity", len(configs)))
-        facts = [item.row() for item, _ in counted]
-        parts: list[Table | str] = [*_step_tables([item for item, _ in counted])]
-        for row, (item, table) in zip(facts, counted, strict=True):
+        facts = [item.row() for item, *_ in counted]
+        parts: list[Table | str] = [*_step_tables([item for item, *_ in counted])]
+        for row, (item, modules, ties) in zip(facts, counted, strict=True):
             step = f"{item.arch}, one step of {item.batch_size}"
-            if table is not None:
-                row |= {"modules": [*table.rows], "tied_parameters": table.tied}
-                rows = [_module(one, item.sample) for one in table.rows]
+            if self.by is not None:
+                row |= {"modules": modules, "tied_parameters": ties}
+                rows = [_module(module, item.sample) for module in modules]
                 parts.append(_table(f"Modules of {step}, per {item.sample}", rows))
-                for name, first_name in table.tied.items():
+                for name, first_name in ties.items():
                     parts.append(f"{name} is {first_name}: its parameters are counted once, there.")
             if self.ops:
                 names = "op", "phase", "calls"
@@ -85,7 +84,7 @@ class Complexity(Shown, Answering):
                 shown = [{n: getattr(op, n) for n in names} | _work(op) for op in item.ops]
                 parts.append(_table(f"Ops of {step} {item.sample}s in {item.precision}", shown))
         parts += [_OF_MODULES] if self.by else []
-        parts += _notes([item for item, _ in counted])
+        parts += _notes([item for item, *_ in counted])
         if part := next((name for name in ("ops", "modules") if name in facts[0]), None):
             data = [{n: row[n] for n in _INPUTS} | each for row in facts for each in row[part]]
         return Output(parts, facts, [table_of("complexity", data if part else facts)])
@@ -98,12 +97,12 @@ class Complexity(Shown, Answering):
         settings = {name: getattr(self, name) for name in names}
         return parse_config({"arch": arch, "batch_size": batch_size, **settings})
 
-    def _counted(self, config: RunConfig) -> tuple[Counted, ModuleTable | None]:
+    def _counted(self, config: RunConfig) -> tuple[Counted, list[dict[str, Any]], dict[str, str]]:
         from bench.cost import config_complexity
         from bench.cost.estimate import complexity_by_module
 
         if self.by is None:
-            return config_complexity(config), None
+            return config_complexity(config), [], {}
         return complexity_by_module(config, depth=self.depth)
 
 

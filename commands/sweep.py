@@ -167,12 +167,10 @@ class Sweep(Tracked, Shown, Answering):
     def _check_executor(self) -> None:
         if self.executor == "local" and self.address is not None:
             raise UserError(f"address={self.address!r}: give --executor ray with it")
-        if self.executor == "ray" and self.profile:
-            raise UserError(
-                f"profile={self.profile[0]}: made on this machine; use --executor local"
-            )
-        if self.executor == "ray" and self.minutes is not None:
-            raise UserError(f"minutes={self.minutes:g}: of this machine; use --executor local")
+        for name in {"profile", "minutes"} & self.given if self.executor == "ray" else ():
+            value = vars(self)[name]
+            shown = value[0] if isinstance(value, tuple) else f"{value:g}"
+            raise UserError(f"{name}={shown}: of this machine; use --executor local")
 
     def _part(self) -> tuple[int, int]:
         match = re.fullmatch(r"([0-9]+)/([0-9]+)", self.shard or "1/1")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -117,25 +116,17 @@ def ops_of(calls: Iterable[CallWork]) -> tuple[OpCost, ...]:
 MODEL, LOSS, OPTIMIZER = "(model)", "(loss)", "(optimizer)"
 
 
-@dataclass(frozen=True)
-class ModuleTable:
-    """A row per module for JSON and CSV, and the first name of each parameter of several names.
+def complexity_by_module(
+    config: RunConfig, *, depth: int
+) -> tuple[Complexity, list[dict[str, Any]], dict[str, str]]:
+    """Return the complexity of a configuration's step, a row per module to `depth`, and ties.
 
     A row has the work of a module and of all within it, per sample under the names of
     `Complexity.row`, and its shares of the step. `module` is the path in the model:
     `layer1.0.conv1` has depth 3. The model, what runs outside of it and the optimizer have depth 0;
     the three sum up to the step. `type` is the class. A backward op counts for the module whose
     forward op it belongs to. Of tied parameters the first module counts them as `parameters`; a
-    module outside of it, as `shared_parameters`.
-    """
-
-    rows: tuple[dict[str, Any], ...]
-    tied: dict[str, str]
-
-
-def complexity_by_module(config: RunConfig, *, depth: int) -> tuple[Complexity, ModuleTable]:
-    """Return the complexity of a configuration's step, and the costs of its modules to `depth`.
-
+    module outside of it, as `shared_parameters`. The ties give each further name the first one.
     Raises as `step_complexity`.
     """
     spec = StepSpec.of(config)
@@ -146,35 +137,27 @@ def complexity_by_module(config: RunConfig, *, depth: int) -> tuple[Complexity, 
         (name, first.setdefault(id(parameter), name), parameter.numel())
         for name, parameter in step.model.named_parameters(remove_duplicate=False)
     ]
-
-    def rows() -> Iterator[dict[str, Any]]:
-        for path, module in step.model.named_modules():
-            level = path.count(".") + 1 if path else 0
-            if level > depth:
-                continue
-            prefix = f"{path}." if path else ""
-            inside = [each for each in parameters if each[0].startswith(prefix)]
-            yield {
-                "module": path or MODEL,
-                "type": type(module).__name__,
-                "depth": level,
-                "parameters": sum(size for name, first, size in inside if name == first),
-                "shared_parameters": sum(
-                    size for _, first, size in inside if not first.startswith(prefix)
-                ),
-                **_work(complexity, [call for call in calls if call.module is not None
-                                     and f"{call.module}.".startswith(prefix)]),
-            }  # fmt: skip
-        none = {"type": None, "depth": 0, "parameters": 0, "shared_parameters": 0}
-        for name in (LOSS, OPTIMIZER):
-            yield {"module": name} | none | _work(
-                complexity,
-                [call for call in calls if call.module is None
-                 and (call.phase == "optimizer") is (name == OPTIMIZER)],
-            )  # fmt: skip
-
-    tied = {name: first_name for name, first_name, _ in parameters if name != first_name}
-    return complexity, ModuleTable(tuple(rows()), tied)
+    rows: list[dict[str, Any]] = []
+    for path, module in step.model.named_modules():
+        level = path.count(".") + 1 if path else 0
+        if level > depth:
+            continue
+        prefix = f"{path}." if path else ""
+        inside = [each for each in parameters if each[0].startswith(prefix)]
+        own = sum(size for name, first_name, size in inside if name == first_name)
+        shared = sum(size for _, first_name, size in inside if not first_name.startswith(prefix))
+        its_calls = (c for c in calls if c.module is not None and f"{c.module}.".startswith(prefix))
+        rows.append({
+            "module": path or MODEL, "type": type(module).__name__, "depth": level,
+            "parameters": own, "shared_parameters": shared, **_work(complexity, [*its_calls]),
+        })  # fmt: skip
+    none = {"type": None, "depth": 0, "parameters": 0, "shared_parameters": 0}
+    for name in (LOSS, OPTIMIZER):
+        outside = [call for call in calls if call.module is None
+                   and (call.phase == "optimizer") is (name == OPTIMIZER)]  # fmt: skip
+        rows.append({"module": name} | none | _work(complexity, outside))
+    ties = {name: first_name for name, first_name, _ in parameters if name != first_name}
+    return complexity, rows, ties
 
 
 def _work(complexity: Complexity, calls: Sequence[CallWork]) -> dict[str, Any]:

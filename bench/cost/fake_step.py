@@ -42,15 +42,8 @@ _PRECISIONS: dict[MathMode, Callable[[], Fp32]] = {
     "bf16": lambda: AmpBf16(_DEVICE),
     "fp16": lambda: AmpFp16(_DEVICE),
 }
-#: What fake tensors cannot do, by a word of torch's error.
-_NOT_COUNTED = {
-    "Sparse": "sparse tensors are not counted, their work depends on their values; give it dense "
-    "ones (nn.Embedding(sparse=False))",
-    "shape_env": "nested (jagged) tensors are not counted, their work depends on the lengths; pad "
-    "the sequences to one length",
-    "FlexAttention": "flex_attention is not counted, what it computes is decided by Python "
-    "functions; use scaled_dot_product_attention, with a mask if need be",
-}
+#: By a word of torch's error: work that depends on values, lengths or functions of Python.
+_NOT_COUNTED = ("Sparse", "shape_env", "FlexAttention")
 _PHASES: dict[str, Phase] = {phase: phase for phase in get_args(Phase)}
 
 
@@ -280,9 +273,12 @@ def _model_errors(spec: StepSpec) -> Iterator[None]:
         ) from error
     except Exception as error:
         reason = first_line(error)
-        for word, sentence in _NOT_COUNTED.items():
-            if word in reason:
-                raise UserError(f"arch={spec.arch!r}: {sentence}") from error
+        if any(word in reason for word in _NOT_COUNTED):
+            raise UserError(
+                f"arch={spec.arch!r}: sparse tensors, nested ones and flex_attention are not "
+                "counted; use dense tensors (nn.Embedding(sparse=False)), pad the sequences to "
+                "one length, and use scaled_dot_product_attention"
+            ) from error
         sizes = ("batch_size", "image_size", "seq_len")
         asked = [f"{name}={size}" for name in sizes if (size := getattr(spec, name)) is not None]
         raise UserError(

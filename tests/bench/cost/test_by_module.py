@@ -19,16 +19,16 @@ COUNTS = {
 def _counted(arch, depth=9, **changes):
     """The complexity, and the counts of two samples by module."""
     settings = {"arch": arch, "batch_size": 2, **changes}
-    complexity, table = complexity_by_module(RunConfig(**settings), depth=depth)
+    complexity, modules, ties = complexity_by_module(RunConfig(**settings), depth=depth)
     each = f"per_{complexity.sample}"
     rows = {
         row["module"]: {
             name.replace(each, "per"): 2 * value if each in name else value
             for name, value in row.items()
         }
-        for row in table.rows
+        for row in modules
     }
-    return complexity, rows, table.tied
+    return complexity, rows, ties
 
 
 def _assert_sums_are_the_step(complexity, rows):
