@@ -321,6 +321,7 @@ def _sweep(asked: Matrix, where: Executor, order: SweepOrder, delivery: AnyDeliv
         ):
             for turn in measured:
                 turns.append(turn)
+                progress.ended(turn)
     except KeyboardInterrupt:  # between two workers
         interrupted = True
     interrupted |= any(t.outcome == "interrupted" and t.state == "measured" for t in turns)

@@ -128,27 +128,23 @@ def measure(options: list[str], code: str, settle_s: float) -> Parcel:
         text=True,
         start_new_session=True,
     )
-    cancelled = False
-    try:
-        out, err = _ended(launcher)
-    except KeyboardInterrupt:
-        cancelled = True
-        launcher.terminate()  # SIGINT may be ignored by what Ray was started from
-        out, err = _ended(launcher)
+    cancelled, printed = False, None
+    while printed is None:  # a wait without end would not notice that Ray interrupts it
+        try:
+            printed = launcher.communicate(timeout=_POLL_S)
+        except subprocess.TimeoutExpired:
+            continue
+        except KeyboardInterrupt:
+            cancelled = True
+            launcher.terminate()  # SIGINT may be ignored by what Ray was started from
+    out, err = printed
     if not out:
-        code_text = f"mlproject run ended with {launcher.returncode}"
-        raise NodeError((err.strip().splitlines() or [code_text])[-1])
+        why = err.strip().splitlines() or [f"mlproject run ended with {launcher.returncode}"]
+        raise NodeError(why[-1])
     found = json.loads(out)
     if found["outcome"] == "interrupted" and not cancelled:
         raise NodeError(found["reason"])
     return pack(RecordFolder(Path(found["record"])))
-
-
-def _ended(launcher: subprocess.Popen[str]) -> tuple[str, str]:
-    """What the launcher printed. A wait without end would not notice that Ray interrupts it."""
-    while True:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return launcher.communicate(timeout=_POLL_S)
 
 
 def _environment() -> dict[str, str]:
@@ -217,9 +213,7 @@ class RayExecutor:
     environments: tuple[Environment, ...] = ()  # they differ
 
     def __init__(self, address: str, *, node_wait_s: float, note: Callable[[str], None]) -> None:
-        self._address = address
-        self._node_wait_s = node_wait_s
-        self._note = note
+        self._address, self._node_wait_s, self._note = address, node_wait_s, note
         self._nodes: dict[str, Mapping[str, Any]] = {}  # by identifier, as Ray describes them
         self._other_code: set[str] = set()
         self._running: dict[Any, RunConfig] = {}
@@ -269,13 +263,9 @@ class RayExecutor:
         self._past.refresh()
         with _muted_stdout():
             try:
-                for turn in self._turns(watch):
-                    watch.ended(turn)
-                    yield turn
+                yield from self._turns(watch)
             except KeyboardInterrupt:
-                for turn in self._interrupted():
-                    watch.ended(turn)
-                    yield turn
+                yield from self._interrupted()
                 raise
             finally:
                 self._cancel()
@@ -340,13 +330,12 @@ class RayExecutor:
             folder.write(folder.config, job)
             record = finish_run(folder, job, datetime.now(timezone.utc), blank, Unknown(why))
         except exceptions.RayError as error:
-            cause = getattr(error, "cause", None)
-            if isinstance(cause, OtherCodeError):
+            if isinstance(cause := getattr(error, "cause", None), OtherCodeError):
                 self._leave_out(str(cause))
                 self._start(config)
                 return None
-            line = str(cause or error).strip().partition("\n")[0]
-            return Turn(config, "left over", None, f"no node measured it: {line}", None)
+            why = f"no node measured it: {_line(error)}"
+            return Turn(config, "left over", None, why, None)
         self._deliver(folder, record)
         return Turn.of(record)
 
@@ -405,8 +394,7 @@ class RayExecutor:
             return  # the node is gone, which is noted when Ray counts it out
         except exceptions.RayError as error:
             if name is not None:  # else it is gone
-                line = str(getattr(error, "cause", None) or error).strip().partition("\n")[0]
-                self._note(f"node {name} does not send what it kept: {line}")
+                self._note(f"node {name} does not send what it kept: {_line(error)}")
             return
         new = [parcel for parcel in parcels if not (self._order.records / parcel[0]).exists()]
         for folder, record in (unpack(parcel, self._order.records) for parcel in new):
@@ -433,10 +421,16 @@ class RayExecutor:
             ray.cancel(task)
 
 
+def _line(error: Exception) -> str:
+    """The first line of what ended a task."""
+    return str(getattr(error, "cause", None) or error).strip().partition("\n")[0]
+
+
 def _living_nodes() -> dict[str, Mapping[str, Any]]:
     """The nodes that measure, by their identifiers."""
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
-    return {one["NodeID"]: one for one in nodes if one["Alive"] and "benchmark" in one["Resources"]}
+    living = [node for node in nodes if node["Alive"] and "benchmark" in node["Resources"]]
+    return {node["NodeID"]: node for node in living}
 
 
 class Claim:

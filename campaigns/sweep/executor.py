@@ -50,9 +50,6 @@ class SweepWatch:
     def waiting(self, holder: str) -> None:
         """This process, in words, has the device."""
 
-    def ended(self, turn: Turn) -> None:
-        """A planned run has ended."""
-
     def profiled(self, record: ProfileRecord) -> None:
         """A profile has ended."""
 

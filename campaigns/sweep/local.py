@@ -54,7 +54,6 @@ class LocalExecutor:
                 turn = device.measure(config, limit.on_event)
             if turn is None or (limit.passed and turn.outcome == "interrupted"):
                 turn = Turn(config, "left over", None, "time was up", None)
-            watch.ended(turn)
             yield turn
             if turn.record is not None and turn.record.outcome == "interrupted":
                 return
