@@ -18,10 +18,11 @@ from bench.records.environment import environment_id
 from bench.records.folders import readable_records
 from bench.records.journal import Event
 from campaigns.sweep.local_devices import environment_of, identify_machine
+from campaigns.sweep.plan import campaign_records
 from campaigns.tune.knobs import WINDOW_S, changes
 from campaigns.tune.result import PairedComparison, TuneResult, TuneWatch
 from campaigns.tune.search import FEWEST_ROUNDS, Limits, tune
-from campaigns.tune.trials import StartFailedError, Trial, campaign_records, measure_here
+from campaigns.tune.trials import StartFailedError, Trial, measure_here
 from commands import INTERRUPTED, NOT_TRACKED, OUTCOME_CODES
 from commands.console.options import Configured, Count, Folder, Tracked, Truth, note, option
 from commands.console.output import Answering, Output
@@ -88,9 +89,10 @@ class Tune(Configured, Tracked, Answering):
         delivery.catch_up(self.records)
         where = f"tags.`{schema.ENVIRONMENT_ID}` = '{environment_id(environment)}'"
         whole = f"tags.`{schema.UPLOADED}` = 'true' and {where}"
+        of_campaign = campaign_records(self.records, config.campaign, environment)
         past = self._with_servers(
             RunRecord,
-            campaign_records(self.records, config.campaign, environment),
+            [record for record in of_campaign if isinstance(record, RunRecord)],
             schema.runs_filter(whole, config.campaign, kind="measurement"),
         )
         if self.retry_failed:

@@ -118,16 +118,10 @@ def remote_executor(name: str) -> type[RemoteExecutor]:
     """Return the executor that an installed distribution names so. Raises `UserError`."""
     try:
         [entry] = entry_points(group=ENTRY_POINTS, name=name)
-    except ValueError:
-        raise UserError(
-            f"executor={name!r}: its plug-in is not installed; in a clone `make setup`, or "
-            "pip install -e . -e contrib"
-        ) from None
-    try:
         executor: type[RemoteExecutor] = entry.load()
-    except ImportError as error:
+    except (ValueError, ImportError) as error:
+        why = error if isinstance(error, ImportError) else "its plug-in is not installed"
         raise UserError(
-            f"executor={name!r}: {error}; pip install 'mlproject[{name}]', or in a clone "
-            f"uv pip install -e '.[{name}]'"
+            f"executor={name!r}: {why}; pip install 'mlproject[{name}]', or in a clone make setup"
         ) from None
     return executor

@@ -6,7 +6,7 @@ after its first run without a doubt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,11 +23,11 @@ from bench.records import (
     ToolName,
 )
 from bench.records.environment import environment_id
-from bench.records.folders import RecordFolder, readable_records
+from bench.records.folders import RecordFolder
 from bench.records.journal import OnEvent
 from campaigns.sweep.executor import Deliver, SweepOrder, SweepWatch, Turn, turn_before
 from campaigns.sweep.local_devices import Settler, environment_of
-from campaigns.sweep.plan import PastRuns, Plan
+from campaigns.sweep.plan import PastRuns, Plan, campaign_records
 
 
 class LocalExecutor:
@@ -67,19 +67,22 @@ class _SweptDevice:
     def __init__(
         self, environment: Environment, order: SweepOrder, deliver: Deliver, watch: SweepWatch
     ) -> None:
-        self._device = environment.device
+        self._environment, self._device = environment, environment.device
         self._order, self._deliver, self._watch = order, deliver, watch
-        self._here = environment_id(environment)
+        here = environment_id(environment)
         self._past = PastRuns(
-            order.records, order.campaign, self._here, order.elsewhere, order.retry_failed
+            order.records, order.campaign, here, order.elsewhere, order.retry_failed
         )
         self._settler = (
             Settler.of_device(self._device.backend, self._device.uuid) if order.settle_s else None
         )
+        before = campaign_records(order.records, order.campaign, environment)
         self._profiled = {
             record.config_id
-            for record in (self._records() if order.profile else ())
-            if isinstance(record, ProfileRecord) and record.outcome != "interrupted"
+            for record in (before if order.profile else ())
+            if isinstance(record, ProfileRecord)
+            and record.environment is not None
+            and record.outcome != "interrupted"
         }
 
     def earlier(self, config: RunConfig) -> Turn | None:
@@ -114,10 +117,14 @@ class _SweptDevice:
         tools = self._tools(config)
         if tools == () or config.data_only or config.config_id in self._profiled:
             return
+        order = self._order
         clean = (
             record
-            for record in self._records(newest_first=True)
+            for record in campaign_records(
+                order.records, order.campaign, self._environment, newest_first=True
+            )
             if isinstance(record, RunRecord)
+            and record.environment is not None
             and record.config_id == config.config_id
             and record.verdict is not None
             and record.verdict.level == "clean"
@@ -126,7 +133,7 @@ class _SweptDevice:
             return
         with exclusive(device_names(config.backend, config.devices), self._watch.waiting):
             self._watch.starting(config, "profile of ")
-            folder = RecordFolder.create(self._order.records)
+            folder = RecordFolder.create(order.records)
             record = launch_profile(timed.config, folder, tools, timed, self._watch.on_event)
             self._deliver(folder, record)
         self._watch.profiled(record)
@@ -144,17 +151,6 @@ class _SweptDevice:
             for name in asked
             if name != "auto" and not obstacle_to(TOOLS[name](), config, self._device.backend)
         )
-
-    def _records(self, *, newest_first: bool = False) -> Iterator[RunRecord | ProfileRecord]:
-        """The measurements and profiles of the campaign on this device."""
-        for _, record in readable_records(self._order.records, newest_first=newest_first):
-            if (
-                isinstance(record, RunRecord | ProfileRecord)
-                and record.config.campaign == self._order.campaign
-                and record.environment is not None
-                and environment_id(record.environment) == self._here
-            ):
-                yield record
 
 
 # Roofs before the runs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -13,9 +13,9 @@ from random import Random
 from bench.config import RunConfig, missing_package
 from bench.launcher.profile import recover
 from bench.machine.repository import has_changed
-from bench.records import Outcome, RunRecord
+from bench.records import Environment, Outcome, ProfileRecord, RunRecord
 from bench.records.environment import environment_id
-from bench.records.folders import RecordFolder, record_folders
+from bench.records.folders import RecordFolder, readable_records, record_folders
 from campaigns.sweep.matrix import Block, Matrix
 
 
@@ -116,6 +116,23 @@ def _planned(block: Block, only: str | None, here: Collection[str]) -> PlannedBl
         runs=block.repeats * len(asked),
         runs_here=block.repeats * fitting,
     )
+
+
+def campaign_records(
+    records: Path, campaign: str, environment: Environment, *, newest_first: bool = False
+) -> Iterator[RunRecord | ProfileRecord]:
+    """Yield the measurements and profiles of a campaign on one environment, below `records`.
+
+    Those that ended before their device was known may be of it.
+    """
+    here = environment_id(environment)
+    for _, record in readable_records(records, newest_first=newest_first):
+        if (
+            isinstance(record, RunRecord | ProfileRecord)
+            and record.config.campaign == campaign
+            and (record.environment is None or environment_id(record.environment) == here)
+        ):
+            yield record
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from bench.launcher.device_lock import device_names, exclusive
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.watch import TimeLimit
 from bench.machine.repository import has_changed
-from bench.records import Environment, RunRecord
-from bench.records.environment import environment_id
-from bench.records.folders import RecordFolder, readable_records
+from bench.records import RunRecord
+from bench.records.folders import RecordFolder
 from bench.records.journal import Clock, Event, OnEvent
 from campaigns.sweep.executor import Deliver
 
@@ -270,18 +269,6 @@ def _real_s(record: RunRecord) -> float:
 def _neighbours(before: RunRecord, after: RunRecord) -> bool:
     pause = after.created - before.created - timedelta(seconds=_real_s(before))
     return pause.total_seconds() < _NEIGHBOURS_S
-
-
-def campaign_records(records: Path, campaign: str, environment: Environment) -> list[RunRecord]:
-    """Return the measurements of a campaign on one environment that lie below `records`."""
-    here = environment_id(environment)
-    return [
-        record
-        for _, record in readable_records(records)
-        if isinstance(record, RunRecord)
-        and record.config.campaign == campaign
-        and (record.environment is None or environment_id(record.environment) == here)
-    ]
 
 
 def measure_here(

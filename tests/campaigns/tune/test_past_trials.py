@@ -7,8 +7,9 @@ import samples
 
 from bench.config import RunConfig
 from bench.records.folders import RecordFolder
+from campaigns.sweep.plan import campaign_records
 from campaigns.tune.result import TuneWatch
-from campaigns.tune.trials import OutOfTimeError, Trials, campaign_records
+from campaigns.tune.trials import OutOfTimeError, Trials
 
 A, B, C = (RunConfig(campaign="c", threads=count) for count in (1, 2, 3))
 
@@ -82,5 +83,5 @@ def test_a_campaigns_records_are_those_of_its_name_and_this_environment(tmp_path
         RecordFolder.create(tmp_path, each.record_id).close(each)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "record.json").write_text("{}")
-    assert campaign_records(tmp_path, "c", here) == [kept[1], kept[4]]
-    assert campaign_records(tmp_path / "none", "c", here) == []
+    assert [*campaign_records(tmp_path, "c", here)] == [kept[1], kept[4]]
+    assert [*campaign_records(tmp_path / "none", "c", here)] == []
