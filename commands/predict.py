@@ -48,8 +48,10 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
         found = [predict_batch(curve, batch_size, runs) for batch_size in self.batch_size]
         fitted = found[0].curve
         known = {"held_out": dict(fitted.held_out), "runs": list(fitted.runs)}
-        lines = [line for each in (*found, fitted) for line in each.lines()]
-        return Output(lines, [{**prediction.facts, **known} for prediction in found])
+        lines = [line for prediction in found for line in prediction.lines()]
+        return Output(
+            [*lines, *fitted.lines()], [{**prediction.facts, **known} for prediction in found]
+        )
 
     def _elsewhere(self) -> Output:
         """Predict each batch size on each device."""

@@ -33,7 +33,7 @@ from analysis.runs.run import Run
 from analysis.runs.settings import is_implied_by
 from analysis.words import interval, percent, three_digits
 from bench.config import a_sample, column_noun, rate_column, rate_unit
-from bench.errors import UserError
+from bench.errors import Unknown, UserError
 from bench.statistics.ratios import Interval, LogError
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def _why_it_fits(curve: BatchCurve, batch_size: int, largest: int, runs: Sequenc
         ran_out = f"batch {failed.batch_size} ran out of memory (run {failed.name})"
         raise UserError(f"{ran_out}; predictions end below it")
     memory = memory_of(curve)
-    if not memory:
+    if isinstance(memory, Unknown):
         remedy = "measure it, or ask for a batch within"
         raise UserError(f"beyond the measured {largest}, and {memory.reason}; {remedy}")
     sizes = (memory.need_bytes(batch_size), memory.device_bytes)
