@@ -172,7 +172,7 @@ def test_steps_without_time_have_no_rate_of_images(traced, tmp_path):
 def test_a_trace_that_cannot_be_kept_is_one_line(mlproject_command, tmp_path, monkeypatch):
     path = trace_of(tmp_path, ("cpu_op", "aten::add", 0, 5))
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("bench.profilers.traces.gzip.compress", full)

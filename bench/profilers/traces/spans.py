@@ -6,6 +6,7 @@ Times are microseconds on the trace's own clock.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -203,7 +204,8 @@ class ProfilerTrace:
         """End what lasts into the next of its stream where that begins: a stream is serial.
 
         Only what one graph launches may overlap. A device synchronised by the host, if it is one,
-        ran nothing longer, and no op or kernel lasts beyond the end of the recording.
+        ran nothing longer. An op ends before what is around it in its thread, and everything before
+        the end of the recording.
         """
         waits = [call.end_us for call in self.host if call.name.endswith("DeviceSynchronize")]
         last_us = min(max(waits, default=inf) if len(self.computing) == 1 else inf, self.end_us)
@@ -222,11 +224,20 @@ class ProfilerTrace:
                 cut += 1
         if cut:
             self._leave_out(f"kernels and copies cut where the next of their stream begins: {cut}")
-        late = [op for op in self.host if op.begin_us < self.end_us < op.end_us - OVERRUN_US]
-        for op in late:
-            op.end_us = self.end_us
+        around: defaultdict[Any, list[float]] = defaultdict(lambda: [self.end_us])
+        late = 0
+        for span in self.host:
+            ends = around[span.thread]
+            while len(ends) > 1 and ends[-1] <= span.begin_us:
+                ends.pop()
+            last_us = ends[-1] if span.kind == "op" and not span.communicates else self.end_us
+            if span.begin_us < last_us < span.end_us - OVERRUN_US:
+                span.end_us = last_us
+                late += 1
+            if span.kind != "call" and not span.communicates:
+                ends.append(span.end_us)
         if late:
-            self._leave_out(f"ops and calls cut where the recording ends: {len(late)}")
+            self._leave_out(f"ops cut where what is around them, or the recording, ends: {late}")
 
     @cached_property
     def computing(self) -> list[int | str | None]:

@@ -270,13 +270,25 @@ def test_what_lasts_into_the_next_of_its_stream_is_cut_there(late, lasts, tmp_pa
 def test_nothing_lasts_beyond_the_end_of_the_recording(tmp_path):
     events = three_steps(())
     events.events[-1]["dur"] = 2e6  # the last kernel
-    events.add("cpu_op", "aten::item", 2990, 3.6e9)
+    events.add("cpu_op", "aten::item", 3050, 3.6e9)
     assert events.read(tmp_path).device[-1].end_us > 3e6
     events.events.append({"ph": "i", "name": "Record Window End", "ts": 1e6 + 3100})
     trace = events.read(tmp_path)
     assert max(run.end_us for run in trace.device) == 1e6 + 3100
     assert max(span.end_us for span in trace.host) == 1e6 + 3100
-    assert "where the recording ends: 1" in trace.left_out
+    assert "or the recording, ends: 1" in trace.left_out
+
+
+def test_an_op_ends_with_what_is_around_it(tmp_path):
+    events = Events(0)
+    events.step(1, 0, 1000)
+    events.add("cpu_op", "aten::mm", 10, 80)
+    events.add("cpu_op", "aten::item", 500, 3.6e9)
+    found = events.placed(tmp_path)
+    assert {op.op: 1e6 * op.time_s for op in found.record.ops} == pytest.approx(
+        {"mm": 80, "item": 500}
+    )
+    assert any("cut where what is around them" in said for said in found.record.findings)
 
 
 def test_a_copy_whose_span_is_lost_is_not_known(tmp_path):

@@ -34,7 +34,8 @@ LOCALES = {
     "de_CH": ("'", "."),
 }
 SPELLINGS = {"old": ("nsecond", "usecond"), "new": ("ns", "us")}
-LONG_FORMS = ("2020", "new", "rules", "details", "nvtx")
+#: The third with --nvtx, --print-details all and rules.
+LONG_FORMS = ("2020", "new", "rules")
 FORMS = (*LONG_FORMS, "raw", "raw nvtx", "summary")
 _NVTX = [
     "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",
@@ -123,7 +124,7 @@ def identity(launch, form):
     """Names and cells that come before a row's figures."""
     row = {"ID": launch.id, "Process ID": launch.process, "Process Name": "python3.11"}
     row |= {"Host Name": "127.0.0.1"}
-    if "nvtx" in form:
+    if form in ("rules", "raw nvtx"):
         row |= {_NVTX[0]: f'{launch.id}  "<default domain>:step, one:none" ', _NVTX[1]: ""}
     row |= {"Kernel Name": launch.kernel}
     if form == "2020":
@@ -134,9 +135,9 @@ def identity(launch, form):
 
 def long_rows(table, form, style):
     """Header and rows of the long forms."""
-    label = ["Body Item Label"] if form == "details" else []
-    names = ["Section Name", *label, "Metric Name", "Metric Unit", "Metric Value"]
     rules = _RULES if form == "rules" else []
+    label = ["Body Item Label"] if rules else []
+    names = ["Section Name", *label, "Metric Name", "Metric Unit", "Metric Value"]
     yield quoted([*identity(table[0], form), *names, *rules])
     section = ["Command line profiler metrics", *label]
     for launch in table:

@@ -209,7 +209,7 @@ def refused_rows():
         lines = written(TABLE, form).split("\n")
         lines.insert(3, lines[2].replace("1001000", "1001001"))
         yield "\n".join(lines), r":4: dram__bytes.sum is '1001000' and then"
-    for form in ("nvtx", "raw nvtx"):  # a header glued to a row
+    for form in ("new", "raw nvtx"):  # a header glued to a row
         lines = written(TABLE, form).split("\n")
         lines[4] = lines[4][: lines[4].rindex(",") + 1] + lines[0]
         yield "\n".join(lines), r":5: the row has \d+ cells"

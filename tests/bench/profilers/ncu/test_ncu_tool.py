@@ -181,43 +181,42 @@ def test_the_real_ncu_has_every_metric_of_the_table(chip, member):
 # What it has for a device
 
 
-def choose(capability, root):
-    return choose_metrics(find_ncu(root), capability)
+GH100, TU102 = metrics_for_chip("gh100"), metrics_for_chip("tu10x")
+TENSORS = [name for name in TU102 if "tensor" in name]
+PARTS = (
+    "sm__ops_path_tensor_src_fp16_dst_fp32",
+    "smsp__sass_thread_inst_executed_op_ffma2_pred_on",
+)
+HALVES = ("dram__bytes_op_read", "dram__bytes_op_write")
+REST = [name for name in CHIPS["gh100"] if name != "dram__bytes"]
 
 
-def test_a_known_chip_gets_its_table_without_a_driver_too(ncu, tree):
-    assert choose((9, 0), tree({})) == (metrics_for_chip("gh100"), {})
-    ncu.script(device=None)
-    assert choose((8, 9), tree({})) == (metrics_for_chip("ad10x"), {})
-    assert ["--query-metrics", "--chips", "ad102"] in ncu.asked
-
-
-def test_the_device_at_hand_may_lack_what_its_family_has(ncu, tree):
-    ncu.script(device="tu116")  # 7.5 as tu102, without tensor cores
-    metrics, left_out = choose((7, 5), tree({}))
-    assert not any("tensor" in name for name in metrics)
-    assert left_out == {
-        f"sm__ops_path_tensor_{kind}.sum": "ncu 2024.1.1 has none here"
-        for kind in ("src_fp16_bf16_tf32_dst_fp32", "src_fp16_dst_fp16")
-    }
-
-
-@pytest.mark.parametrize("visible", ["1,0", "GPU-8f6a"])
-def test_ncus_first_device_may_be_another_than_cudas(ncu, tree, monkeypatch, visible):
+@pytest.mark.parametrize(
+    ("capability", "script", "visible", "metrics"),
+    [
+        ((9, 0), {}, "0", GH100),
+        ((9, 0), {"device": None}, "0", GH100),  # without a driver
+        # ncu's first device may be another than CUDA's
+        *(((9, 0), {"device": "tu116"}, visible, GH100) for visible in ("1,0", "GPU-8f6a")),
+        # 7.5 as TU102, without tensor cores
+        ((7, 5), {"device": "tu116"}, "0", [name for name in TU102 if name not in TENSORS]),
+        # an unknown chip gets whatever exists and nothing twice
+        ((13, 0), {"chips": {"gr100": [*CHIPS["gh100"], *PARTS]}, "device": "gr100"}, "0",
+         [*GH100, f"{PARTS[1]}.sum"]),
+        # without a total of the traffic its halves are counted
+        ((12, 1), {"chips": {"gb10b": [*REST, *HALVES]}, "device": "gb10b"}, "0",
+         [*(f"{name}.sum" for name in HALVES), *(n for n in GH100 if n != "dram__bytes.sum")]),
+    ],
+)  # fmt: skip
+def test_a_device_gets_the_metrics_that_ncu_has_for_it(
+    ncu, tree, monkeypatch, capability, script, visible, metrics
+):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    ncu.script(device="tu116")
-    assert choose((9, 0), tree({})) == (metrics_for_chip("gh100"), {})
-
-
-def test_an_unknown_chip_gets_whatever_exists_and_nothing_twice(ncu, tree):
-    parts = [
-        "sm__ops_path_tensor_src_fp16_dst_fp32",
-        "smsp__sass_thread_inst_executed_op_ffma2_pred_on",
-    ]
-    ncu.script(chips={"gr100": [*CHIPS["gh100"], *parts]}, device="gr100")
-    metrics, left_out = choose((13, 0), tree({}))
-    assert {*metrics} == {*metrics_for_chip("gh100"), f"{parts[1]}.sum"}
-    assert left_out == {}
+    ncu.script(**script)
+    chosen, left_out = choose_metrics(find_ncu(tree({})), capability)
+    assert sorted(chosen) == sorted(metrics)
+    lacking = TENSORS if capability == (7, 5) else ()
+    assert left_out == dict.fromkeys(lacking, "ncu 2024.1.1 has none here")
 
 
 def test_a_chip_that_ncu_does_not_know_is_refused(ncu, tree):
@@ -225,16 +224,8 @@ def test_a_chip_that_ncu_does_not_know_is_refused(ncu, tree):
     for capability in ((12, 0), (13, 0)):
         words = r"ncu 2024.1.1 tells no metrics of compute capability {}.{}; .*CUDA 12.8"
         with pytest.raises(RefusalError, match=words.format(*capability)):
-            choose(capability, tree({}))
+            choose_metrics(find_ncu(tree({})), capability)
     program = find_ncu(tree({}))
     ncu.program.write_text("#!/bin/sh\necho a__b Counter\n")  # no list of metrics
     with pytest.raises(RefusalError, match="tells no metrics"):
         choose_metrics(program, (9, 0))
-
-
-def test_a_chip_without_a_total_of_dram_bytes_counts_reads_and_writes(ncu, tree):
-    halves = ["dram__bytes_op_read", "dram__bytes_op_write"]
-    metrics = [name for name in CHIPS["gh100"] if name != "dram__bytes"]
-    ncu.script(chips={"gb10b": [*metrics, *halves]}, device="gb10b")
-    hardware, _ = choose((12, 1), tree({}))
-    assert [name for name in hardware if "dram" in name] == [f"{half}.sum" for half in halves]
