@@ -99,6 +99,47 @@ def attempt_in(tmp_path, config=None, **changes):
     return StepAttempt(folder, JournalWriter(folder.journal), Team())
 
 
+def record_of(attempt):
+    """The record of an attempt that goes on to its end here."""
+    attempt.attempt()
+    account, unwatched = attempt.folder.read_worker(), Unknown("nobody watched")
+    return finish_run(attempt.folder, attempt.job, samples.NOW, account, unwatched)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "outcome", "words"),
+    [
+        ({"arch": "crashing_models:out_of_memory"}, "oom", "allocate memory"),
+        ({"arch": "no_such_module:small"}, "refused", "no_such_module"),
+        ({"arch": "vit_b_16", "image_size": 100}, "refused", "Expected 224 but got 100"),
+        ({"precision": "tf32"}, "unsupported", "precision='tf32'"),
+    ],
+)
+def test_what_cannot_be_measured_is_a_record_with_its_reason(tmp_path, changes, outcome, words):
+    record = record_of(attempt_in(tmp_path, **changes))
+    assert record.outcome == outcome
+    assert words in record.reason
+    assert "\n" not in record.reason
+    assert record.verdict.level == "invalid"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [("raises", "RuntimeError: the model had enough"), ("exits", "cut off: SystemExit")],
+)
+def test_what_goes_wrong_after_the_window_leaves_a_reason_and_never_an_outcome(
+    tmp_path, how, reason
+):
+    asked = small_run(f"{how}_when_explained", explain=True)
+    record = record_of(attempt_in(tmp_path, asked))
+    assert (record.outcome, record.reason) == ("ok", None)
+    assert len(record.measurement.iteration_times_s) == 6
+    assert record.complexity is not None
+    assert record.missing["ops"] == reason
+
+
 def fails_after_the_step(step, device):
     step()
     raise RuntimeError("CUPTI_ERROR")
@@ -199,10 +240,7 @@ def test_a_loader_is_measured_without_a_model_and_its_rate_has_a_name_of_its_own
         warmup_iters=2,
         iters=4,
     )
-    attempt = attempt_in(tmp_path, config)
-    attempt.attempt()
-    folder, unwatched = attempt.folder, Unknown("nobody watched")
-    record = finish_run(folder, Job(config=config), samples.NOW, folder.read_worker(), unwatched)
+    record = record_of(attempt_in(tmp_path, config))
     assert record.outcome == "ok", record.reason
     assert record.measurement.samples == 24
     assert record.complexity is None
