@@ -304,8 +304,9 @@ def crowded(mlproject_command, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "path"),
     [
-        ({}, os.pathsep),  # an empty entry of PYTHONPATH is the working folder
-        ({"data": "fakedata", "workers": 1}, ""),
+        # an empty entry of PYTHONPATH is the working folder
+        ({"data": "fakedata", "workers": 1}, os.pathsep),
+        pytest.param({}, "", marks=LONG),
         pytest.param({"devices": 2}, os.pathsep, marks=LONG),
         pytest.param({"compile": "default"}, "", marks=LONG),
     ],
