@@ -184,3 +184,13 @@ def embedded(tmp_path, monkeypatch):
     with monkeypatch.context() as there:
         there.chdir(tmp_path)  # where its artifacts go
         return Server().client
+
+
+@pytest.fixture(scope="module")
+def unpainted():
+    """Files of figures are empty: painting takes most of a report's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "matplotlib.figure.Figure.savefig", lambda _, path, **__: path.write_bytes(b"")
+        )
+        yield

@@ -7,16 +7,6 @@ import pytest
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-@pytest.fixture(scope="module")
-def unpainted():
-    """Files of figures are empty: painting takes most of a report's time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "matplotlib.figure.Figure.savefig", lambda _, path, **__: path.write_bytes(b"")
-        )
-        yield
-
-
 @pytest.fixture
 def kept(request):
     """Holds texts, by the names of their files, against all files of a folder, or writes those."""

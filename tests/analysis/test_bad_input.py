@@ -28,6 +28,8 @@ from tracking import schema
 from tracking.content import content_of
 from tracking.upload.upload import upload
 
+pytestmark = pytest.mark.usefixtures("unpainted")
+
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):

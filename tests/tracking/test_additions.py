@@ -18,7 +18,7 @@ from tracking.connection import Server
 from tracking.upload.delivery import Delivery, add_to_runs
 from tracking.upload.upload import upload
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unpainted")]
 PLACE = ("fraction_of_roof_min", "fraction_of_roof_max", "fraction_of_peak")
 
 

@@ -28,7 +28,7 @@ from tracking.store import is_servers_folder, place_of_files
 from tracking.upload.upload import upload
 
 HERE = Path(__file__).resolve().parent
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unpainted")]
 
 
 def sql(file, *statements):

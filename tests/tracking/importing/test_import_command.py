@@ -19,6 +19,8 @@ from tracking import schema
 from tracking.connection import Server
 from tracking.reading.tracked_runs import download_record, search_runs
 
+pytestmark = pytest.mark.usefixtures("unpainted")
+
 TABLE = (
     "source,env,device,backend,arch,precision,batch_size,repeats,images_per_s,odd col/umn\n"
     "report-a,mac_cpu,Apple M3 Max CPU,cpu,lanet,fp32,16,3,1.74,x\n"
