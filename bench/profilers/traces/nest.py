@@ -30,14 +30,17 @@ _COMPILED_KERNEL = re.compile(r"(?:graph_\d+_)?(?:cpp|triton|halide)_|aoti_torch
 
 
 class Kind(Enum):
-    """What decides how an op's own time is found."""
+    """What decides how an op's own time is found; the value says why its work may not be known."""
 
-    OP = "an operator of torch or of a library"
-    REGION = "a graph that torch.compile made: the fused ops have no times of their own"
-    KERNEL = "a kernel or copy that no operator launched"
+    OP = "not a call of the cost model: a view, an allocation, or the backend's own way"
+    REGION = "compiled: ops fused into the graph have no times of their own"
+    KERNEL = (
+        "launched by no op: part of a compiled graph or of a CUDA graph, or its launch is not in "
+        "the trace"
+    )
     WRAPPER = "autograd, or a mark: its own time belongs to no op"
-    LOADER = "waiting for the loader"
-    COLLECTIVE = "exchanges data with other ranks, and waits for them"
+    LOADER = "the step waits for its data"
+    COLLECTIVE = "communication: also waits for other ranks"
 
 
 @dataclass(slots=True)

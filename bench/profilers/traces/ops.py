@@ -48,14 +48,6 @@ _SAME = {
 #: Gradients of a convolution that have input and gradient in the other order.
 _INPUT_FIRST = tuple(f"{name}_convolution_backward" for name in ("cudnn", "miopen", "mkldnn"))
 _WORK = (*WORK, "causal_skipped_flops", "fp32_flops")
-_WHY_NO_WORK = {
-    Kind.OP: "not a call of the cost model: a view, an allocation, or the backend's own way",
-    Kind.REGION: "compiled: ops fused into the graph have no times of their own",
-    Kind.KERNEL: "launched by no op: part of a compiled graph or of a CUDA graph, or its launch is "
-    "not in the trace",
-    Kind.LOADER: "the step waits for its data",
-    Kind.COLLECTIVE: "communication: also waits for other ranks",
-}
 #: What ops are called that are none of torch's.
 _LABELS = {Kind.REGION: "compiled graph", Kind.LOADER: LOADER, Kind.COLLECTIVE: COMMUNICATION}
 _Key = TypeVar("_Key", bound=Hashable)
@@ -231,9 +223,9 @@ def _kind(op: SeenOp) -> tuple[str, str, Phase | None, str | None]:
     if isinstance(work := op.work, CallWork):
         return HOST_COPY if copies_only else work.label, work.op, work.phase, None
     if (own := op.inner[0].runs) and all(run.communicates for run in own):
-        return COMMUNICATION, op.name, op.phase, _WHY_NO_WORK[Kind.COLLECTIVE]
+        return COMMUNICATION, op.name, op.phase, Kind.COLLECTIVE.value
     label = HOST_COPY if copies_only else _label(op)
-    return label, op.name, op.phase, _WHY_NO_WORK[op.kind]
+    return label, op.name, op.phase, op.kind.value
 
 
 def _op_time(
@@ -323,15 +315,15 @@ def _row(op: SeenOp, work: Mapping[CalledOp, OpWork | str]) -> tuple[CalledOp, s
     """The op, its label, and why its work is not known."""
     called = op.called or CalledOp(op.name, op.phase)
     if any(run.communicates for run in op.runs):
-        return called, COMMUNICATION, _WHY_NO_WORK[Kind.COLLECTIVE]
+        return called, COMMUNICATION, Kind.COLLECTIVE.value
     if op.work is not None:
         return called, op.work.label, None
     if op.kind is not Kind.OP:
-        return called, _label(op), _WHY_NO_WORK[op.kind]
+        return called, _label(op), op.kind.value
     # Of an op and what it called, the one that did most of it says why.
     longest = max(op.inner, key=lambda part: part.own_s)
     why = work.get(longest.called or called)
-    return called, _label(op), why if isinstance(why, str) else _WHY_NO_WORK[Kind.OP]
+    return called, _label(op), why if isinstance(why, str) else Kind.OP.value
 
 
 def _traced(

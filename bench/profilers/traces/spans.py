@@ -201,12 +201,17 @@ class ProfilerTrace:
         self.left_out = "; ".join(filter(None, (self.left_out, what)))
 
     def cut_overruns(self) -> None:
-        """End what lasts into the next of its stream where that begins: a stream is serial.
+        """End what lasts longer than it can: a stream is serial, and an op is within another.
 
         Only what one graph launches may overlap. A device synchronised by the host, if it is one,
-        ran nothing longer. An op ends before what is around it in its thread, and everything before
-        the end of the recording.
+        ran nothing longer, and nothing lasts beyond the end of the recording.
         """
+        if cut := self._cut_runs():
+            self._leave_out(f"kernels and copies cut where the next of their stream begins: {cut}")
+        if cut := self._cut_ops():
+            self._leave_out(f"ops cut where what is around them, or the recording, ends: {cut}")
+
+    def _cut_runs(self) -> int:
         waits = [call.end_us for call in self.host if call.name.endswith("DeviceSynchronize")]
         last_us = min(max(waits, default=inf) if len(self.computing) == 1 else inf, self.end_us)
         streams: dict[Any, tuple[int | None, float, float]] = {}
@@ -222,22 +227,23 @@ class ProfilerTrace:
             if run.end_us > next_us + OVERRUN_US:
                 run.end_us = next_us
                 cut += 1
-        if cut:
-            self._leave_out(f"kernels and copies cut where the next of their stream begins: {cut}")
+        return cut
+
+    def _cut_ops(self) -> int:
         around: defaultdict[Any, list[float]] = defaultdict(lambda: [self.end_us])
-        late = 0
+        cut = 0
         for span in self.host:
-            ends = around[span.thread]
-            while len(ends) > 1 and ends[-1] <= span.begin_us:
-                ends.pop()
-            last_us = ends[-1] if span.kind == "op" and not span.communicates else self.end_us
+            ends_us = around[span.thread]
+            while len(ends_us) > 1 and ends_us[-1] <= span.begin_us:
+                ends_us.pop()
+            is_op = span.kind == "op" and not span.communicates
+            last_us = ends_us[-1] if is_op else self.end_us
             if span.begin_us < last_us < span.end_us - OVERRUN_US:
                 span.end_us = last_us
-                late += 1
+                cut += 1
             if span.kind != "call" and not span.communicates:
-                ends.append(span.end_us)
-        if late:
-            self._leave_out(f"ops cut where what is around them, or the recording, ends: {late}")
+                ends_us.append(span.end_us)
+        return cut
 
     @cached_property
     def computing(self) -> list[int | str | None]:
