@@ -19,8 +19,7 @@ from analysis.traces.record import TracedModel, explained_trace
 from bench.config import RunConfig, parse_config
 from bench.errors import Unknown, UserError
 from bench.profilers.traces import keep_trace, read_trace
-from bench.profilers.traces.ops import OpTable
-from bench.profilers.traces.steps import WHOLE, cut_steps, whole_steps, why_hidden
+from bench.profilers.traces.steps import WHOLE
 from bench.records import Backend, ProfileRecord, StepSpec
 from bench.records.base import ratio
 from bench.records.folders import RecordFolder, ceilings_in
@@ -145,27 +144,17 @@ class Trace(WithRecords, WithPeaks, Formatted):
             trace = read_trace(path)
             if self.device is not None:
                 trace = trace.only(self.device)
-            steps = cut_steps(trace, WHOLE if self.whole else self.steps)
-            table = OpTable(whole_steps(steps), trace)
             model = _model(config, "cuda" if trace.device else "cpu") if config else None
             beside = RecordFolder(path.absolute().parent).readable_record()
             profile = beside if isinstance(beside, ProfileRecord) else None
-            measured = profile.environment if profile is not None else None
-            on_cpu = measured is not None and measured.device.backend == "cpu"
-            hidden = None if on_cpu else why_hidden(trace, steps)
-            if hidden:
-                rows = table.rows(dict.fromkeys(table.ops, hidden))
-            else:
-                rows = table.rows(work_of(table.ops), model.calls if model else ())
             name = path.name
             if profile is not None or [other.name for other in self.files].count(name) > 1:
                 name = f"{path.absolute().parent.name}/{name}"
             yield explained_trace(
-                *(trace, steps, rows),
+                *(trace, WHOLE if self.whole else self.steps, work_of),
                 number=number,
                 name=name,
                 campaign=self.campaign,
-                hidden=hidden,
                 ceilings=ceilings,
                 peaks=peaks,
                 model=model,

@@ -23,13 +23,17 @@ from bench.errors import UserError
 from bench.profilers.traces import ProfilerTrace, read_counters
 from bench.profilers.traces.idle import STEP_MARK
 from bench.profilers.traces.intervals import by_kind
+from bench.profilers.traces.ops import WorkOf, op_rows
 from bench.profilers.traces.steps import (
     HINTS,
     StepSpans,
+    cut_steps,
     loader_share,
     marks_of,
     step_time_s,
     timeline,
+    whole_steps,
+    why_hidden,
 )
 from bench.records import (
     CeilingsRecord,
@@ -42,7 +46,7 @@ from bench.records.base import ratio
 from bench.records.complexity import CalledOp, CallWork
 from bench.records.profile import COMMUNICATION, LOADER
 
-#: Each op of the trace with what it took and bought (`OpTable.rows`).
+#: Each op of the trace with what it took and bought.
 OpRows = Sequence[tuple[CalledOp, TracedOp]]
 
 _MODES: dict[str, MathMode] = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
@@ -76,25 +80,33 @@ class TracedModel:
 
 def explained_trace(
     trace: ProfilerTrace,
-    steps: Sequence[StepSpans],
-    rows: OpRows,
+    mark: str | None,
+    work_of: WorkOf,
     *,
     number: int,
     name: str,
     campaign: str,
-    hidden: str | None = None,
     ceilings: Sequence[CeilingsRecord] = (),
     peaks: Sequence[Peaks] = (),
     model: TracedModel | None = None,
     profile: ProfileRecord | None = None,
 ) -> PlacedTrace:
-    """Return the record of `trace`, cut into `steps`, under its roof, with what holds it back.
+    """Return the record of `trace`, cut by `mark`, under its roof, with what holds it back.
 
-    `number` is the trace's in a report. `hidden` says why times of the ops are not the device's
-    (`why_hidden`): then there is no rate and no bound. Of a trace that `profile` was recorded with,
-    the profile knows the device, the arithmetic and the roof. The record is named by the trace and
-    by what was read of it, so that none replaces another.
+    `number` is the trace's in a report. Where times of ops are not the device's (`why_hidden`),
+    there is no rate and no bound. Of a trace that `profile` was recorded with, the profile knows
+    the device, the arithmetic and the roof. The record is named by the trace and by what was read
+    of it, so that none replaces another.
     """
+    steps = cut_steps(trace, mark)
+    measured = profile.environment if profile is not None else None
+    on_cpu = measured is not None and measured.device.backend == "cpu"
+    hidden = None if on_cpu else why_hidden(trace, steps)
+    rows = op_rows(
+        *(whole_steps(steps), trace),
+        work_of=lambda ops: dict.fromkeys(ops, hidden) if hidden else work_of(ops),
+        calls=model.calls if model and not hidden else (),
+    )
     digest = hashlib.sha256()
     with Path(trace.path).open("rb") as file:
         while chunk := file.read(1 << 22):
@@ -104,8 +116,8 @@ def explained_trace(
         trace.of_the_device(fact) if ran else None for fact in ("name", "multiprocessors")
     )
     mode = _math_mode(rows)
-    if profile is not None and profile.environment is not None:
-        device, cores = profile.environment.device.name, profile.environment.device.cores
+    if measured is not None:
+        device, cores = measured.device.name, measured.device.cores
     if profile is not None and profile.resolved is not None:
         mode = profile.resolved.math_mode
     counters, no_counters = None, "the trace holds no counters (cuda_profiler_range)"

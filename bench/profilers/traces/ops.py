@@ -4,7 +4,7 @@ An op's time is what the kernels that it launched took, each its own duration; i
 counts each nanosecond of a device for one op only. On a host it is the op's own time there. Rates
 are work over time, never over exclusive time.
 
-`op_times` adds up what was joined in several steps of a profile, `OpTable` that of a trace.
+`op_times` adds up what was joined in several steps of a profile, `op_rows` that of a trace.
 """
 
 from __future__ import annotations
@@ -264,51 +264,50 @@ _TRAINED = frozenset(f"{name}_backward" for name in _NORMS)
 _TRAINING = ("", "", "", "", "", "True", "0.5", "0.5")
 
 
-class OpTable:
-    """The ops of some steps of one trace; times are of its device, or of the host without one."""
+#: Returns the work of ops by themselves (`bench.cost.printed_ops.work_of`), or why it is unknown.
+WorkOf = Callable[[Sequence[CalledOp]], Mapping[CalledOp, OpWork | str]]
 
-    def __init__(self, steps: Sequence[StepSpans], trace: ProfilerTrace) -> None:
-        self._on_device = bool(trace.device)
-        self._means_over = len(steps) * max(len(trace.computing), 1)
-        # Steps overlap on the device: where two compute at once it counts for one.
-        device = DeviceTime(run for step in steps for run in step.device)
-        self._tops: list[list[SeenOp]] = []  # of each step
-        for step in steps:
-            nest = Nest(step.host, timed=not self._on_device)
-            device.give_to(nest, trace.launches, step.device)
-            self._tops.append([*nest.tops, *nest.beside])
-            shown = _Shown(nest.tops)
-            for op in (timed for top in nest.tops for timed in _timed(top)):
-                if op.kind is Kind.OP and op.span is not None:
-                    op.called = _called(op, op.span, shown)
 
-    @property
-    def ops(self) -> tuple[CalledOp, ...]:
-        """Every op that took time, once: what `bench.cost.printed_ops.work_of` is asked for."""
-        ops = (op for tops in self._tops for top in tops for op in top.everything())
-        return tuple(dict.fromkeys(op.called for op in ops if op.called))
+def op_rows(
+    steps: Sequence[StepSpans],
+    trace: ProfilerTrace,
+    work_of: WorkOf,
+    calls: Sequence[CallWork] = (),
+) -> list[tuple[CalledOp, TracedOp]]:
+    """Return the ops of some steps with what they took and bought, means per step; longest first.
 
-    def rows(
-        self, work: Mapping[CalledOp, OpWork | str], calls: Sequence[CallWork] = ()
-    ) -> list[tuple[CalledOp, TracedOp]]:
-        """Return the ops with what they took and bought, means per step; the longest first.
-
-        Of several devices that compute it is the mean over them, too.
-        `work` has each op's work by itself; an op without one goes with the first op around it that
-        has one. Of a known model `calls` are its step's (`op_work`); what it lacks, such as another
-        optimizer, has the work of each op by itself. `fused_bytes` are an op's share of the step's
-        where the model has it, else the least that the op can move.
-        """
-        joined = [
-            op
-            for tops in self._tops
-            for op in join(tops, CallsInOrder(calls, work))
-            # Else it ran on the host, beside the device, or not at all.
-            if op.runs or (op.own_s and not self._on_device)
-        ]
-        alike = _by_key(joined, lambda op: _row(op, work))
-        rows = [(key[0], _traced(key, ops, self._means_over)) for key, ops in alike.items()]
-        return sorted(rows, key=lambda row: -row[1].time_s)
+    Times are of the trace's device, the mean over several that compute, or of the host without one.
+    `work_of` has each op's work by itself; an op without one goes with the first op around it that
+    has one. Of a known model `calls` are its step's (`op_work`); what it lacks, such as another
+    optimizer, has the work of each op by itself. `fused_bytes` are an op's share of the step's
+    where the model has it, else the least that the op can move.
+    """
+    on_device = bool(trace.device)
+    # Steps overlap on the device: where two compute at once it counts for one.
+    device = DeviceTime(run for step in steps for run in step.device)
+    of_steps: list[list[SeenOp]] = []
+    known: dict[CalledOp, None] = {}
+    for step in steps:
+        nest = Nest(step.host, timed=not on_device)
+        device.give_to(nest, trace.launches, step.device)
+        of_steps.append([*nest.tops, *nest.beside])
+        shown = _Shown(nest.tops)
+        for op in (timed for top in nest.tops for timed in _timed(top)):
+            if op.kind is Kind.OP and op.span is not None:
+                op.called = _called(op, op.span, shown)
+                known[op.called] = None
+    work = work_of(tuple(known))
+    joined = [
+        op
+        for tops in of_steps
+        for op in join(tops, CallsInOrder(calls, work))
+        # Else it ran on the host, beside the device, or not at all.
+        if op.runs or (op.own_s and not on_device)
+    ]
+    means_over = len(steps) * max(len(trace.computing), 1)
+    alike = _by_key(joined, lambda op: _row(op, work))
+    rows = [(key[0], _traced(key, ops, means_over)) for key, ops in alike.items()]
+    return sorted(rows, key=lambda row: -row[1].time_s)
 
 
 def _row(op: SeenOp, work: Mapping[CalledOp, OpWork | str]) -> tuple[CalledOp, str, str | None]:

@@ -9,8 +9,6 @@ from analysis.traces.placed import OUTSIDE
 from analysis.traces.record import explained_trace
 from bench.errors import UserError
 from bench.profilers.traces import read_trace
-from bench.profilers.traces.ops import OpTable
-from bench.profilers.traces.steps import cut_steps, whole_steps, why_hidden
 from bench.records.complexity import OpWork
 
 PRODUCT = [[2048, 2048], [2048, 2048]]
@@ -62,13 +60,11 @@ class Events:
 
 def placed(trace, mark=None):
     """The trace as `mlproject trace` places it; every product's work is known."""
-    steps = cut_steps(trace, mark)
-    table, hidden = OpTable(whole_steps(steps), trace), why_hidden(trace, steps)
-    work = {op: hidden or (WORK if op.name == "mm" else "not known") for op in table.ops}
-    rows = table.rows(work)
-    return explained_trace(
-        trace, steps, rows, number=1, name="trace.json", campaign="traces", hidden=hidden
-    )
+
+    def work_of(ops):
+        return {op: WORK if op.name == "mm" else "not known" for op in ops}
+
+    return explained_trace(trace, mark, work_of, number=1, name="trace.json", campaign="traces")
 
 
 def parts_ms(found):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.profilers.traces import DeviceSpan, HostSpan, ProfilerTrace, read_trace
-from bench.profilers.traces.ops import OpTable
+from bench.profilers.traces.ops import op_rows
 from bench.profilers.traces.steps import cut_steps
 from bench.records.complexity import CalledOp, CallWork, OpWork
 from bench.records.profile import COMMUNICATION
@@ -25,14 +25,12 @@ def linear(flops):
 
 
 @cache
-def read(path):
-    """The table of a trace's ops, their work, and the ops with it."""
+def read(path, calls=()):
+    """The ops of a trace with their work."""
     from bench.cost.printed_ops import work_of
 
     trace = read_trace(path)
-    table = OpTable(cut_steps(trace), trace)
-    work = work_of(table.ops)
-    return table, work, table.rows(work)
+    return op_rows(cut_steps(trace), trace, work_of, calls)
 
 
 @pytest.mark.slow
@@ -49,7 +47,7 @@ def test_flop_and_kernel_time_of_every_shape_are_tracelenss(file):
         phase = "backward" if backward else "forward"
         (ours,) = (
             op
-            for called, op in read(MI300X)[2]
+            for called, op in read(MI300X)
             if (called.name, called.dims, called.phase) == (name, shapes, phase)
         )
         flops = float(theirs["GFLOPS_first"]) * 1e9
@@ -70,7 +68,7 @@ def test_flop_and_kernel_time_of_every_shape_are_tracelenss(file):
 @pytest.mark.slow
 def test_no_rate_is_beyond_the_device_though_kernels_overlap():
     """An MI300X computes at most 1,307 TFLOP/s in bf16; these small convolutions far less."""
-    ops = [op for _, op in read(MI300X)[2]]
+    ops = [op for _, op in read(MI300X)]
     assert max(op.flops / op.time_s for op in ops if op.flops) < 100e12
     # The published sum; the first layer's input needs no gradient.
     flops = sum(op.flops or 0 for op in ops if op.op == "convolution_backward")
@@ -88,8 +86,7 @@ def test_a_step_of_torch_1_9_has_the_flop_of_its_model_and_nearly_all_kernels_ar
 
     spec = StepSpec("resnet50", 32, "fp32", fused_optimizer=False)
     flops = step_complexity(spec).step_flops
-    table, work, alone = read(V100)
-    for rows, least in ((alone, 0.997), (table.rows(work, op_work(spec)), 0.999)):
+    for rows, least in ((read(V100), 0.997), (read(V100, tuple(op_work(spec))), 0.999)):
         ops = [op for _, op in rows]
         assert sum(op.flops or 0 for op in ops) == pytest.approx(flops)
         whole_s = sum(op.time_s for op in ops)
@@ -109,7 +106,7 @@ def test_a_step_recorded_here_has_the_flop_of_its_model(tmp_path):
     with profile(record_shapes=True) as profiler:
         model(torch.randn(4, 3, 16, 16)).sum().backward()
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
-    ops = [op for _, op in read(tmp_path / "trace.json")[2]]
+    ops = [op for _, op in read(tmp_path / "trace.json")]
     conv, linear = 2 * 4 * 8 * 49 * 27, 2 * 4 * 8 * 49 * 5
     # The images need no gradient.
     assert sum(op.flops or 0 for op in ops) == 2 * conv + 3 * linear
@@ -127,11 +124,19 @@ def launched(number, begin, end, kernel="k()", *, stream=7, at, thread=THREAD):
     return call, DeviceSpan(kernel, "kernel", begin, end, 0, stream, number)
 
 
+ASKED = {}
+
+
 def table(host_spans, pairs):
     spans = [*host_spans, *(call for call, _ in pairs)]
     spans.sort(key=lambda span: (span.begin_us, -span.end_us))
     trace = ProfilerTrace("t.json", spans, [run for _, run in pairs])
-    return OpTable(cut_steps(trace), trace)
+
+    def rows(work, calls=()):
+        """The ops with this work; `ASKED` has those that it was asked for."""
+        return op_rows(cut_steps(trace), trace, lambda ops: ASKED.update(last=ops) or work, calls)
+
+    return rows
 
 
 MM = {"dims": ((4, 8), (8, 2)), "types": ("float", "float")}
@@ -156,11 +161,10 @@ def linear_step():
 
 
 def test_ops_of_one_shape_are_one_row_and_phases_are_not_mixed():
-    step = linear_step()
     forward = CalledOp("mm", "forward", MM["dims"], MM["types"])
     backward = CalledOp("mm", "backward", MM["dims"], MM["types"])
-    assert set(step.ops) == {forward, backward, CalledOp("linear", "forward")}
-    rows = step.rows({forward: linear(128), backward: "no list"})
+    rows = linear_step()({forward: linear(128), backward: "no list"})
+    assert set(ASKED["last"]) == {forward, backward, CalledOp("linear", "forward")}
     assert [(called, op.op, op.label, op.calls) for called, op in rows] == [
         (forward, "mm", "linear", 2),
         (CalledOp("graph_node"), "graph_node", "graph_node", 1),
@@ -179,7 +183,7 @@ def test_a_model_gives_what_it_has_and_the_rest_has_its_own_work():
     backward = CalledOp("mm", "backward", MM["dims"], MM["types"])
     seen = {"op": "mm", "phase": "forward", "shapes": MM["dims"]}
     call = CallWork(**{**dict(linear(128)), "fused_bytes": 99}, **seen)
-    rows = linear_step().rows({backward: linear(7)}, [call])
+    rows = linear_step()({backward: linear(7)}, [call])
     found = {(op.op, op.phase, op.calls, op.flops, op.fused_bytes) for _, op in rows}
     assert found == {
         ("graph_node", None, 1, None, None),
@@ -195,7 +199,7 @@ def test_a_fraction_that_changes_with_each_step_makes_no_new_row():
         facts = {"dims": ((3,), ()), "types": ("float", "Scalar"), "concrete": ("", factor)}
         spans.append(host("aten::mul", 10 * number, 10 * number + 9, **facts))
         pairs.append(launched(number, 100 + number, 101 + number, at=10 * number + 1))
-    assert [op.calls for _, op in table(spans, pairs).rows({})] == [2, 1]
+    assert [op.calls for _, op in table(spans, pairs)({})] == [2, 1]
 
 
 def test_without_values_sizes_come_from_the_backward_pass():
@@ -211,7 +215,8 @@ def test_without_values_sizes_come_from_the_backward_pass():
         host("aten::cudnn_convolution_backward_weight", 33, 50, AUTOGRAD, dims=()),
     ]
     pairs = [launched(1, 100, 110, at=5), launched(2, 120, 130, at=40, thread=AUTOGRAD)]
-    found = {op.name: op for op in table(spans, pairs).ops}
+    table(spans, pairs)({})
+    found = {op.name: op for op in ASKED["last"]}
     assert found["convolution"].result is None  # which may be transposed
     assert found["cudnn_convolution"].result == y
     assert found["cudnn_convolution_backward"].output_mask == (False, True, False)
@@ -232,6 +237,6 @@ def test_whatever_a_file_has_for_arguments_is_read_and_gives_work_or_a_reason(fa
     event = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "dur": 5, "args": facts}
     events = [{**event, "name": f"aten::{name}", "ts": 10 * n} for n, name in enumerate(names)]
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
-    ops = [op for _, op in read(tmp_path / "trace.json")[2]]
+    ops = [op for _, op in read(tmp_path / "trace.json")]
     assert {op.op for op in ops} == set(names)
     assert all(op.missing for op in ops if op.flops is None)
