@@ -29,10 +29,10 @@ from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from mlflow.tracking import MlflowClient
 from mlflow.utils.credentials import read_mlflow_creds
 
-from bench.errors import Problem, UserError
+from bench.errors import Problem, UserError, one_line
 from bench.records.journal import Clock
 from tracking import schema
-from tracking.failures import NOT_MLFLOW, failure_line, is_away, is_denied, is_the_servers
+from tracking.failures import NOT_MLFLOW, Failure, failure_of
 from tracking.store import (
     ServersFolder,
     is_broken,
@@ -164,21 +164,17 @@ class Server:
         except (UserError, TrackingError):
             raise
         except Exception as error:
-            line, denied = failure_line(error, self.uri), is_denied(error)
-            away = denied or is_away(error)
-            file = sqlite_file(self.uri)
+            failure, file = failure_of(error, self.uri), sqlite_file(self.uri)
             if file is not None and is_broken(file, error):
-                away = True
-                line = (
-                    f"the store is damaged or unfinished ({line[:120]}); the records hold "
-                    f"everything: move {file.name} away, then mlproject sync"
-                )
-            elif not is_the_servers(error):
+                why = (failure.line if failure else one_line(error))[:120]
+                line = f"the store is damaged or unfinished ({why}); the records hold everything"
+                failure = Failure(f"{line}: move {file.name} away, then mlproject sync", away=True)
+            if failure is None:
                 raise
             raise TrackingError(
-                f"{public_uri(self.uri)}: {line}"[:400],
-                away=away,
-                denied=denied,
+                f"{public_uri(self.uri)}: {failure.line}"[:400],
+                away=failure.away,
+                denied=failure.denied,
                 code=getattr(error, "error_code", None),
             ) from error
 

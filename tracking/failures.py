@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import sys
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import requests
@@ -15,8 +16,6 @@ from tracking.store import CREDENTIALS
 #: What MLflow's server answers when its database fails, such as without a free connection; for
 #: what a client got wrong it has other codes.
 _DATABASE = "BAD_REQUEST"
-#: What a server, its database or the way there can raise, besides SQLAlchemy's.
-_FAILURES = (MlflowException, requests.RequestException, OSError, sqlite3.Error)
 #: What the text of a failed request says of its cause.
 _SIGNS = {
     "ProxyError|Unable to connect to proxy": "it is not reached",
@@ -46,71 +45,78 @@ _OLD_MLRUNS = (
 )
 
 
-def is_the_servers(error: BaseException) -> bool:
-    """Whether the server, its database or the way there failed, and not this program."""
-    known = isinstance(error, _FAILURES) or _is_sqlalchemys(error, "SQLAlchemyError")
-    return known or _answer(error) is not None
+@dataclass(frozen=True)
+class Failure:
+    """What a server did wrong, in one line with the remedy where there is one.
+
+    `away`: nothing can be had of it now; asked later it may do the same. `denied`: the credentials,
+    the address or a proxy must be mended before that.
+    """
+
+    line: str
+    away: bool
+    denied: bool = False
 
 
-def is_away(error: BaseException) -> bool:
-    """Whether the server may do the same later: not reached, not answering, 5xx, 408 or 429."""
-    if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
-        return isinstance(error, (ConnectionError, TimeoutError))
-    if _is_sqlalchemys(error, "OperationalError"):
-        return True
-    if not isinstance(error, (MlflowException, requests.RequestException)):
-        return False
-    status = _status(error)
-    from_database = getattr(error, "error_code", None) == _DATABASE and not _is_strange(error)
-    return from_database or status is None or status >= 500 or status in (408, 429)
+def failure_of(error: BaseException, uri: str = "") -> Failure | None:
+    """Return what the server at `uri`, its database or the way there did; None for our own fault.
 
-
-def is_denied(error: BaseException) -> bool:
-    """Whether the credentials, the address or a proxy must be mended before it does anything."""
-    refused = _status(error) in (401, 403, 407) or _FILE_STORE in str(error)
-    passes = is_away(error) or _status(error) in (411, 413)  # or this one request alone is refused
-    return refused or (_is_strange(error) and not passes)
-
-
-def failure_line(error: BaseException, uri: str = "") -> str:
-    """Return what a server at `uri` did in one line, with the remedy where there is one."""
-    line, status = CREDENTIALS.sub("", _line(error)), _status(error)
-    asked = uri.startswith("http") and isinstance(error, _FAILURES[:2])
-    proxies = requests.utils.get_environ_proxies(uri) if asked else {}
-    proxy = requests.utils.select_proxy(uri, proxies)
-    strange = _answer(error) is None or _is_strange(error)
-    if proxy and strange and (status in (None, 403, 407) or status >= 500):
-        scheme = urlsplit(uri).scheme
-        name = f"{scheme if scheme in proxies else 'all'}_PROXY".upper()
-        line += (
-            f"; the proxy of {name}, {CREDENTIALS.sub('', proxy)}, stands between: mend it, or set "
-            f"NO_PROXY={urlsplit(uri).hostname}"
-        )
-    return line
-
-
-def _line(error: BaseException) -> str:
-    text, status, answer = str(error), _status(error), _answer(error)
-    if isinstance(error, OSError) and not isinstance(error, requests.RequestException):
-        return " ".join(text.split()) or type(error).__name__
+    It is away where it is not reached or does not answer, and with 5xx, 408 or 429.
+    """
+    answer, text = _answer(error), str(error)
+    by_http = isinstance(error, MlflowException | requests.RequestException)
+    if not by_http and isinstance(error, OSError):
+        line = " ".join(text.split()) or type(error).__name__
+        away = isinstance(error, ConnectionError | TimeoutError)
+        return Failure(CREDENTIALS.sub("", line), away)
+    ours = answer is None and not by_http and not isinstance(error, sqlite3.Error)
+    if ours and not _is_sqlalchemys(error, "SQLAlchemyError"):
+        return None
     if _FILE_STORE in text:
-        return _OLD_MLRUNS
+        return Failure(_OLD_MLRUNS, away=True, denied=True)
+    status, strange = _status(error, answer), _is_strange(error, answer)
+    from_database = getattr(error, "error_code", None) == _DATABASE and not strange
+    away = _is_sqlalchemys(error, "OperationalError") or (
+        by_http and (from_database or status is None or status >= 500 or status in (408, 429))
+    )
+    # what is too large, or has no length, is refused alone
+    denied = status in (401, 403, 407) or (strange and not away and status not in (411, 413))
     is_page = answer is not None and answer.text.lstrip().startswith("<")
     if status in _REFUSALS and not (status == 403 and is_page):
-        return _REFUSALS[status]
-    if is_denied(error):
-        who = "a web page" if is_page else "another service"
-        return f"{who} {NOT_MLFLOW} (status {status})"
+        line = _REFUSALS[status]
+    elif denied:
+        line = f"{'a web page' if is_page else 'another service'} {NOT_MLFLOW} (status {status})"
+    else:
+        line = CREDENTIALS.sub("", _cause(error, status))
+    if by_http and uri.startswith("http") and (answer is None or strange):
+        line += _proxy_between(uri, status)
+    return Failure(line, away or denied, denied)
+
+
+def _cause(error: BaseException, status: int | None) -> str:
+    text = str(error)
     if status is not None:
         own = error.message if isinstance(error, MlflowException) else text
         line = (own.strip().splitlines() or [type(error).__name__])[0]
         return line if status < 500 else f"the server fails ({status}): {line}"
-    if found := re.search(r"too many (\d+) error responses", text):
-        return f"the server fails ({found[1]})"
-    for sign, meaning in _SIGNS.items():
-        if re.search(sign, text):
-            return meaning
-    return (text.strip().splitlines() or ["the server cannot be reached"])[0]
+    if repeated := re.search(r"too many (\d+) error responses", text):
+        return f"the server fails ({repeated[1]})"
+    meanings = (meaning for sign, meaning in _SIGNS.items() if re.search(sign, text))
+    return next(meanings, (text.strip().splitlines() or ["the server cannot be reached"])[0])
+
+
+def _proxy_between(uri: str, status: int | None) -> str:
+    """Name the proxy on the way to `uri`, where it may be what failed."""
+    proxies = requests.utils.get_environ_proxies(uri)
+    proxy = requests.utils.select_proxy(uri, proxies)
+    if not proxy or not (status in (None, 403, 407) or status >= 500):
+        return ""
+    scheme = urlsplit(uri).scheme
+    name = f"{scheme if scheme in proxies else 'all'}_PROXY".upper()
+    return (
+        f"; the proxy of {name}, {CREDENTIALS.sub('', proxy)}, stands between: mend it, or set "
+        f"NO_PROXY={urlsplit(uri).hostname}"
+    )
 
 
 def _answer(error: BaseException) -> requests.Response | None:
@@ -129,24 +135,23 @@ def _answer(error: BaseException) -> requests.Response | None:
     return found
 
 
-def _is_strange(error: BaseException) -> bool:
+def _is_strange(error: BaseException, answer: requests.Response | None) -> bool:
     """Whether the answer is none of MLflow's; a file may be missing, a list of files may not."""
-    answer = _answer(error)
     is_file = isinstance(error, requests.HTTPError) and "artifacts?path=" not in str(error)
     if answer is None or (is_file and answer.status_code == 404):
         return False
     return re.search("error_code|Permission denied", answer.text) is None
 
 
-def _status(error: BaseException) -> int | None:
+def _status(error: BaseException, answer: requests.Response | None) -> int | None:
     """The HTTP status of an answer; None where there was none, or only ones worth a repeat.
 
     MLflow wraps what its HTTP library raised in an error of its own, without a code.
     """
-    if (answer := _answer(error)) is not None:
+    if answer is not None:
         return answer.status_code
-    if found := re.search(r"(?:Tunnel connection failed:|error code) (\d{3})", str(error)):
-        return int(found[1])
+    if code := re.search(r"(?:Tunnel connection failed:|error code) (\d{3})", str(error)):
+        return int(code[1])
     if not isinstance(error, MlflowException) or re.match(
         r"API request to http.* failed with (timeout )?exception ", error.message, re.DOTALL
     ):

@@ -18,7 +18,7 @@ from sqlalchemy import create_engine
 
 from analysis import pull_record, pull_runs
 from tracking.connection import Server, TrackingError, tracking_state
-from tracking.failures import failure_line, is_away
+from tracking.failures import failure_of
 from tracking.store import is_unmade
 
 AWAY = MlflowException("API request to http://x failed with exception refused")
@@ -98,6 +98,7 @@ def test_what_the_server_refuses_is_not_asked_again(clock):
             Server("http://x", 6.0, clock=clock).ask(ask)
         assert len(asked) == 1
         assert caught.value.denied == (error is not None and "401" in str(error))
+    assert failure_of(ValueError("ours")) is None
     with pytest.raises(ZeroDivisionError):  # our own fault is no server's
         Server("http://x").ask(lambda: 1 / 0)
 
@@ -127,12 +128,12 @@ def answered(status, said="said", text=""):
         (RestException({"error_code": "TEMPORARILY_UNAVAILABLE", "message": "m"}), True, "m"),
         (ConnectionResetError(), True, "ConnectionResetError"),
         (OSError(28, "No space left on device"), False, "No space left"),
-        (ValueError("ours"), False, "ours"),
     ],
 )
 def test_failures_are_told_from_refusals(error, away, told):
-    assert is_away(error) is away
-    assert told in failure_line(error)
+    failure = failure_of(error)
+    assert (failure.away and not failure.denied) is away
+    assert told in failure.line
 
 
 # What answers instead of it: another service, a page, a proxy on the way
