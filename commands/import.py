@@ -70,10 +70,10 @@ class Import(Tracked, Formatted):
         folders: list[RecordFolder] = []
         lines: list[str] = []
         facts: list[dict[str, Any]] = []
-        for path, found in results:
+        for path, imported in results:
             fates = Counter(imported=0)
             new: list[ImportedRecord] = []
-            for result in _with_work(found.records):
+            for result in _with_work(imported.records):
                 folder = RecordFolder(self.records / result.record_id)
                 folders.append(folder)
                 if folder.record.is_file():
@@ -82,17 +82,20 @@ class Import(Tracked, Formatted):
                     fates["imported"] += 1
                     write_record(folder, result, self.records)
                     new.append(result)
-            for problem in found.problems:
+            for problem in imported.problems:
                 note(str(problem))
-            fates["known already"] += found.repeated
-            fates["not taken"] += len(found.problems)
-            fates["other files"] += found.other_files
+            fates["known already"] += imported.repeated
+            fates["not taken"] += len(imported.problems)
+            fates["other files"] += imported.other_files
             words = ", ".join(f"{number} {what}" for what, number in fates.items() if number)
-            said = list(_place_lines(new, self.records))
-            lines += [f"{path}: {words or 'nothing in it'}", *(f"  {line}" for line in said)]
+            lines_below = list(_place_lines(new, self.records))
+            lines += [f"{path}: {words or 'nothing in it'}", *(f"  {line}" for line in lines_below)]
             facts.append({what.replace(" ", "_"): number for what, number in fates.items()})
-            facts[-1] |= {"file": str(path), "records": [one.record_id for one in found.records]}
-            facts[-1] |= {"problems": list(map(str, found.problems)), "said": said}
+            facts[-1] |= {
+                "file": str(path),
+                "records": [record.record_id for record in imported.records],
+            }
+            facts[-1] |= {"problems": list(map(str, imported.problems)), "said": lines_below}
         bad = any(fact["problems"] for fact in facts)
         code = self.show(Output(lines, facts, exit_code=int(bad)))
         return max(code, upload_at_the_end(folders, self.say) if self.tracked else 0)
@@ -121,14 +124,14 @@ def _check_facts(facts: dict[str, str]) -> None:
 
 def _with_work(results: Sequence[ImportedRecord]) -> list[ImportedRecord]:
     """The results with the work of their steps, each step counted once; judged."""
-    steps = [step_of(one) for one in results]
+    steps = [step_of(result) for result in results]
     new = {step for step in steps if not isinstance(step, str)}
     bar = watched(new, "counting the work of their steps", len(new))
     counted = {step: _count(step) for step in bar}
     return judge_claims(
         [
-            with_work(one, step if isinstance(step, str) else counted[step])
-            for one, step in zip(results, steps, strict=True)
+            with_work(result, step if isinstance(step, str) else counted[step])
+            for result, step in zip(results, steps, strict=True)
         ]
     )
 
@@ -157,9 +160,11 @@ def _place_lines(results: Sequence[ImportedRecord], records: Path) -> Iterator[s
         yield f"{number} under the roof of {roof}, by modelled work"
     for reason, number in Counter(run.refusal for run in runs if run.refusal).most_common():
         yield f"{number} not placed: {reason}"
-    for one, run in zip(results, runs, strict=True):
+    for result, run in zip(results, runs, strict=True):
         where = (
-            one.source_file if one.source_line is None else f"{one.source_file}:{one.source_line}"
+            result.source_file
+            if result.source_line is None
+            else f"{result.source_file}:{result.source_line}"
         )
         for finding in run.findings:
             if finding.code != MODELLED:

@@ -140,7 +140,7 @@ def _named(run: Any) -> str:
 
 
 def _seconds(age: str) -> float:
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([mhd])", age)
-    if found is None:
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([mhd])", age)
+    if match is None:
         raise UserError(f"older-than={age!r}: give a number and a unit, such as 90m, 24h or 7d")
-    return float(found[1]) * _UNITS_S[found[2]]
+    return float(match[1]) * _UNITS_S[match[2]]

@@ -50,7 +50,7 @@ import importlib.metadata, json, sys
 from packaging.requirements import Requirement
 from bench.machine.repository import code_id, repository_facts
 asked = map(Requirement, importlib.metadata.requires("mlproject"))
-carried = [one.name for one in asked if "extra" not in str(one.marker) and one.name not in sys.argv]
+carried = [r.name for r in asked if "extra" not in str(r.marker) and r.name not in sys.argv]
 facts = {**repository_facts(), "code_id": code_id()}
 print(json.dumps([facts, carried], default=lambda unknown: None))
 """

@@ -71,9 +71,9 @@ def all_baselines() -> list[NamedRuns]:
 def remove_baseline(name: str) -> NamedRuns:
     """Forget the name and return what it meant; its runs stay. Raises as `find_baseline`."""
     server = Server(must_exist=True)
-    found = _read(server, _run(server, name))
+    named = _read(server, _run(server, name))
     _delete(server, name)
-    return found
+    return named
 
 
 def _delete(server: Server, name: str, *, but: str | None = None) -> None:
@@ -86,26 +86,26 @@ def _delete(server: Server, name: str, *, but: str | None = None) -> None:
 
 def _newest(server: Server) -> dict[str, Run]:
     """The whole run of each name; of several the newest."""
-    found: dict[str, Run] = {}
+    newest: dict[str, Run] = {}
     wanted = schema.runs_filter(_WHOLE, kind="baseline")
     for run in server.search(wanted, [server.experiment_id()]):
-        found.setdefault(run.data.tags[schema.BASELINE], run)
-    return found
+        newest.setdefault(run.data.tags[schema.BASELINE], run)
+    return newest
 
 
 def _run(server: Server, name: str) -> Run:
-    found = _newest(server)
-    if name not in found:
-        there = f"; there is {', '.join(sorted(found))}" if found else ""
+    baselines = _newest(server)
+    if name not in baselines:
+        there = f"; there is {', '.join(sorted(baselines))}" if baselines else ""
         raise UserError(
             f"baseline={name!r}: not set on this server, in the experiment that MLflow's variables "
             f"name{there}; set it with mlproject baseline set"
         )
-    return found[name]
+    return baselines[name]
 
 
 def _read(server: Server, run: Run) -> NamedRuns:
     tags = run.data.tags
-    name, side, set_at = (tags[each] for each in (schema.BASELINE, schema.SIDE, schema.UPLOADED_AT))
+    name, side, set_at = (tags[key] for key in (schema.BASELINE, schema.SIDE, schema.UPLOADED_AT))
     run_ids = tuple(json.loads(server.read(run.info.artifact_uri, _ARTIFACT)))
     return NamedRuns(name, side, set_at, run_ids)

@@ -195,19 +195,19 @@ class Server:
     @cached_property
     def experiments(self) -> list[Experiment]:
         """Every active experiment, asked for once."""
-        found: list[Experiment] = []
+        experiments: list[Experiment] = []
         token: str | None = None
         while True:
             page = self.ask(self.client.search_experiments, max_results=_PAGE, page_token=token)
-            found += page
+            experiments += page
             if not (token := page.token):
                 break
-        if not found:  # so reads `{}` too, which another service may say
+        if not experiments:  # so reads `{}` too, which another service may say
             default = "refused by MLflow"
             with suppress(TrackingError):
                 default = self.ask(self.client.get_experiment, "0").experiment_id
             self.named(default)
-        return found
+        return experiments
 
     def named(self, name: str) -> str:
         """Return the name of what was made or asked for; an answer without one is not MLflow's."""
@@ -223,7 +223,7 @@ class Server:
         The same experiment that `mlflow run` uses, so that runs started either way stand together.
         Variables that name two experiments are refused, as by MLflow.
         """
-        given, name = (os.environ.get(f"MLFLOW_EXPERIMENT_{each}") for each in ("ID", "NAME"))
+        given, name = (os.environ.get(f"MLFLOW_EXPERIMENT_{part}") for part in ("ID", "NAME"))
         if given and name and self.ask(self.client.get_experiment, given).name != name:
             raise TrackingError(
                 f"MLFLOW_EXPERIMENT_ID={given!r}, MLFLOW_EXPERIMENT_NAME={name!r}: two "
@@ -237,7 +237,7 @@ class Server:
         `rewrite` also writes what is there, which shows whether these credentials may write.
         """
         key, kind = schema.EXPERIMENT_KIND
-        known = (one.tags for one in self.experiments if one.experiment_id == experiment_id)
+        known = (e.tags for e in self.experiments if e.experiment_id == experiment_id)
         tags = next(known, {})
         if rewrite or key not in tags:
             self.ask(self.client.set_experiment_tag, experiment_id, key, tags.get(key, kind))
@@ -247,7 +247,7 @@ class Server:
     def has_experiment(self) -> bool:
         """Whether the experiment that a name in MLflow's variables asks for is there already."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
-        return not name or any(one.name == name for one in self.experiments)
+        return not name or any(experiment.name == name for experiment in self.experiments)
 
     def check_files(self, experiment_id: str) -> None:
         """Refuse an experiment whose files would stay on this machine, where no other sees them.
@@ -255,7 +255,7 @@ class Server:
         Its files lie in a folder, and the server is on another machine. A deleted run of our own
         shows it: the server must list what this machine writes there.
         """
-        [*found] = (one for one in self.experiments if one.experiment_id == experiment_id)
+        [*found] = (e for e in self.experiments if e.experiment_id == experiment_id)
         if not found or not is_servers_folder(self.uri, found[0].artifact_location):
             return
         if experiment_id not in self._shared:
@@ -279,8 +279,8 @@ class Server:
 
     def experiment_named(self, name: str) -> str:
         """Return the id of the experiment of that name, made by the first process if new."""
-        found = self.ask(self.client.get_experiment_by_name, name)
-        if found is None:
+        experiment = self.ask(self.client.get_experiment_by_name, name)
+        if experiment is None:
             vars(self).pop("experiments", None)
             try:
                 return str(self.ask(self.client.create_experiment, name))
@@ -288,7 +288,7 @@ class Server:
                 if error.code != "RESOURCE_ALREADY_EXISTS":
                     raise
                 return self.experiment_named(name)
-        return str(found.experiment_id)
+        return str(experiment.experiment_id)
 
     def search(
         self,
@@ -304,7 +304,7 @@ class Server:
         was deleted since, the page leaves out another. They serve where more runs than a page holds
         began in one millisecond.
         """
-        where = [*experiments] if experiments else [one.experiment_id for one in self.experiments]
+        where = [*experiments] if experiments else [e.experiment_id for e in self.experiments]
         selection, edge_ms, token = wanted, None, None
         at_edge: set[str] = set()
         while True:
@@ -331,7 +331,7 @@ class Server:
     def runs(self, run_ids: Sequence[str]) -> Iterator[Run]:
         """Yield the active runs of these ids."""
         for start in range(0, len(run_ids), _IDS_AT_ONCE):
-            ids = ", ".join(f"'{one}'" for one in run_ids[start : start + _IDS_AT_ONCE])
+            ids = ", ".join(f"'{run_id}'" for run_id in run_ids[start : start + _IDS_AT_ONCE])
             yield from self.search(f"attributes.run_id IN ({ids})")
 
     def runs_of(self, record_ids: Iterable[str]) -> dict[str, list[Run]]:
@@ -342,19 +342,21 @@ class Server:
         is a search for each hundred of a day: MLflow's filter knows no list of tags, so what begins
         as they do is asked for. A quote in an id would end the filter's string, so none has it.
         """
-        found: dict[str, dict[str, Run]] = {}
-        wanted = sorted(one for one in set(record_ids) if not set("'\"`\\") & set(one))
+        by_record: dict[str, dict[str, Run]] = {}
+        wanted = sorted(
+            record_id for record_id in set(record_ids) if not set("'\"`\\") & set(record_id)
+        )
         for _, same_day in groupby(wanted, lambda record_id: record_id[:_DAY_CHARACTERS]):
             of_day = list(same_day)
             for start in range(0, len(of_day), _IDS_AT_ONCE):
                 begin = commonprefix(of_day[start : start + _IDS_AT_ONCE])  # noqa: RUF071
                 wanted_tag = f"tags.`{schema.RECORD_ID}` LIKE '{begin}%'"
                 for run in self.search(wanted_tag, stage=ViewType.ALL):
-                    runs = found.setdefault(run.data.tags.get(schema.RECORD_ID, ""), {})
+                    runs = by_record.setdefault(run.data.tags.get(schema.RECORD_ID, ""), {})
                     runs[run.info.run_id] = run
         return {
             record_id: counting
-            for record_id, runs in found.items()
+            for record_id, runs in by_record.items()
             if record_id in wanted and (counting := _counting(runs.values()))
         }
 
@@ -391,7 +393,7 @@ class Server:
         tags: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Log to a run; MLflow sends as few requests as the server's limits allow."""
-        texts = [Param(*each) for each in params.items()], [RunTag(*each) for each in tags.items()]
+        texts = [Param(*item) for item in params.items()], [RunTag(*item) for item in tags.items()]
         self.ask(self.client.log_batch, run_id, metrics, *texts)
 
     def end(self, run_id: str, status: str = "FINISHED", end_ms: int | None = None) -> None:

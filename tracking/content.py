@@ -143,7 +143,7 @@ def _text(value: Any) -> str:
 
 def _tags(record: MeasuredRecord, name: str) -> dict[str, str]:
     """What runs are found and filed by."""
-    found: dict[str, str | None] = {
+    tags: dict[str, str | None] = {
         schema.KIND: record.kind,
         schema.RECORD_ID: record.record_id,
         schema.OUTCOME: record.outcome,
@@ -152,7 +152,7 @@ def _tags(record: MeasuredRecord, name: str) -> dict[str, str]:
         schema.NOTE: _measured_note(record, name),
     }
     if (environment := record.environment) is not None:
-        found |= {
+        tags |= {
             schema.ENV: environment.label,
             schema.ENVIRONMENT_ID: environment_id(environment),
             schema.DEVICE: environment.device.name,
@@ -160,9 +160,9 @@ def _tags(record: MeasuredRecord, name: str) -> dict[str, str]:
             **_machine_tags(environment),
         }
         if (code := environment.model_code) is not None:
-            found |= {schema.CODE: code.digest, schema.CODE_COMMIT: code.commit}
+            tags |= {schema.CODE: code.digest, schema.CODE_COMMIT: code.commit}
     if not isinstance(record, CeilingsRecord):
-        found |= {
+        tags |= {
             schema.CONFIG_ID: record.config_id,
             schema.STEP_ID: step_id(record),
             schema.CAMPAIGN: record.config.campaign,
@@ -170,10 +170,10 @@ def _tags(record: MeasuredRecord, name: str) -> dict[str, str]:
             schema.FINDINGS: findings_text(record.verdict.findings) if record.verdict else None,
         }
     if isinstance(record, RunRecord) and record.measurement is not None:
-        found[schema.ENDED_EARLY] = record.measurement.ended_early
-        found[schema.WARMUP_ENDED_EARLY] = record.measurement.warmup_ended_early
-        found[schema.WINDOW_CLASS] = window_class(record.measurement.iteration_times_s).kind
-    return _known_tags(found)
+        tags[schema.ENDED_EARLY] = record.measurement.ended_early
+        tags[schema.WARMUP_ENDED_EARLY] = record.measurement.warmup_ended_early
+        tags[schema.WINDOW_CLASS] = window_class(record.measurement.iteration_times_s).kind
+    return _known_tags(tags)
 
 
 def _machine_tags(environment: Environment) -> dict[str, str | None]:
@@ -221,13 +221,13 @@ def _run_points(record: RunRecord) -> list[schema.Point]:
 
 def _roofs(record: CeilingsRecord) -> dict[str, float]:
     """The roofs as metrics, such as `peak_gflops_fp32` and `peak_gb_per_s`."""
-    found: dict[str, float] = {}
+    roofs: dict[str, float] = {}
     for ceiling in record.ceilings:
         if ceiling.peak_flops_per_s is not None:
-            found[f"peak_gflops_{ceiling.math_mode}"] = ceiling.peak_flops_per_s / 1e9
+            roofs[f"peak_gflops_{ceiling.math_mode}"] = ceiling.peak_flops_per_s / 1e9
         if ceiling.peak_bytes_per_s is not None:
-            found["peak_gb_per_s"] = ceiling.peak_bytes_per_s / 1e9
-    return found
+            roofs["peak_gb_per_s"] = ceiling.peak_bytes_per_s / 1e9
+    return roofs
 
 
 def _note(
@@ -295,8 +295,8 @@ def _file_tags(
 def _trace_tags(record: TraceRecord) -> dict[str, str]:
     lines = (*record.findings, *record.advice)
     note = _note(record.source_file, f"a trace, bound by {record.bound}", {}, lines, record.device)
-    found = {schema.FINDINGS: "; ".join(record.findings)}
-    return _file_tags(record, f"trace_{record.source_file}", note, **found)
+    findings = {schema.FINDINGS: "; ".join(record.findings)}
+    return _file_tags(record, f"trace_{record.source_file}", note, **findings)
 
 
 def _imported_tags(record: ImportedRecord) -> dict[str, str]:

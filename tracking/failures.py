@@ -127,12 +127,12 @@ def _answer(error: BaseException) -> requests.Response | None:
     """
     if isinstance(error, OSError) and not isinstance(error, requests.exceptions.JSONDecodeError):
         return getattr(error, "response", None)
-    found, trace = None, error.__traceback__
+    answer, trace = None, error.__traceback__
     while trace is not None:
         held = [*trace.tb_frame.f_locals.values()]
-        found = next((one for one in held if isinstance(one, requests.Response)), found)
+        answer = next((value for value in held if isinstance(value, requests.Response)), answer)
         trace = trace.tb_next
-    return found
+    return answer
 
 
 def _is_strange(error: BaseException, answer: requests.Response | None) -> bool:

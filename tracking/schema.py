@@ -167,8 +167,8 @@ class Addition:
 @cache
 def logged_name(metric: str) -> str:
     """Return the name under which MLflow has a metric: `window_s` is `time/window_s`."""
-    found = (f"{name}/{metric}" for name, of in _SECTIONS.items() if re.fullmatch(of, metric))
-    return next(found, metric)
+    logged = (f"{name}/{metric}" for name, of in _SECTIONS.items() if re.fullmatch(of, metric))
+    return next(logged, metric)
 
 
 def plain_metrics(logged: Mapping[str, float]) -> dict[str, float]:
@@ -198,7 +198,7 @@ def safe(text: str) -> str:
 
 def matching(*filters: str) -> str:
     """Return the filter of what matches all of these, of which some may be empty."""
-    return " and ".join(part for one in filters if (part := one.strip()))
+    return " and ".join(part for text in filters if (part := text.strip()))
 
 
 def runs_filter(

@@ -78,8 +78,8 @@ class ServersFolder(HttpArtifactRepository):
         """Return what the server lists of the run, below `path`."""
         answer = self._ask("/api/2.0/mlflow/artifacts/list", path)
         return [
-            FileInfo(validate_path_is_safe(each["path"]), each["is_dir"], each.get("file_size"))
-            for each in answer.json().get("files", [])
+            FileInfo(validate_path_is_safe(file["path"]), file["is_dir"], file.get("file_size"))
+            for file in answer.json().get("files", [])
         ]
 
     def log_artifact(self, local_file: str, artifact_path: str | None = None) -> None:
@@ -100,18 +100,18 @@ class ServersFolder(HttpArtifactRepository):
         folder = Path(LocalArtifactRepository(self.artifact_uri).artifact_dir)
         trial, made, shared = folder / f"trial-{uuid4().hex}", [], False
         try:
-            made = [each for each in (folder, *folder.parents) if not each.exists()]
+            made = [path for path in (folder, *folder.parents) if not path.exists()]
             folder.mkdir(parents=True, exist_ok=True)
             trial.touch()
-            shared = trial.name in {each.path for each in self.list_artifacts()}
+            shared = trial.name in {file.path for file in self.list_artifacts()}
         except OSError:  # this machine has no such place
             pass
         finally:
             with suppress(OSError):
                 trial.unlink()
-            for each in [] if shared else made:
+            for path in [] if shared else made:
                 with suppress(OSError):
-                    each.rmdir()
+                    path.rmdir()
         return shared
 
 

@@ -136,9 +136,9 @@ def _postgres(settings: ServerSettings, name: str, *words: str) -> str:
 
 def program(name: str) -> str:
     """Return the path of a program of Postgres, the newest; raises Refused without one."""
-    found = [file for folder in _FOLDERS for file in Path("/").glob(f"{folder[1:]}/{name}")]
-    if found:
-        return str(max(found, key=lambda file: [int(n) for n in re.findall(r"\d+", str(file))]))
+    files = [file for folder in _FOLDERS for file in Path("/").glob(f"{folder[1:]}/{name}")]
+    if files:
+        return str(max(files, key=lambda file: [int(n) for n in re.findall(r"\d+", str(file))]))
     on_path = shutil.which(name)
     if on_path is None:
         raise Refused(

@@ -105,8 +105,8 @@ def checked(given: Mapping[str, str]) -> ServerSettings:
     try:
         settings = ServerSettings.model_validate(texts)
     except ValidationError as error:
-        needed = {one.alias: one.description for one in ServerSettings.model_fields.values()}
-        names = [str(each["loc"][0]) for each in error.errors()]
+        needed = {field.alias: field.description for field in ServerSettings.model_fields.values()}
+        names = [str(problem["loc"][0]) for problem in error.errors()]
         wrong += [f"{name} is {texts[name]!r}: {needed[name]}" for name in names]
     if wrong:
         raise Refused("the server does not start: " + "; ".join(wrong))
@@ -133,7 +133,7 @@ def read_file(path: Path) -> dict[str, str]:
 
     No message quotes a value: it may be a secret.
     """
-    found = {}
+    values = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -151,8 +151,8 @@ def read_file(path: Path) -> dict[str, str]:
                 f"{path}, line {number}: {name} has a quote, blank, $, # or other character that "
                 "compose and a shell read differently: use letters, digits and ._~:/@+=,%-"
             )
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def write_settings(file: Path, name: str) -> None:

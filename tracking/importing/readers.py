@@ -139,7 +139,7 @@ def read_results(
         try:
             file = SourceFile.at(place)
             text = file.text()
-            reader = next((one for one in readers if one.recognises(file, text)), None)
+            reader = next((r for r in readers if r.recognises(file, text)), None)
             read = reader.read if reader else partial(read_table, named=named)
             for result in read(file, text, given):
                 record = _record(result, file, campaign, given, now)

@@ -36,10 +36,10 @@ class Copier:
     def runs(self, filter_string: str = "") -> list[Run]:
         """Return the source's runs that match and hold a whole record, oldest first."""
         wanted = schema.matching(f"tags.`{schema.UPLOADED}` = 'true'", filter_string)
-        found = list(self._from.search(wanted))
-        held = self._to.runs_of(run.data.tags.get(schema.RECORD_ID, "") for run in found)
+        runs = list(self._from.search(wanted))
+        held = self._to.runs_of(run.data.tags.get(schema.RECORD_ID, "") for run in runs)
         self._there |= {record_id for record_id, (run, *_) in held.items() if _is_there(run)}
-        return found[::-1]
+        return runs[::-1]
 
     def copy(self, run: Run) -> State:
         """Copy one run unless the target has its record; a copy that was cut is completed.
@@ -50,7 +50,7 @@ class Copier:
         record_id = run.data.tags.get(schema.RECORD_ID, "")
         if record_id in self._there:
             return "there already"
-        names = {one.experiment_id: one.name for one in self._from.experiments}
+        names = {experiment.experiment_id: experiment.name for experiment in self._from.experiments}
         with tempfile.TemporaryDirectory() as place:
             folder = RecordFolder(Path(place))
             repository = self._from.files(run.info.artifact_uri)
@@ -68,16 +68,16 @@ class Copier:
         return "copied"
 
     def _files(self, repository: ArtifactRepository, below: str | None = None) -> Iterator[str]:
-        for each in self._from.ask(repository.list_artifacts, below):
-            inside = PurePosixPath(each.path)
-            if inside.is_absolute() or ".." in inside.parts or "\\" in each.path:
-                raise UserError(f"artifact {each.path!r}: a name that leads out of its run")
-            if below is None and each.path not in (ARTIFACT_FOLDERS if each.is_dir else ARTIFACTS):
+        for file in self._from.ask(repository.list_artifacts, below):
+            inside = PurePosixPath(file.path)
+            if inside.is_absolute() or ".." in inside.parts or "\\" in file.path:
+                raise UserError(f"artifact {file.path!r}: a name that leads out of its run")
+            if below is None and file.path not in (ARTIFACT_FOLDERS if file.is_dir else ARTIFACTS):
                 continue
-            if each.is_dir:
-                yield from self._files(repository, each.path)
+            if file.is_dir:
+                yield from self._files(repository, file.path)
             else:
-                yield each.path
+                yield file.path
 
     def _check_readable(self, repository: ArtifactRepository, path: str) -> None:
         """Refuse a file of this machine that the store names and that does not lie with it.

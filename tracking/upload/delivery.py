@@ -88,8 +88,8 @@ class Delivery:
         """
         with self._noting():
             runs = search_runs(schema.runs_filter(_WHOLE, self.campaign, kind="measurement"))
-            found = [past for run in runs if (past := _past_run(run)) is not None]
-            return sorted(found, key=lambda past: past.record_id)
+            past_runs = [past for run in runs if (past := _past_run(run)) is not None]
+            return sorted(past_runs, key=lambda past: past.record_id)
         return []
 
     def catch_up(self, records: Path) -> None:

@@ -94,10 +94,10 @@ def upload(
     server = server or Server()
     with uploading(folder, server.patience_s):
         for starts_left in reversed(range(_STARTS)):
-            run, content, found = _run_for(folder, record, server, place, experiment)
+            run, content, was_there = _run_for(folder, record, server, place, experiment)
             try:
                 if not is_whole(run) or differences(server, run, content_of(record), folder):
-                    _fill(server, run, content, folder, record, found=found)
+                    _fill(server, run, content, folder, record, was_there=was_there)
                 break
             except TrackingError as error:  # who uploads another copy may have joined it to theirs
                 if error.away or not starts_left or not server.is_deleted(run.info.run_id):
@@ -120,7 +120,7 @@ def _run_for(
     noted = folder.project_run
     made_for = noted.read_text(errors="replace") if _is_plain(noted) else None
     run = project_run(server, made_for, record.record_id) or server.run_of(record.record_id)
-    found = run is not None
+    was_there = run is not None
     if run is not None:
         check_active(run)
     if run is None or not is_whole(run):
@@ -141,7 +141,7 @@ def _run_for(
         server.named(made.info.artifact_uri)
         # an answer may have been lost, or another machine be at a copy of the folder
         run = server.run_of(record.record_id) or made
-    return run, content, found
+    return run, content, was_there
 
 
 def log_record(
@@ -192,7 +192,7 @@ def _missing_files(
     server: Server, repository: ArtifactRepository, folder: RecordFolder
 ) -> list[str]:
     """Names of the record's files that the run does not list, or lists with another size."""
-    sizes = {each.path: each.file_size for each in server.ask(repository.list_artifacts)}
+    sizes = {file.path: file.file_size for file in server.ask(repository.list_artifacts)}
     return [
         path.name
         for path, below in _files(folder.path)
@@ -229,7 +229,7 @@ def _fill(
     folder: RecordFolder,
     record: AnyRecord,
     *,
-    found: bool,
+    was_there: bool,
 ) -> None:
     """Log all that the record holds, end the run, and then say that it is whole.
 
@@ -251,8 +251,8 @@ def _fill(
         for p in content.metrics
     ]
     # MLflow's comparison of runs opens on the first
-    metrics.sort(key=lambda each: ("/" in each.key, not each.key.startswith("throughput_")))
-    last = {each.key: each for each in metrics}
+    metrics.sort(key=lambda metric: ("/" in metric.key, not metric.key.startswith("throughput_")))
+    last = {metric.key: metric for metric in metrics}
     # its protocol's form takes no step of somebody else's between two
     for there in run.data._metric_objs:
         ours = last.get(there.key)
@@ -262,7 +262,7 @@ def _fill(
     for name in _strange_tags(run, content):
         server.ask(server.client.delete_tag, run_id, name)
     params = {key: text for key, text in content.params.items() if key not in run.data.params}
-    server.log(run_id, metrics, params, content.tags if found else {})
+    server.log(run_id, metrics, params, content.tags if was_there else {})
     if (dataset := dataset_of(record)) is not None:
         server.ask(server.client.log_inputs, run_id, [dataset])
     server.end(run_id, content.status, end_ms(record))
@@ -321,7 +321,7 @@ def of_this_project(run: Run) -> bool:
         return False
     source = CREDENTIALS.sub("", run.data.tags.get(_SOURCE, ""))
     base, _, below = source.partition("#")
-    above = (one for one in (_PROJECT, *_PROJECT.parents) if (one / ".git").exists())
+    above = (folder for folder in (_PROJECT, *_PROJECT.parents) if (folder / ".git").exists())
     repository = next(above, None)
     if repository is not None and base == get_git_repo_url(str(repository)):
         return repository / below == _PROJECT
@@ -373,7 +373,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, str | None]]:
             yield folder / name, None
     for name in ARTIFACT_FOLDERS:
         for root, folders, files in os.walk(folder / name, onerror=None):
-            folders[:] = sorted(each for each in folders if not Path(root, each).is_symlink())
+            folders[:] = sorted(name for name in folders if not Path(root, name).is_symlink())
             for file in sorted(files):
                 if _is_filled(Path(root, file)) and not (folder / name).is_symlink():
                     yield Path(root, file), Path(root).relative_to(folder).as_posix()
