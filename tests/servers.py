@@ -8,10 +8,15 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import requests
 
-from deploy.server.backup import program
+
+def program(name):
+    """The path of a program of Postgres, of the newest where Debian keeps them off the path."""
+    files = Path("/usr/lib/postgresql").glob(f"*/bin/{name}")
+    return max(files, key=lambda file: float(file.parts[4]), default=name)
 
 
 def free_port():

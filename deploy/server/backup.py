@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 from datetime import datetime, timedelta, timezone
@@ -21,8 +20,6 @@ _STAMP = "%Y%m%dT%H%M%S%fZ"
 _NEW_DATABASE = f"{POSTGRES_NAME}_restoring"
 #: The database that Postgres always has, to stand in while another is made or renamed.
 _MAINTENANCE = "postgres"
-#: Where the packages of Debian, Fedora and Homebrew put what is not on the path.
-_FOLDERS = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin")
 
 
 def back_up(settings: ServerSettings) -> Path:
@@ -119,30 +116,20 @@ def _psql(settings: ServerSettings, database: str, *statements: str) -> str:
 
 def _postgres(settings: ServerSettings, name: str, *words: str) -> str:
     """What a program of Postgres prints; raises Refused with what it says if it fails."""
+    program = shutil.which(name)
+    if program is None:
+        raise Refused(
+            f"no {name} on the path: install Postgres, e.g. `sudo apt-get install postgresql` or "
+            "`brew install postgresql@17`"
+        )
     where = {
         "PGHOST": settings.postgres_host,
         "PGPORT": str(settings.postgres_port),
         "PGUSER": POSTGRES_NAME,
         "PGPASSWORD": settings.postgres_password,
     }
-    done = subprocess.run(
-        [program(name), *words], env=os.environ | where, capture_output=True, text=True
-    )
+    done = subprocess.run([program, *words], env=os.environ | where, capture_output=True, text=True)
     if done.returncode:
         why = " ".join(done.stderr.split())[-_MOST_SAID:] or f"exit code {done.returncode}"
         raise Refused(f"{name}: {why}")
     return done.stdout
-
-
-def program(name: str) -> str:
-    """Return the path of a program of Postgres, the newest; raises Refused without one."""
-    files = [file for folder in _FOLDERS for file in Path("/").glob(f"{folder[1:]}/{name}")]
-    if files:
-        return str(max(files, key=lambda file: [int(n) for n in re.findall(r"\d+", str(file))]))
-    on_path = shutil.which(name)
-    if on_path is None:
-        raise Refused(
-            f"no {name} here: install Postgres, e.g. `sudo apt-get install postgresql` or "
-            "`brew install postgresql@17`"
-        )
-    return on_path
