@@ -7,9 +7,9 @@ import sys
 from contextlib import contextmanager
 
 import pytest
-from conftest import PROJECT, own_folder, postgres_of, settings_in
 from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
+from operated import PROJECT, own_folder, postgres_of, settings_in
 
 from deploy.server import backup
 from deploy.server.__main__ import healthy

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from conftest import PROJECT
+from operated import PROJECT
 from programs import complaints, installed_tool, program
 from refusals import refusal
 
