@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+import zlib
 from dataclasses import asdict
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from tarfile import TarError
 from typing import Literal
+from urllib.parse import urlsplit
 
-from rich.progress import DownloadColumn, MofNCompleteColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
+from bench.config import user_path
+from bench.errors import UserError, one_line
 from commands.console.options import Command, argument, option
 from commands.console.output import Answering, Output
 from commands.console.progress import Bar
@@ -27,7 +33,7 @@ class Generate(Answering):
     seed: int = option("same seed, same pictures", 0)
 
     def _result(self) -> Output:
-        from bench.images.generate import generate_image_folder
+        from bench.images import generate_image_folder
 
         done, total = count(1), self.classes * self.images_per_class
         with Bar(MofNCompleteColumn(), TimeRemainingColumn(), transient=True) as bar:
@@ -63,30 +69,53 @@ class Subset(Answering):
         return _summary(self.out)
 
 
+Size = Literal["160", "320", "full"]
+_PUBLISHER = "https://s3.amazonaws.com/fast-ai-imageclas"
+#: Address and MD5 by the images' shorter side in pixels: `torchvision.datasets.Imagenette`.
+PUBLISHED: dict[Size, tuple[str, str]] = {
+    "160": (f"{_PUBLISHER}/imagenette2-160.tgz", "e793b78cc4c9e9a4ccc0c1155377a412"),
+    "320": (f"{_PUBLISHER}/imagenette2-320.tgz", "3df6f0d01a2c9592104656642f5e78a3"),
+    "full": (f"{_PUBLISHER}/imagenette2.tgz", "fe2fc210e6bb7c5664d602c3cd71e612"),
+}
+
+
 class Fetch(Answering):
     """Download Imagenette: ten classes of ImageNet, 13,394 photographs.
 
-    An interrupted download continues where it stopped. The last line is about the training split;
-    the validation split is beside it.
+    The line is about the training split; the validation split is beside it.
     """
 
     out: str = option("folder to unpack into", "data")
-    size: Literal["160", "320", "full"] = option("shorter side of the images in pixels", "320")
+    size: Size = option("shorter side of the images in pixels", "320")
     url: str | None = option("a mirror of the archive")
     checksum: str | None = option("MD5 of the archive, if it is not the published one")
 
     def _result(self) -> Output:
-        from bench.images.fetch import fetch_imagenette
+        published, md5 = PUBLISHED[self.size]
+        return _summary(_fetched(self.url or published, self.checksum or md5, self.out) / "train")
 
-        with Bar(DownloadColumn(), TimeRemainingColumn(), transient=True) as bar:
-            folder = fetch_imagenette(
-                self.out,
-                size=self.size,
-                url=self.url,
-                checksum=self.checksum,
-                on_bytes=lambda have, total: bar.show("bytes", completed=have, total=total),
-            )
-        return _summary(folder / "train")
+
+def _fetched(url: str, md5: str, out: str) -> Path:
+    """Download, verify and unpack; a folder that is there already is left alone."""
+    from torchvision.datasets.utils import download_and_extract_archive
+
+    root, name = user_path(out), PurePosixPath(urlsplit(url).path).name
+    folder = root / name.partition(".")[0]
+    unfinished = root / f".{folder.name}.unpacking"
+    if folder != root and folder.is_dir():
+        return folder
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        download_and_extract_archive(url, root, unfinished, name, md5.lower(), True)
+        [top] = unfinished.iterdir()
+        top.rename(folder)
+        unfinished.rmdir()
+    except (OSError, RuntimeError, ValueError, TarError, EOFError, zlib.error) as error:
+        raise UserError(
+            f"url={url!r}: {one_line(error)}: run the same command again, give another --url "
+            "with its --checksum, or make images without a network: mlproject dataset generate"
+        ) from None
+    return folder
 
 
 class Check(Answering):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from programs import program as write_program
 
-from bench.images.generate import generate_image_folder
+from bench.images import generate_image_folder
 
 
 @pytest.fixture

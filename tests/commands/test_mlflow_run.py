@@ -16,7 +16,7 @@ import samples
 from programs import copy_project
 from stored_runs import filed
 
-from bench.images.generate import generate_image_folder
+from bench.images import generate_image_folder
 from bench.machine.environment import read_environment
 from bench.records.folders import read_records
 from bench.training.devices import open_device

@@ -1,34 +1,40 @@
 import hashlib
 import json
 import tarfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
+import pytest
 from click.testing import CliRunner
-from range_server import serving
+from refusals import refusal
 
-from commands.dataset import Dataset
+from bench.images import check_image_folder
+from commands import dataset
+from commands.dataset import PUBLISHED, Dataset
 
 
 def run(*arguments):
     result = CliRunner().invoke(Dataset.command(), [str(argument) for argument in arguments])
     if result.exception is not None:
         raise result.exception
-    assert result.stderr == ""  # no progress bar where there is no terminal
-    return result.stdout
+    return result
 
 
 def test_generate_and_subset_print_one_line(tmp_path):
     out = tmp_path / "photos"
     printed = run("generate", "--out", out, "--classes", 2, "--images-per-class", 3)
-    assert printed.startswith("6 images in 2 classes, ")
-    assert printed.endswith(f" pixels on average: {out}\n")
-    assert printed.count("\n") == 1
+    assert printed.stderr == ""  # no progress bar where there is no terminal
+    assert printed.stdout.startswith("6 images in 2 classes, ")
+    assert printed.stdout.endswith(f" pixels on average: {out}\n")
+    assert printed.stdout.count("\n") == 1
     printed = run("subset", out, "--out", tmp_path / "small", "--images-per-class", 2, "--copy")
-    assert printed.startswith("4 images in 2 classes")
+    assert printed.stdout.startswith("4 images in 2 classes")
     assert not any(file.is_symlink() for file in (tmp_path / "small").rglob("*"))
 
 
 def test_json_for_scripts(generated):
-    facts = json.loads(run("check", generated, "--format", "json"))
+    facts = json.loads(run("check", generated, "--format", "json").stdout)
     total = sum(file.stat().st_size for file in generated.glob("*/*.jpg"))
     assert facts["mean_bytes"] == round(total / 18)
     assert {name: facts[name] for name in ("path", "classes", "images", "checked")} == {
@@ -39,12 +45,83 @@ def test_json_for_scripts(generated):
     }
 
 
-def test_fetch_tells_of_the_training_split(generated, tmp_path):
-    archive = tmp_path / "small.tgz"
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(generated, "any-name/train")
-    checksum = hashlib.md5(archive.read_bytes()).hexdigest()
-    with serving(archive.read_bytes(), "small.tgz") as server:
-        where = ("--out", tmp_path / "data", "--url", server.url, "--checksum", checksum)
-        printed = run("fetch", *where, "--format", "json")
-    assert json.loads(printed)["path"] == str(tmp_path / "data" / "small" / "train")
+def test_published_addresses_are_torchvisions():
+    from torchvision.datasets import Imagenette
+
+    published = {size.removesuffix("px"): entry for size, entry in Imagenette._ARCHIVES.items()}
+    assert published == PUBLISHED
+
+
+class Handler(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def address(tmp_path):
+    """Of a server of the test's folder."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=tmp_path)) as server:
+        server.handle_error = lambda *_: None  # who asks where the file is hangs up
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def archive(generated, tmp_path):
+    file = tmp_path / "small.tgz"
+    with tarfile.open(file, "w:gz") as tar:
+        for split in ("train", "val"):
+            tar.add(generated, f"any-name/{split}")
+    return file
+
+
+def md5(file):
+    return hashlib.md5(file.read_bytes()).hexdigest()
+
+
+def fetch(address, file, out, checksum=None):
+    url = f"{address}/{file.name}"
+    how = ("--out", out, "--url", url, "--checksum", checksum or md5(file))
+    return json.loads(run("fetch", *how, "--format", "json").stdout)["path"]
+
+
+def test_an_archive_is_unpacked_whole_and_once(address, archive, generated, tmp_path):
+    out = tmp_path / "data"
+    (out / ".small.unpacking" / "any-name" / "train" / "class_009").mkdir(parents=True)
+    (out / "small.tgz").write_bytes(archive.read_bytes()[:1000])  # both of an interrupted call
+    assert fetch(address, archive, out) == str(out / "small" / "train")
+    for split in ("train", "val"):
+        assert check_image_folder(out / "small" / split) == check_image_folder(generated)
+    assert [entry.name for entry in out.iterdir()] == ["small"]
+    archive.unlink()  # it is not asked for again
+    assert fetch(address, archive, out, "0" * 32) == str(out / "small" / "train")
+
+
+@pytest.mark.parametrize("damage", ["checksum", "absent", "text", "half", "link"])
+def test_an_archive_that_is_not_the_published_one_makes_no_folder(
+    address, archive, tmp_path, damage
+):
+    checksum, whole = None, archive.read_bytes()
+    if damage == "checksum":
+        checksum = "0" * 32
+    elif damage == "absent":
+        archive.unlink()
+        checksum = "0" * 32
+    elif damage == "link":
+        with tarfile.open(archive, "w:gz") as tar:
+            member = tarfile.TarInfo("../evil.jpg")
+            tar.addfile(member)
+    else:
+        archive.write_bytes(whole[: len(whole) // 2] if damage == "half" else b"<html>")
+    message = refusal(fetch, address, archive, tmp_path / "data", checksum)
+    assert f"url='{address}/small.tgz': " in message
+    assert "mlproject dataset generate" in message
+    assert not (tmp_path / "data" / "small").exists()
+    assert not list(tmp_path.rglob("evil.jpg"))
+
+
+def test_an_address_without_the_name_of_an_archive_is_refused(tmp_path):
+    for url in ("http://127.0.0.1:1/", "no-address.tgz", "http://127.0.0.1:1/.."):
+        message = refusal(dataset._fetched, url, "0" * 32, str(tmp_path / "data"))
+        assert f"url={url!r}: " in message
