@@ -83,13 +83,6 @@ class Contact:
         return launch_profile(timed.config, RecordFolder.create(self.records), (tool,), timed)
 
 
-#: What a check sees, and whether it is as expected.
-Seen = tuple[str, bool]
-Question = Callable[[Contact], Seen]
-#: By name: what is expected, whether it needs an NVIDIA GPU, and what finds out.
-CHECKS: dict[str, tuple[str, bool, Question]] = {}
-
-
 def first_contact(
     backend: str, records: Path, minutes: float, names: Collection[str] = ()
 ) -> Iterator[Answer]:
@@ -98,7 +91,7 @@ def first_contact(
     All checks, or those of `names`. What is measured for them stays in `records`.
     """
     contact, deadline_s = Contact(backend, records), time.monotonic() + 60 * minutes
-    for name, (expected, needs_cuda, question) in CHECKS.items():
+    for name, (expected, question, needs_cuda) in CHECKS.items():
         if names and name not in names:
             continue
         begin_s, passed = time.monotonic(), None
@@ -123,17 +116,6 @@ def level_of(record: RunRecord | CeilingsRecord | ProfileRecord) -> str:
     return f"{record.verdict.level} ({codes})" if codes else record.verdict.level
 
 
-def check(name: str, expected: str, *, cuda: bool = False) -> Callable[[Question], Question]:
-    """List a function as the check `name`; `cuda` for one of NVIDIA GPUs alone."""
-
-    def listed(question: Question) -> Question:
-        CHECKS[name] = expected, cuda, question
-        return question
-
-    return listed
-
-
-@check("roofs", "a clean verdict; a power limit is a note")
 def _roofs(contact: Contact) -> Seen:
     peaks = [
         f"{roof.math_mode} {(roof.peak_flops_per_s or 0) / 1e12:.4g} TFLOP/s"
@@ -143,16 +125,6 @@ def _roofs(contact: Contact) -> Seen:
     return f"{level}: {', '.join(peaks)}", "clean" in level
 
 
-@check("memory one way", "reading or writing alone is not slower than both together", cuda=True)
-def _one_way(contact: Contact) -> Seen:
-    roof = contact.roofs.ceilings[0]
-    if roof.peak_bytes_per_s is None or roof.one_way_bytes_per_s is None:
-        raise CannotTellError("the memory roof was not measured")
-    both, one_way = roof.peak_bytes_per_s / 1e9, roof.one_way_bytes_per_s / 1e9
-    return f"{one_way:.4g} against {both:.4g} GB/s", one_way >= 0.97 * both
-
-
-@check("precisions", "each runs, and no verdict is invalid")
 def _precisions(contact: Contact) -> Seen:
     on_gpu = ("fp32", "tf32", "amp", "amp-fp16")
     seen = [
@@ -163,17 +135,6 @@ def _precisions(contact: Contact) -> Seen:
     return "; ".join(seen), "invalid" not in "".join(seen)
 
 
-@check("warm-up", "at least 2 s on CUDA, at most a third of max_seconds after the first elsewhere")
-def _warm_up(contact: Contact) -> Seen:
-    times = contact.window(precision="fp32").warmup_times_s
-    after_first_s = sum(times[1:])
-    seen = f"{len(times)} iterations, {sum(times):.3g} s"
-    if contact.backend == "cuda":
-        return seen, after_first_s >= 1.9
-    return seen, after_first_s < 3.4 or len(times) == 2
-
-
-@check("telemetry", "each series of the device, and energy that agrees with power")
 def _telemetry(contact: Contact) -> Seen:
     precision = "amp" if contact.backend == "cuda" else "fp32"
     telemetry = contact.run(precision=precision).telemetry
@@ -191,25 +152,12 @@ def _telemetry(contact: Contact) -> Seen:
     return seen, abs(telemetry.energy_j / by_power_j - 1) <= 0.2
 
 
-@check("hidden synchronisations", "none, with data from memory and from a loader", cuda=True)
-def _syncs(contact: Contact) -> Seen:
-    syncs = [
-        contact.window(precision="amp", data=data).hidden_syncs
-        for data in ("synthetic", "fakedata")
-    ]
-    return f"{syncs} an iteration", syncs == [0, 0]
-
-
-@check("profile", "the same work as the timed run, and every kernel of a call of the model")
 def _profile(contact: Contact) -> Seen:
     record = contact.profile("torch", precision="fp32")
     seen = f"{level_of(record)} {record.ops.missing if record.ops else ''}"
     return seen, "invalid" not in seen and record.ops is not None
 
 
-@check(
-    "counters", "executed FLOP are 1.0 to 1.3 of the model's, and DRAM bytes are counted", cuda=True
-)
 def _counters(contact: Contact) -> Seen:
     if reason := NcuTool().obstacle("cuda"):
         raise CannotTellError(reason)
@@ -224,7 +172,6 @@ def _counters(contact: Contact) -> Seen:
     return seen, 1.0 <= executed / cost.flops <= 1.3 and "invalid" not in level_of(record)
 
 
-@check("compile", "each mode runs")
 def _compile(contact: Contact) -> Seen:
     modes = ("default", "reduce-overhead") if contact.backend == "cuda" else ("default",)
     small = {"arch": "resnet18", "precision": "fp32", "iters": 10}
@@ -233,7 +180,6 @@ def _compile(contact: Contact) -> Seen:
     return f"{seen}", all(run.outcome == "ok" for run in runs.values())
 
 
-@check("clocks", "of roofs and run within 10 %, or the slower is power-limited", cuda=True)
 def _clocks(contact: Contact) -> Seen:
     clocks = {}
     for name, record in (("roofs", contact.roofs), ("run", contact.run(precision="amp"))):
@@ -244,3 +190,17 @@ def _clocks(contact: Contact) -> Seen:
         clocks[name] = mean, level_of(record)
     (slower_mhz, findings), (faster_mhz, _) = sorted(clocks.values())
     return f"{clocks}", slower_mhz >= 0.9 * faster_mhz or "power-limited" in findings
+
+
+#: What a check sees, and whether it is as expected.
+Seen = tuple[str, bool]
+#: By name: what is expected, what finds out, and whether it needs an NVIDIA GPU.
+CHECKS: dict[str, tuple[str, Callable[[Contact], Seen], bool]] = {
+    "roofs": ("a clean verdict; a power limit is a note", _roofs, False),
+    "precisions": ("each runs, and no verdict is invalid", _precisions, False),
+    "telemetry": ("each series, and energy that agrees with power", _telemetry, False),
+    "profile": ("the work of the timed run, and the kernels of each op", _profile, False),
+    "counters": ("executed FLOP 1.0 to 1.3 of the model's, and DRAM bytes", _counters, True),
+    "compile": ("each mode runs", _compile, False),
+    "clocks": ("of roofs and run within 10 %, or power-limited", _clocks, True),
+}

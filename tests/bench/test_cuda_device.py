@@ -182,7 +182,7 @@ def test_roofs_are_what_lasts(tmp_path):
         if ceiling.math_mode != "fp32":  # whose bursts are Winograd's convolutions
             assert 0.5 * ceiling.burst_flops_per_s < ceiling.peak_flops_per_s
         assert ceiling.peak_bytes_per_s > 0
-        assert ceiling.one_way_bytes_per_s > 0
+        assert ceiling.one_way_bytes_per_s >= 0.97 * ceiling.peak_bytes_per_s
 
 
 @pytest.mark.parametrize("tool", ["torch", "ncu"])

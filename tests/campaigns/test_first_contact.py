@@ -6,7 +6,7 @@ import pytest
 
 from campaigns.first_contact import CHECKS, first_contact
 
-ANSWERED = ("precisions", "warm-up")
+ANSWERED = ("precisions", "profile")
 NEEDS_A_GPU = ("counters", "clocks")
 
 
@@ -29,7 +29,7 @@ def test_what_raises_has_failed_and_what_there_is_no_time_for_is_not_answered(
     def broken(contact):
         raise ValueError("no")
 
-    monkeypatch.setitem(CHECKS, "roofs", ("a clean verdict", False, broken))
+    monkeypatch.setitem(CHECKS, "roofs", ("a clean verdict", broken, False))
     [answer] = first_contact("cpu", tmp_path, 9.0, ["roofs"])
     assert str(answer) == "FAIL  roofs: expected a clean verdict; ValueError: no"
     code, printed, _ = mlproject_command(
