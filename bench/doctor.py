@@ -20,17 +20,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from bench.errors import Problem
-from bench.machine import environment, surroundings
+from bench.machine import environment
 from bench.machine.cpu import PackageEnergy
-from bench.machine.gpu_drivers import compute_capability
-from bench.machine.probes import (
-    ROOT,
-    UnknownFactError,
-    open_nvml,
-    reason_of,
-    text_of,
-    value_or_none,
-)
+from bench.machine.gpu_drivers import compute_capability, open_nvml
+from bench.machine.probes import ROOT, UnknownFactError, reason_of, text_of, value_or_none
 from bench.machine.repository import TREE, kit_facts
 from bench.profilers.ncu.tool import (
     PERMIT,
@@ -95,7 +88,7 @@ def host_checks(records: Path, root: Path = ROOT) -> Iterator[Diagnosis]:
         if (root / "dev/shm").is_dir():
             yield diagnosis("shared memory", _shared_memory(root / "dev/shm"))
         yield diagnosis("cpu energy", _energy(root))
-    hypervisor = value_or_none(lambda: surroundings.virtualization(root))
+    hypervisor = value_or_none(lambda: environment.virtualization(root))
     yield diagnosis("surroundings", _surroundings(hypervisor, root))
     try:
         source = environment.power_source(hypervisor)
@@ -128,7 +121,7 @@ def _energy(root: Path) -> str | Problem:
 
 
 def _surroundings(hypervisor: str | None, root: Path) -> str | Problem:
-    runtime = value_or_none(lambda: surroundings.container(root)) or "unknown"
+    runtime = value_or_none(lambda: environment.container(root)) or "unknown"
     detail = f"container {runtime}, hypervisor {hypervisor or 'unknown'}"
     if hypervisor == "wsl1":
         remedy = "in Windows: wsl --set-version <distribution> 2"

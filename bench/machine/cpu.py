@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -43,11 +42,11 @@ def others_cpu_s() -> float:
     return busy_s - own_s
 
 
-def last_level_cache_bytes(cpus: Iterable[int], root: Path = ROOT) -> int:
-    """Return the bytes of all last-level caches that `cpus` reach, a shared one counted once."""
+def last_level_cache_bytes(root: Path = ROOT) -> int:
+    """Return the bytes of all last-level caches usable here, a shared one counted once."""
     if platform.system() == "Darwin":
         return _apple_cache_bytes()
-    levels = data_caches(cpus, root)
+    levels = data_caches(root)
     return levels[max(levels)].total_bytes
 
 
@@ -60,12 +59,12 @@ class CacheLevel:
     total_bytes: int
 
 
-def data_caches(cpus: Iterable[int], root: Path = ROOT) -> dict[int, CacheLevel]:
-    """Return the data caches that `cpus` reach by level, a shared one counted once."""
+def data_caches(root: Path = ROOT) -> dict[int, CacheLevel]:
+    """Return the data caches usable here by level, a shared one counted once."""
     if platform.system() != "Linux":
         raise UnknownFactError(f"not read on {platform.system()}")
     caches: dict[int, dict[str, int]] = {}
-    for cpu in cpus:
+    for cpu in _allowed_cpus():
         for index in (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
             if text_of(index / "type") != "Instruction":
                 shared = caches.setdefault(int(text_of(index / "level")), {})
@@ -105,15 +104,10 @@ def cpu_device_info(root: Path = ROOT) -> DeviceInfo:
         backend="cpu",
         name=probe(cpu_model, root) or f"{platform.machine()} CPU",
         memory_bytes=probe(memory_bytes, root),
-        last_level_cache_bytes=probe(last_level_cache_bytes, _allowed_cpus(), root),
+        last_level_cache_bytes=probe(last_level_cache_bytes, root),
         max_clock_mhz=probe(_max_clock_mhz),
         cores=probe(usable_physical_cores, root),
     )
-
-
-def cpu_caches(root: Path = ROOT) -> dict[int, CacheLevel]:
-    """Return the data caches usable here by level."""
-    return data_caches(_allowed_cpus(), root)
 
 
 def cpu_model(root: Path = ROOT) -> str:

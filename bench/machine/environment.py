@@ -1,37 +1,39 @@
-"""All facts of the machine, its GPU and the software for one record, and names made of them."""
+"""All facts of the machine and the software for one record, and names made of them."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from urllib.request import ProxyHandler, Request, build_opener
 
 import psutil
 
 from bench.errors import Unknown
 from bench.machine.cpu import cpu_model, cpu_signature, physical_cores, usable_cores
-from bench.machine.gpu_drivers import (
-    amd_management_facts,
-    amd_uuid,
-    management_facts,
-    open_amdsmi,
-)
 from bench.machine.limits import memory_bytes
 from bench.machine.probes import (
     ROOT,
     UnknownFactError,
-    open_nvml,
     output_of,
     probe,
+    registry_text,
+    sysctl,
+    text_of,
     value_or_none,
 )
 from bench.machine.repository import NO_MODEL_CODE, repository_facts
-from bench.machine.surroundings import METADATA_SERVER, cloud_facts, container, host, virtualization
 from bench.records import DeviceInfo, Environment, ModelCode
+
+#: The address that clouds use for what they tell a machine; no name server is asked.
+METADATA_SERVER = ("169.254.169.254", 80)
 
 
 def read_environment(
@@ -221,55 +223,168 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def cuda_device_info(
-    index: int,
-    nvml_opener: Callable[[], Any] = open_nvml,
-    smi_opener: Callable[[], Any] = open_amdsmi,
-) -> DeviceInfo:
-    """Return the device `index` of CUDA, or of a torch for ROCm, which calls AMD's devices so too.
+# What the machine runs in: a hypervisor, a container, a cloud
 
-    Raises what torch raises where there is none.
+
+def _dmi(root: Path) -> dict[str, str]:
+    """The firmware's fields as the kernel names them; empty where it shows none."""
+    fields = ("sys_vendor", "product_name", "chassis_asset_tag")
+    return {name: probe(text_of, root / "sys/class/dmi/id" / name) or "" for name in fields}
+
+
+#: What container runtimes leave in their containers; the orchestrator comes first.
+_CONTAINERS = {
+    "kubernetes": "var/run/secrets/kubernetes.io",
+    "podman": "run/.containerenv",
+    "docker": ".dockerenv",
+    "apptainer": ".singularity.d",
+}
+
+
+def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the container runtime around this process, with its image if known, or `none`.
+
+    Nothing inside a container knows its image; `MLPROJECT_IMAGE` names it, as in ours.
     """
-    import torch
-
-    properties = torch.cuda.get_device_properties(index)
-    name, uuid = str(properties.name), str(properties.uuid)
-    if torch.version.hip is not None:
-        capability = str(properties.gcnArchName).partition(":")[0]  # its architecture, `gfx942`
-        facts = amd_management_facts(amd_uuid(uuid), smi_opener)
+    system = platform.system()
+    if system == "Windows":
+        raise UnknownFactError("not looked for on Windows")
+    if system == "Darwin":
+        return "none"
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        runtime = "kubernetes"
     else:
-        capability = f"{properties.major}.{properties.minor}"
-        facts = management_facts(uuid, nvml_opener, name=name)
-    return DeviceInfo(
-        backend="cuda",
-        name=name,
-        memory_bytes=properties.total_memory,
-        last_level_cache_bytes=probe(lambda: properties.L2_cache_size),
-        compute_capability=capability,
-        cores=properties.multi_processor_count,
-        **facts,
-    )
+        traces = (name for name, path in _CONTAINERS.items() if (root / path).exists())
+        # systemd notes the others, such as lxc
+        noted = value_or_none(lambda: text_of(root / "run/systemd/container"))
+        runtime = next(traces, noted or "none")
+    image = environ.get("MLPROJECT_IMAGE")
+    return f"{runtime} ({image})" if image and runtime != "none" else runtime
 
 
-def mps_device_info() -> DeviceInfo:
-    """Return the GPU of Apple silicon; `memory_bytes` is what Metal recommends to use at most."""
-    import torch
+#: Words in the vendor and product names; systemd's dmi_vendor_table (src/basic/virt.c) has them.
+_HYPERVISORS = {
+    "Virtual Machine": "hyperv",
+    "VMware": "vmware",
+    "VirtualBox": "virtualbox",
+    "Xen": "xen",
+    "Google Compute Engine": "kvm",
+    "Amazon EC2": "kvm",
+    "KVM": "kvm",
+    "QEMU": "qemu",
+}
 
-    return DeviceInfo.of(
-        "not asked of an Apple GPU",
-        {"last_level_cache_bytes": "Apple does not publish the system cache's size"},
-        backend="mps",
-        name=value_or_none(cpu_model) or "Apple GPU",
-        memory_bytes=probe(torch.mps.recommended_max_memory),
-        cores=probe(_apple_gpu_cores),
-    )
+
+def virtualization(root: Path = ROOT) -> str:
+    """Return the hypervisor under this system (`wsl1`, `wsl2`, `kvm`, `hyperv`...), or `none`.
+
+    `unidentified` where the processor shows a hypervisor without a name.
+    """
+    system = platform.system()
+    if system == "Darwin":
+        return "unidentified" if sysctl("kern.hv_vmm_present") == "1" else "none"
+    if system == "Windows":
+        raise UnknownFactError("not looked for on Windows")
+    firmware = _dmi(root)
+    names = f"{firmware['sys_vendor']} {firmware['product_name']}".strip()
+    word = next((word for sign, word in _HYPERVISORS.items() if sign in names), None)
+    if names.endswith(".metal"):  # Amazon's machines without a hypervisor
+        word = "none"
+    # Microsoft's kernels: 4.4.0-19041-Microsoft and 5.15.90.1-microsoft-standard-WSL2.
+    release = text_of(root / "proc/sys/kernel/osrelease").lower()
+    if "microsoft" in release:
+        return "wsl2" if "wsl2" in release else "wsl1"
+    processor = text_of(root / "proc/cpuinfo").split()
+    if word or "hypervisor" in processor:
+        return word or "unidentified"
+    if names or "flags" in processor:  # Arm's processors do not say
+        return "none"
+    raise UnknownFactError("neither the processor nor the firmware shows a hypervisor")
 
 
-def _apple_gpu_cores() -> int:
-    """Chips of one name are sold with different numbers of them."""
-    cores = re.search(
-        r'"gpu-core-count" = (\d+)', output_of("ioreg", "-rc", "AGXAccelerator", "-d", "1")
-    )
-    if cores is None:
-        raise UnknownFactError("ioreg does not list gpu-core-count")
-    return int(cores[1])
+def host(root: Path = ROOT) -> str:
+    """Return twelve hex digits that differ between machines and say nothing else of this one.
+
+    Made of what the system calls itself: on Linux the machine id with the host's name, since copies
+    of one disk share the id.
+    """
+    system = platform.system()
+    if system == "Darwin":
+        listing = output_of("/usr/sbin/ioreg", "-rd1", "-c", "IOPlatformExpertDevice")
+        _, mark, rest = listing.partition('"IOPlatformUUID" = "')
+        if not mark:
+            raise UnknownFactError("ioreg names no IOPlatformUUID")
+        name = rest.partition('"')[0]
+    elif system == "Windows":
+        name = registry_text(r"SOFTWARE\Microsoft\Cryptography", "MachineGuid")
+    elif (runtime := container(root)) != "none":
+        raise UnknownFactError(f"{runtime} does not show which machine it is on")
+    else:
+        name = f"{platform.node()} {text_of(root / 'etc/machine-id')}"
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
+
+
+_TIMEOUT_S = 1.0
+
+Ask = Callable[..., str]
+
+
+def cloud_facts(
+    root: Path = ROOT, server: tuple[str, int] = METADATA_SERVER
+) -> dict[str, str | Unknown]:
+    """Return `cloud_provider`, `cloud_machine_type` and `cloud_zone`, asking at most 3 s."""
+    provider = probe(_provider, root)
+    where: tuple[str, str] | Unknown = Unknown("no cloud provider is known")
+    if provider:
+        where = probe(_CLOUDS[provider][2], partial(_request, server))
+    machine_type, zone = (where, where) if isinstance(where, Unknown) else where
+    return {"cloud_provider": provider, "cloud_machine_type": machine_type, "cloud_zone": zone}
+
+
+def _provider(root: Path) -> str:
+    firmware = _dmi(root)
+    for provider, (field, mark, _) in _CLOUDS.items():
+        if firmware[field] == mark:
+            return provider
+    maker = f"{firmware['sys_vendor']} {firmware['product_name']}".strip() or "not named"
+    raise UnknownFactError(f"the firmware's maker, {maker}, is no cloud known here")
+
+
+def _gcp(ask: Ask) -> tuple[str, str]:
+    """cloud.google.com/compute/docs/metadata/predefined-metadata-keys."""
+    path, headers = "/computeMetadata/v1/instance", {"Metadata-Flavor": "Google"}
+    machine_type, zone = (ask(f"{path}/{key}", headers) for key in ("machine-type", "zone"))
+    return machine_type.rpartition("/")[2], zone.rpartition("/")[2]  # projects/1/zones/us-a
+
+
+def _aws(ask: Ask) -> tuple[str, str]:
+    """docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-service.html."""
+    token = ask("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, "PUT")
+    headers = {"X-aws-ec2-metadata-token": token}
+    machine_type = ask("/latest/meta-data/instance-type", headers)
+    return machine_type, ask("/latest/meta-data/placement/availability-zone", headers)
+
+
+def _azure(ask: Ask) -> tuple[str, str]:
+    """learn.microsoft.com/azure/virtual-machines/instance-metadata-service."""
+    answer = ask("/metadata/instance/compute?api-version=2021-02-01", {"Metadata": "true"})
+    compute = json.loads(answer)
+    return compute["vmSize"], "-".join(filter(None, (compute["location"], compute["zone"])))
+
+
+#: Provider: DMI field, its text (cloud-init's tools/ds-identify has these), and how it is asked.
+_CLOUDS: dict[str, tuple[str, str, Callable[[Ask], tuple[str, str]]]] = {
+    "gcp": ("product_name", "Google Compute Engine", _gcp),
+    "aws": ("sys_vendor", "Amazon EC2", _aws),
+    "azure": ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77", _azure),
+}
+
+
+def _request(
+    server: tuple[str, int], path: str, headers: dict[str, str], method: str = "GET"
+) -> str:
+    """One request, straight to the server: a proxy's answer would describe the proxy's machine."""
+    url = "http://{}:{}".format(*server) + path
+    request = Request(url, headers=headers, method=method)  # noqa: S310 - no other scheme
+    with build_opener(ProxyHandler({})).open(request, timeout=_TIMEOUT_S) as response:
+        return str(response.read().decode(errors="replace")).strip()

@@ -1,19 +1,22 @@
-"""GPUs' drivers without torch: NVIDIA's by CUDA and NVML, AMD's by amdsmi.
+"""GPUs: NVIDIA's by CUDA and NVML, AMD's by amdsmi, Apple's by torch and ioreg.
 
 Which device a CUDA program takes is asked of CUDA itself, as NVML numbers devices otherwise and
-ignores CUDA_VISIBLE_DEVICES.
+ignores CUDA_VISIBLE_DEVICES. torch is imported by `cuda_device_info` and `mps_device_info` alone.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 from bench.errors import Unknown
-from bench.machine.probes import UnknownFactError, nvml_device, open_nvml, probe
+from bench.machine.cpu import cpu_model
+from bench.machine.probes import UnknownFactError, output_of, probe, reason_of, value_or_none
+from bench.records import DeviceInfo
 
 #: CUdevice_attribute of cuda.h.
 _CAPABILITY_MAJOR = 75
@@ -44,6 +47,46 @@ def device_uuid(opener: Callable[[], Any] = open_driver, number: int = 0) -> str
     buffer = (ctypes.c_ubyte * 16)()
     _call(driver, "cuDeviceGetUuid_v2", ctypes.byref(buffer), _device(driver, number))
     return str(uuid.UUID(bytes=bytes(buffer)))
+
+
+def _device(driver: Any, number: int) -> ctypes.c_int:
+    device = ctypes.c_int()
+    _call(driver, "cuInit", 0)
+    _call(driver, "cuDeviceGet", ctypes.byref(device), number)
+    return device
+
+
+def _call(driver: Any, function: str, *arguments: object) -> None:
+    if code := getattr(driver, function)(*arguments):
+        raise UnknownFactError(f"CUDA's driver shows no device: {function} answers {code}")
+
+
+def open_nvml() -> Any:
+    """Return `pynvml`, NVIDIA's management library, initialised."""
+    try:
+        import pynvml
+    except ImportError:
+        raise UnknownFactError("the package nvidia-ml-py is not installed") from None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise UnknownFactError(f"NVML: {error}") from None
+    return pynvml
+
+
+def nvml_device(nvml: Any, uuid: str) -> tuple[str, Any]:
+    """Return NVML's own UUID and its handle of the device that CUDA calls `uuid`.
+
+    By UUID, because CUDA_VISIBLE_DEVICES renumbers devices for CUDA and not for NVML. CUDA
+    leaves out the prefix that marks a whole GPU or a slice of one.
+    """
+    candidates = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
+    for candidate in candidates:
+        try:
+            return candidate, nvml.nvmlDeviceGetHandleByUUID(candidate)
+        except nvml.NVMLError:
+            continue
+    raise UnknownFactError(f"NVML knows no device {uuid}")
 
 
 #: What a management library knows of a device beside its UUID.
@@ -82,18 +125,6 @@ def management_facts(
         ),
         "pcie": probe(pcie),
     }
-
-
-def _device(driver: Any, number: int) -> ctypes.c_int:
-    device = ctypes.c_int()
-    _call(driver, "cuInit", 0)
-    _call(driver, "cuDeviceGet", ctypes.byref(device), number)
-    return device
-
-
-def _call(driver: Any, function: str, *arguments: object) -> None:
-    if code := getattr(driver, function)(*arguments):
-        raise UnknownFactError(f"CUDA's driver shows no device: {function} answers {code}")
 
 
 #: How the UUIDs of AMD's devices begin, in records; the ASIC's serial number follows.
@@ -149,23 +180,73 @@ def amd_management_facts(
     device_uuid: str, smi_opener: Callable[[], Any] = open_amdsmi
 ) -> dict[str, Any]:
     """Return `uuid`, `driver`, `power_limit_w` and `max_clock_mhz` of the device, by amdsmi."""
-
-    def opened() -> tuple[Any, Any]:
+    try:
         smi = smi_opener()
-        return smi, amd_device(smi, device_uuid)
-
-    library = probe(opened)
-    if isinstance(library, Unknown):
-        return {"uuid": device_uuid, **dict.fromkeys(_FACTS, library)}
-    smi, handle = library
+        handle = amd_device(smi, device_uuid)
+    except Exception as error:
+        return {"uuid": device_uuid, **dict.fromkeys(_FACTS, Unknown(reason_of(error)))}
 
     def power_limit_w() -> float:
         return number_of(smi.amdsmi_get_power_cap_info(handle)["power_cap"]) / 1e6  # microwatts
 
     return {
+        **dict.fromkeys(_FACTS, Unknown("not asked of this device")),
         "uuid": device_uuid,
         "driver": probe(lambda: str(smi.amdsmi_get_gpu_driver_info(handle)["driver_version"])),
         "power_limit_w": probe(power_limit_w),
         "max_clock_mhz": probe(amd_clock_mhz, smi, handle, "max_clk"),
-        **dict.fromkeys(("application_clock_mhz", "pcie"), Unknown("not asked of this device")),
     }
+
+
+def cuda_device_info(
+    index: int,
+    nvml_opener: Callable[[], Any] = open_nvml,
+    smi_opener: Callable[[], Any] = open_amdsmi,
+) -> DeviceInfo:
+    """Return the device `index` of CUDA, or of a torch for ROCm, which calls AMD's devices so too.
+
+    Raises what torch raises where there is none.
+    """
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    name, uuid = str(properties.name), str(properties.uuid)
+    if torch.version.hip is not None:
+        capability = str(properties.gcnArchName).partition(":")[0]  # its architecture, `gfx942`
+        facts = amd_management_facts(amd_uuid(uuid), smi_opener)
+    else:
+        capability = f"{properties.major}.{properties.minor}"
+        facts = management_facts(uuid, nvml_opener, name=name)
+    return DeviceInfo(
+        backend="cuda",
+        name=name,
+        memory_bytes=properties.total_memory,
+        last_level_cache_bytes=probe(lambda: properties.L2_cache_size),
+        compute_capability=capability,
+        cores=properties.multi_processor_count,
+        **facts,
+    )
+
+
+def mps_device_info() -> DeviceInfo:
+    """Return the GPU of Apple silicon; `memory_bytes` is what Metal recommends to use at most."""
+    import torch
+
+    return DeviceInfo.of(
+        "not asked of an Apple GPU",
+        {"last_level_cache_bytes": "Apple does not publish the system cache's size"},
+        backend="mps",
+        name=value_or_none(cpu_model) or "Apple GPU",
+        memory_bytes=probe(torch.mps.recommended_max_memory),
+        cores=probe(_apple_gpu_cores),
+    )
+
+
+def _apple_gpu_cores() -> int:
+    """Chips of one name are sold with different numbers of them."""
+    cores = re.search(
+        r'"gpu-core-count" = (\d+)', output_of("ioreg", "-rc", "AGXAccelerator", "-d", "1")
+    )
+    if cores is None:
+        raise UnknownFactError("ioreg does not list gpu-core-count")
+    return int(cores[1])

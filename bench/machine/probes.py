@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from typing_extensions import ParamSpec
 
@@ -109,31 +109,3 @@ def registry_text(path: str, name: str) -> str:
             return str(winreg.QueryValueEx(key, name)[0]).strip()
     except OSError as error:
         raise UnknownFactError(f"registry {path}\\{name}: {error.strerror}") from None
-
-
-def open_nvml() -> Any:
-    """Return `pynvml`, NVIDIA's management library, initialised."""
-    try:
-        import pynvml
-    except ImportError:
-        raise UnknownFactError("the package nvidia-ml-py is not installed") from None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise UnknownFactError(f"NVML: {error}") from None
-    return pynvml
-
-
-def nvml_device(nvml: Any, uuid: str) -> tuple[str, Any]:
-    """Return NVML's own UUID and its handle of the device that CUDA calls `uuid`.
-
-    By UUID, because CUDA_VISIBLE_DEVICES renumbers devices for CUDA and not for NVML. CUDA
-    leaves out the prefix that marks a whole GPU or a slice of one.
-    """
-    candidates = [uuid] if uuid.startswith(("GPU-", "MIG-")) else [f"GPU-{uuid}", f"MIG-{uuid}"]
-    for candidate in candidates:
-        try:
-            return candidate, nvml.nvmlDeviceGetHandleByUUID(candidate)
-        except nvml.NVMLError:
-            continue
-    raise UnknownFactError(f"NVML knows no device {uuid}")

@@ -94,16 +94,12 @@ def model_code(arch: str) -> ModelCode | Unknown:
     return probe(_model_code, arch.partition(":")[0])
 
 
-def code_digest(arch: str) -> str | None:
-    """Return the digest of `model_code` as the source is now; None where there is none."""
-    if split_arch(arch)[0] != "own":
-        return None
-    return value_or_none(lambda: _digest(_sources(arch.partition(":")[0]).items()))
-
-
 def has_changed(arch: str, digest: str | None) -> bool:
     """Whether the source of a user's own model is known to be another than that of `digest`."""
-    return digest is not None and code_digest(arch) not in (digest, None)
+    if digest is None or split_arch(arch)[0] != "own":
+        return False
+    now = value_or_none(lambda: _digest(_sources(arch.partition(":")[0]).items()))
+    return now not in (digest, None)
 
 
 def script_code(module: str, folder: Path) -> ModelCode | Unknown:

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from bench.errors import Unknown
-from bench.machine.cpu import CacheLevel, cpu_caches
+from bench.machine.cpu import CacheLevel, data_caches
 from bench.machine.probes import UnknownFactError, reason_of
 from bench.records import CacheRoof, CeilingSample
 from bench.records.journal import Clock, ignore
@@ -74,7 +74,7 @@ class Level(NamedTuple):
 def cpu_levels() -> tuple[Level, ...]:
     """Return L1, as a control, and every level above it that this process reaches."""
     try:
-        caches = cpu_caches()
+        caches = data_caches()
     except UnknownFactError as error:
         why = Unknown(f"the processor's caches: {error}")
         return tuple(Level(name, why, why) for name in _NAMES.values())

@@ -18,7 +18,7 @@ import torch
 
 from bench.errors import Problem, UnsupportedError
 from bench.machine.cpu import cpu_device_info
-from bench.machine.environment import cuda_device_info, mps_device_info
+from bench.machine.gpu_drivers import cuda_device_info, mps_device_info
 from bench.machine.limits import peak_memory_bytes
 from bench.machine.probes import value_or_none
 from bench.records import DeviceInfo, MathMode

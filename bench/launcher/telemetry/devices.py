@@ -14,8 +14,16 @@ from typing_extensions import override
 from bench.errors import Unknown
 from bench.launcher.telemetry.sampler import Reading, Source
 from bench.machine.cpu import PackageEnergy
-from bench.machine.gpu_drivers import AMD_UUID, amd_clock_mhz, amd_device, number_of, open_amdsmi
-from bench.machine.probes import ROOT, UnknownFactError, nvml_device, open_nvml, probe
+from bench.machine.gpu_drivers import (
+    AMD_UUID,
+    amd_clock_mhz,
+    amd_device,
+    number_of,
+    nvml_device,
+    open_amdsmi,
+    open_nvml,
+)
+from bench.machine.probes import ROOT, UnknownFactError, probe
 from bench.records import CLOCK_SETTING, POWER_LIMIT
 from bench.records.folders import is_running
 from bench.records.journal import Clock

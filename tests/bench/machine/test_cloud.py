@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from bench.machine.surroundings import cloud_facts
+from bench.machine.environment import cloud_facts
 
 pytestmark = pytest.mark.usefixtures("on_linux")
 
@@ -103,12 +103,12 @@ def test_a_cloud_is_known_by_its_firmware_and_its_metadata(
 
 
 def test_a_server_that_does_not_tell_is_a_reason(firmware, server, monkeypatch):
-    monkeypatch.setattr("bench.machine.surroundings._TIMEOUT_S", 0.05)
+    monkeypatch.setattr("bench.machine.environment._TIMEOUT_S", 0.05)
     server.answers = {("GET", AZURE_PATH): ("<html>", "Metadata", "true")}
     with socket.socket() as unused, socket.create_server(("127.0.0.1", 0)) as silent:
         unused.bind(("127.0.0.1", 0))
         for maker, address, reason in (
-            (AZURE, server.server_address, "not understood"),
+            (AZURE, server.server_address, "JSONDecodeError"),
             (GCP, server.server_address, "403: Forbidden"),
             (GCP, unused.getsockname(), "Connection refused"),
             (AWS, silent.getsockname(), "timed out"),

@@ -20,7 +20,7 @@ from bench.machine.cpu import (
     usable_cores,
     usable_physical_cores,
 )
-from bench.machine.environment import mps_device_info
+from bench.machine.gpu_drivers import mps_device_info
 from bench.machine.probes import UnknownFactError
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")
@@ -34,15 +34,16 @@ def on_macos(monkeypatch):
 
 @linux_only
 @pytest.mark.skipif(shutil.which("lscpu") is None, reason="needs lscpu")
-def test_this_machines_last_cache_is_what_lscpu_adds_up():
+def test_this_machines_last_cache_is_what_lscpu_adds_up(monkeypatch):
+    monkeypatch.setattr(cpu, "_allowed_cpus", lambda: range(psutil.cpu_count()))
     listing = subprocess.run(
         ["lscpu", "--bytes", "--caches=NAME,ALL-SIZE"], capture_output=True, text=True, check=False
     ).stdout.splitlines()[1:]
     if listing:
-        assert last_level_cache_bytes(range(psutil.cpu_count())) == int(listing[-1].split()[1])
+        assert last_level_cache_bytes() == int(listing[-1].split()[1])
     else:  # a virtual machine may hide them from both
         with pytest.raises(UnknownFactError):
-            last_level_cache_bytes(range(psutil.cpu_count()))
+            last_level_cache_bytes()
 
 
 GENOA = "cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\nstepping\t: 1\n"
@@ -142,15 +143,15 @@ def test_apples_processors_and_gpus_tell_by_sysctl_and_ioreg(program, on_macos, 
     program("ioreg", 'echo "    \\"gpu-core-count\\" = 40"')
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 28_991_029_248)
     assert (cpu_model(), cpu_signature()) == ("Apple M3 Max", "family 1912690738")
-    assert last_level_cache_bytes([0]) == 2 * 16 * 2**20 + 4 * 2**20  # of its clusters
+    assert last_level_cache_bytes() == 2 * 16 * 2**20 + 4 * 2**20  # of its clusters
     gpu = mps_device_info()
     assert (gpu.name, gpu.cores, gpu.memory_bytes) == ("Apple M3 Max", 40, 28_991_029_248)
     assert "system cache" in gpu.missing["last_level_cache_bytes"]
     with pytest.raises(UnknownFactError, match="not read on Darwin"):
-        data_caches([0])
+        data_caches()
     program("sysctl", '[ "$2" = hw.l3cachesize ] && echo 16777216')
     program("ioreg", "echo nothing")
-    assert last_level_cache_bytes([0]) == 16 * 2**20  # an Intel Mac's L3
+    assert last_level_cache_bytes() == 16 * 2**20  # an Intel Mac's L3
     gpu = mps_device_info()
     assert (gpu.name, gpu.cores) == ("Apple GPU", None)
     assert "gpu-core-count" in gpu.missing["cores"]
@@ -211,24 +212,21 @@ def two_kinds_of_cores(tree, on_linux):
     return tree(_files(caches))
 
 
-def test_each_level_gives_its_smallest_its_largest_and_all_of_the_given_processors(
-    two_kinds_of_cores,
+def test_each_level_gives_its_smallest_its_largest_and_all_of_the_allowed_processors(
+    two_kinds_of_cores, tree, monkeypatch, tmp_path
 ):
-    assert data_caches(range(3), two_kinds_of_cores) == {
+    allowed, root = [0, 1, 2], two_kinds_of_cores
+    monkeypatch.setattr(cpu, "_allowed_cpus", lambda: allowed)
+    assert data_caches(root) == {
         1: CacheLevel(32 * KIB, 48 * KIB, 112 * KIB),
         2: CacheLevel(1280 * KIB, 2048 * KIB, 3328 * KIB),
         3: CacheLevel(12288 * KIB, 12288 * KIB, 12288 * KIB),
     }
-    assert data_caches([0], two_kinds_of_cores)[2] == CacheLevel(*[1280 * KIB] * 3)
-
-
-def test_the_last_level_is_the_sum_of_its_caches(two_kinds_of_cores, tree):
-    assert last_level_cache_bytes(range(3), two_kinds_of_cores) == 12288 * KIB
-    second_socket = [(3, 3, 3, "Unified", "16384K", "3")]
-    assert last_level_cache_bytes(range(4), tree(_files(second_socket))) == (12288 + 16384) * KIB
-    assert last_level_cache_bytes([3], two_kinds_of_cores) == 16384 * KIB
-
-
-def test_caches_that_the_kernel_does_not_list_are_a_reason(tree, on_linux):
+    assert last_level_cache_bytes(root) == 12288 * KIB
+    tree(_files([(3, 3, 3, "Unified", "16384K", "3")]))  # of a second socket
+    allowed.append(3)
+    assert last_level_cache_bytes(root) == (12288 + 16384) * KIB
+    allowed[:] = [0]
+    assert data_caches(root)[2] == CacheLevel(*[1280 * KIB] * 3)
     with pytest.raises(UnknownFactError, match="lists no caches"):
-        last_level_cache_bytes([0], tree({}))
+        last_level_cache_bytes(tmp_path)

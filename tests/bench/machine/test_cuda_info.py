@@ -10,8 +10,8 @@ import torch
 from scripted_nvml import ScriptedNvml
 from scripted_smi import ScriptedSmi
 
-from bench.machine.environment import cuda_device_info
-from bench.machine.probes import UnknownFactError, nvml_device, open_nvml
+from bench.machine.gpu_drivers import cuda_device_info, nvml_device, open_nvml
+from bench.machine.probes import UnknownFactError
 from bench.records import DeviceInfo
 
 UUID = "12345678-aaaa-bbbb-cccc-0123456789ab"

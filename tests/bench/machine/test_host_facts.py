@@ -6,8 +6,8 @@ import psutil
 import pytest
 
 from bench.machine import environment
+from bench.machine.environment import container, host, virtualization
 from bench.machine.probes import UnknownFactError
-from bench.machine.surroundings import container, host, virtualization
 
 pytestmark = pytest.mark.usefixtures("on_linux")
 
@@ -50,7 +50,7 @@ def test_a_machine_is_named_by_its_id_and_name_and_a_container_has_neither(tree,
         host(tree({".dockerenv": "", "etc/machine-id": "1234"}))
     monkeypatch.setattr(platform, "system", lambda: "Darwin")
     told = '  "IOPlatformUUID" = "AB-12"\n  "model" = <"Mac14">'
-    monkeypatch.setattr("bench.machine.surroundings.output_of", lambda *_: told)
+    monkeypatch.setattr("bench.machine.environment.output_of", lambda *_: told)
     assert host(root) == hashlib.sha256(b"AB-12").hexdigest()[:12]
 
 

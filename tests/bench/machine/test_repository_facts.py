@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bench.errors import Unknown
-from bench.machine.repository import code_digest, model_code, repository_facts
+from bench.machine.repository import has_changed, model_code, repository_facts
 
 
 def git(folder, *arguments):
@@ -79,7 +79,7 @@ def test_the_code_of_a_model_is_its_module_and_what_that_imports_from_here(model
     first = code_of()
     assert first.modules == ("kernels", "nets", "nets.layers", "nets.net")
     assert (first.git_commit, first.git_dirty) == (git(model, "rev-parse", "HEAD"), False)
-    assert code_digest("nets.net:net") == first.digest
+    assert not has_changed("nets.net:net", first.digest)
     layers = model / "nets/layers.py"
     layers.write_bytes(layers.read_bytes().replace(b"\n", b"\r\n"))
     assert code_of().digest == first.digest
@@ -101,6 +101,7 @@ def test_a_change_of_what_is_imported_is_another_code(model, file, text, is_anot
     (model / file).write_text(text)
     second = code_of()
     assert (second.digest != first.digest) == is_another
+    assert has_changed("nets.net:net", first.digest) == is_another
     assert second.git_dirty == bool(text)
     assert second.git_commit == first.git_commit
 
@@ -129,4 +130,4 @@ def test_what_git_does_not_track_has_no_commit_and_a_digest_all_the_same(model):
 @pytest.mark.parametrize(("arch", "reason"), [("resnet18", "no model"), ("no_such:net", "no file")])
 def test_a_model_without_a_file_has_no_code_and_the_reason(model, arch, reason):
     assert reason in model_code(arch).reason
-    assert code_digest(arch) is None
+    assert not has_changed(arch, "another")

@@ -173,7 +173,7 @@ def test_without_a_triton_that_compiles_a_gpu_has_the_reason(monkeypatch):
 
 
 def cpu_plan(monkeypatch, caches_here):
-    monkeypatch.setattr(cache_roofs, "cpu_caches", lambda: caches_here)
+    monkeypatch.setattr(cache_roofs, "data_caches", lambda: caches_here)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     return cache_roofs.cpu_levels()
 
@@ -205,7 +205,7 @@ def test_a_level_hardly_larger_than_the_one_below_and_unknown_ones_have_reasons(
     levels = cpu_plan(monkeypatch, {1: sizes(32), 2: sizes(1024), 3: sizes(4096)})
     assert "takes over half of its 4096 KiB" in levels[2].probe.reason
     assert levels[1].probe
-    monkeypatch.setattr(cache_roofs, "cpu_caches", unknown)
+    monkeypatch.setattr(cache_roofs, "data_caches", unknown)
     why = Unknown("the processor's caches: not read on Windows")
     assert [level[1:3] for level in cache_roofs.cpu_levels()] == [(why, why)] * 3
 
