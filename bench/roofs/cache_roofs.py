@@ -7,6 +7,7 @@ a copy within an L2 takes microseconds, about what its launch costs, so one kern
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -46,6 +47,7 @@ _OVER_BELOW = 4
 #: Elements that one step of the GPU's kernel reads: 8 KiB of fp32, with 256 threads enough loads
 #: in flight to fill an L1's width.
 GPU_BLOCK = 2048
+_WARPS = 8
 #: Blocks that each GPU program reads in one launch: a millisecond or more on the fastest GPU.
 _GPU_ROUNDS = 2**14
 #: Two programs of two blocks each: 32 KiB, which the smallest L1 (Turing's) holds.
@@ -110,7 +112,7 @@ def sum_probe(name: str, block_bytes: int) -> Probe:
         return lambda: torch.sum(many, dim=1, out=sums)
 
     title = f"{name}: sum of {block_bytes // 2**10} KiB by each of {threads} threads"
-    return Probe(title, None, "bytes_per_s", rows * block_bytes, block_bytes, prepare)
+    return Probe(title, None, rows * block_bytes, block_bytes, prepare)
 
 
 def cuda_levels(device: Device) -> tuple[Level, ...]:
@@ -143,16 +145,9 @@ def read_probe(
         try:
             from bench.roofs.gpu_reader import read
 
-            launch = partial(
-                read,
-                data,
-                sums,
-                programs=programs,
-                elements=elements,
-                own_regions=own_regions,
-                rounds=_GPU_ROUNDS,
-                block=GPU_BLOCK,
-            )
+            strides = (elements, 0) if own_regions else (0, GPU_BLOCK)
+            shape = {"block": GPU_BLOCK, "past_l1": not own_regions, "num_warps": _WARPS}
+            launch = partial(read[programs,], data, sums, elements, *strides, _GPU_ROUNDS, **shape)
             launch()  # which compiles; Triton has errors of many kinds: an old GPU, no C compiler
         except Exception as error:
             raise RuntimeError(f"Triton: {reason_of(error)}") from None
@@ -161,7 +156,7 @@ def read_probe(
     region = f"{elements * _ELEMENT_BYTES // 2**10} KiB {'each' if own_regions else 'together'}"
     work = programs * _GPU_ROUNDS * GPU_BLOCK * _ELEMENT_BYTES
     title = f"{name}: read of {region} by {programs} programs"
-    return Probe(title, None, "bytes_per_s", work, whole * _ELEMENT_BYTES, prepare)
+    return Probe(title, None, work, whole * _ELEMENT_BYTES, prepare)
 
 
 def measure_cache_roofs(
@@ -181,14 +176,26 @@ def measure_cache_roofs(
     groups = [ProbeGroup(level.name, [level.probe] if level.probe else []) for level in levels]
     with torch.inference_mode():
         sampler = ProbeSampler(device, clock, _GROUP_S, progress)
-        sampler.sample([group for group in groups if group.candidates], budget_s)
+        sampler.sample([group for group in groups if group.probes], budget_s)
         launch_s = _launch_seconds(device, clock)
-    best = [best_sample(group.samples()) for group in groups]
-    below: list[CeilingSample | None] = [None, *best[:-1]]
-    return tuple(
-        _roof(level, sample, slower_than, "; ".join(group.notes), launch_s, device)
-        for level, sample, slower_than, group in zip(levels, best, below, groups, strict=True)
-    )
+    roofs, below = [], None
+    for level, group in zip(levels, groups, strict=True):
+        sample = best_sample(group.samples())
+        peak: float | Unknown = Unknown("; ".join(group.notes))
+        source = "not measured"
+        if not level.probe:
+            peak = level.probe
+        elif sample is not None:
+            overhead = launch_s * sustained_rate(sample.rates) / level.probe.work_per_launch
+            doubt = _doubt(level, sample, below, overhead)
+            peak = Unknown(doubt) if doubt else sustained_rate(sample.rates)
+            launching = f"launches take {100 * overhead:.1f} %"
+            source = f"{account_of(sample)}; {launching}; {software_of(device)}"
+        facts = {"level": level.name, "size_bytes": level.size_bytes}
+        roof = {**facts, "peak_bytes_per_s": peak, "source": source}
+        roofs.append(CacheRoof.model_validate(roof))
+        below = sample
+    return tuple(roofs)
 
 
 def _levels(device: Device) -> tuple[Level, ...]:
@@ -200,49 +207,25 @@ def _levels(device: Device) -> tuple[Level, ...]:
     return (Level("L1", why, why), Level("L2", why, why))
 
 
-def _roof(
-    level: Level,
-    sample: CeilingSample | None,
-    below: CeilingSample | None,
-    notes: str,
-    launch_s: float,
-    device: Device,
-) -> CacheRoof:
-    facts: dict[str, object] = {
-        "level": level.name,
-        "size_bytes": level.size_bytes,
-        "peak_bytes_per_s": Unknown(notes) if level.probe else level.probe,
-        "source": "not measured",
-    }
-    if sample is not None and level.probe:
-        rate = sustained_rate(sample.rates)
-        overhead = launch_s * rate / level.probe.work_per_launch
-        doubt = _doubt(level, sample, below, overhead)
-        facts["peak_bytes_per_s"] = Unknown(doubt) if doubt else rate
-        facts["source"] = (
-            f"{account_of(sample)}; launches take {100 * overhead:.1f} %; {software_of(device)}"
-        )
-    return CacheRoof.model_validate(facts)
-
-
 def _doubt(
     level: Level, sample: CeilingSample, below: CeilingSample | None, overhead: float
 ) -> str:
     """Why the rate may not be the cache's; empty where it is."""
-    rate = sustained_rate(sample.rates)
+    rate, most = sustained_rate(sample.rates), max(sample.rates)
+    rate_below = sustained_rate(below.rates) if below else math.inf
     if level.only_control:
         return f"at {rate / 1e9:.0f} GB/s its reading may be bound by the additions that go with it"
-    if max(sample.rates) > _MOST_ABOVE * rate:
+    if most > _MOST_ABOVE * rate:
         return (
-            f"repetitions reach {100 * (max(sample.rates) / rate - 1):.0f} % over what was "
-            f"sustained, {rate / 1e9:.0f} GB/s: others use the device; measure again while it rests"
+            f"repetitions reach {100 * (most / rate - 1):.0f} % over what was sustained, "
+            f"{rate / 1e9:.0f} GB/s: others use the device; measure again while it rests"
         )
     if overhead > _MOST_OVERHEAD:
         return f"{100 * overhead:.0f} % of the time went to launching"
-    if below is not None and sustained_rate(below.rates) < _FASTER_BELOW * rate:
+    if rate_below < _FASTER_BELOW * rate:
         return (
             f"read at {rate / 1e9:.0f} GB/s, no slower than the level below "
-            f"({sustained_rate(below.rates) / 1e9:.0f} GB/s): the two cannot be distinguished"
+            f"({rate_below / 1e9:.0f} GB/s): the two cannot be distinguished"
         )
     return ""
 

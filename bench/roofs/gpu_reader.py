@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 
-_WARPS = 8
-
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _read(  # type: ignore[no-untyped-def] # noqa: ANN202
+def read(  # type: ignore[no-untyped-def] # noqa: ANN201
     data,  # noqa: ANN001
     sums,  # noqa: ANN001
     elements,  # noqa: ANN001
@@ -20,7 +17,12 @@ def _read(  # type: ignore[no-untyped-def] # noqa: ANN202
     block: tl.constexpr,
     past_l1: tl.constexpr,
 ):
-    """Each program reads its region block by block, round after round, from its own start."""
+    """Let each program read its region of `data`, fp32, block by block, `rounds` blocks in all.
+
+    Regions are `region_stride` apart, and a program begins `start_stride` after the one before. A
+    block has `block` elements, a power of two; `elements`, a region's, is a multiple of it, and
+    `sums` holds a block for each program. `past_l1`: read past the L1 (`ld.global.cg`).
+    """
     program = tl.program_id(0)
     lanes = tl.arange(0, block)
     region = data + program * region_stride
@@ -35,34 +37,3 @@ def _read(  # type: ignore[no-untyped-def] # noqa: ANN202
         position = tl.where(position >= elements, 0, position)
     # Every element that was read is in a sum that is kept: no load can be dropped.
     tl.store(sums + program * block + lanes, total)
-
-
-def read(
-    data: torch.Tensor,
-    sums: torch.Tensor,
-    *,
-    programs: int,
-    elements: int,
-    own_regions: bool,
-    rounds: int,
-    block: int,
-) -> None:
-    """Let `programs` programs each read `rounds` blocks of `data`, fp32, into `sums`.
-
-    `own_regions`: each has `elements` of its own, and keeps them in its L1. Else all share one
-    region of `elements`, start at different places, and read past the L1 (`ld.global.cg`).
-    A block has `block` elements, a power of two; `elements` is a multiple of it, and `sums` holds
-    `programs` blocks.
-    """
-    region_stride, start_stride = (elements, 0) if own_regions else (0, block)
-    _read[(programs,)](
-        data,
-        sums,
-        elements,
-        region_stride,
-        start_stride,
-        rounds,
-        block=block,
-        past_l1=not own_regions,
-        num_warps=_WARPS,
-    )

@@ -10,13 +10,14 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import get_args
 
 import psutil
 import torch
 
+from bench.errors import Unknown
 from bench.records import Ceiling, CeilingSample, MathMode
 from bench.records.journal import Clock, ignore
 from bench.roofs.roof_probes import (
@@ -28,7 +29,6 @@ from bench.roofs.roof_probes import (
     Probe,
     Product,
     account_of,
-    arithmetic_restored,
     array_sizes,
     best_sample,
     convolution_probe,
@@ -44,65 +44,43 @@ from bench.training.devices import Device
 _GIVEN_UP_BELOW = 0.9
 
 
-@dataclass
-class Candidate:
-    """A probe and its repetitions; `launch` is None before its start and when it is given up."""
-
-    probe: Probe
-    launch: Launch | None = None
-    launches: int = 1  # of one repetition
-    rates: list[float] = field(default_factory=list)
-    waiting: bool = True
-
-    @property
-    def live(self) -> bool:
-        """Whether it still takes turns."""
-        return self.waiting or self.launch is not None
-
-    def give_up(self) -> None:
-        """Take no more turns, and free the operands."""
-        self.launch, self.waiting = None, False
-
-    def sample(self, addition: str, rates: Iterable[float]) -> CeilingSample:
-        """Return these rates as the probe's, with `addition` to its name."""
-        return CeilingSample(
-            probe=self.probe.name + addition,
-            math_mode=self.probe.math_mode,
-            quantity=self.probe.quantity,
-            rates=tuple(rates),
-        )
-
-
 class ProbeGroup:
     """The probes of one roof; `notes` say why a probe gave no rate."""
 
     def __init__(self, title: str, probes: Iterable[Probe], *notes: str) -> None:
         self.title = title
-        self.candidates = [Candidate(probe) for probe in probes]
+        self.probes = list(probes)
         self.notes = list(notes)
         self.alone: CeilingSample | None = None
 
     @property
     def best_rate(self) -> float:
         """The fastest repetition of any probe; 0 before the first."""
-        return max((rate for candidate in self.candidates for rate in candidate.rates), default=0.0)
+        return max((rate for probe in self.probes for rate in probe.rates), default=0.0)
 
     @property
-    def leader(self) -> Candidate | None:
+    def leader(self) -> Probe | None:
         """The live probe of the highest sustained rate."""
-        measured = [probe for probe in self.candidates if probe.launch and probe.rates]
+        measured = [probe for probe in self.probes if probe.launch and probe.rates]
         return max(measured, key=lambda probe: sustained_rate(probe.rates), default=None)
 
     def give_up_slower(self) -> None:
         """End the probes that two repetitions have shown to be far behind."""
         limit = _GIVEN_UP_BELOW * self.best_rate
-        for candidate in self.candidates:
-            if len(candidate.rates) >= 2 and max(candidate.rates) < limit:
-                candidate.give_up()
+        for probe in self.probes:
+            if len(probe.rates) >= 2 and max(probe.rates) < limit:
+                probe.give_up()
 
     def samples(self) -> list[CeilingSample]:
         """Every probe that was measured, with its raw rates; not what was repeated alone."""
-        return [probe.sample("", probe.rates) for probe in self.candidates if probe.rates]
+        return [probe.sample("", probe.rates) for probe in self.probes if probe.rates]
+
+    def rate_of(self, sample: CeilingSample | None) -> float | Unknown:
+        """Return the roof that a sample gives, or why this group has none."""
+        if sample is not None:
+            return sustained_rate(sample.rates)
+        why = "" if self.samples() else "; ".join(self.notes)
+        return Unknown(why or "not measured on this backend")
 
 
 def free_bytes(device: Device) -> int:
@@ -142,12 +120,12 @@ class ProbeSampler:
         """Fill `groups` with rates. The leaders' least repetitions may exceed `budget_s`."""
         deadline = self._clock() + budget_s
         for number in itertools.count(1):
-            for group, candidate in _in_turn(groups):
+            for group, probe in _in_turn(groups):
                 # However short the time, each roof gets one probe to repeat.
-                if self._clock() < deadline or (candidate.waiting and not group.best_rate):
-                    self._turn(group, candidate)
+                if self._clock() < deadline or (probe.waiting and not group.best_rate):
+                    self._turn(group, probe)
             standing = [
-                f"{group.title} {_rate_text(leader.probe, sustained_rate(leader.rates))}"
+                f"{group.title} {leader.rate_text(sustained_rate(leader.rates))}"
                 for group in groups
                 if (leader := group.leader)
             ]
@@ -155,9 +133,9 @@ class ProbeSampler:
                 break
             self._progress(f"round {number}: {', '.join(standing)}")
         for group in groups:
-            for candidate in group.candidates:
-                if candidate.waiting:
-                    self._leave_out(group, candidate, "the time was spent")
+            for probe in group.probes:
+                if probe.waiting:
+                    self._leave_out(group, probe, "the time was spent")
             while (leader := group.leader) and len(leader.rates) < MINIMUM_REPETITIONS:
                 self._turn(group, leader)
 
@@ -169,76 +147,71 @@ class ProbeSampler:
         leader = group.leader
         if leader is None or leader.launch is None:
             return
-        set_arithmetic(leader.probe.math_mode)
+        set_arithmetic(leader.math_mode)
         begin_s, kept = self._clock(), list[tuple[float, float]]()
         while (now_s := self._clock()) < begin_s + seconds:
-            repetition_s = self._seconds(leader.launch, leader.launches)
-            kept.append((now_s, leader.launches * leader.probe.work_per_launch / repetition_s))
+            kept.append((now_s, self._rate(leader, leader.launch)))
         last = (rate for at_s, rate in kept if at_s >= now_s - _LAST_S)
         group.alone = leader.sample(f", alone for {seconds:g} s", last)
         rate = sustained_rate(group.alone.rates)
-        self._progress(f"{group.alone.probe}: {_rate_text(leader.probe, rate)}")
+        self._progress(f"{group.alone.probe}: {leader.rate_text(rate)}")
 
-    def _turn(self, group: ProbeGroup, candidate: Candidate) -> None:
+    def _turn(self, group: ProbeGroup, probe: Probe) -> None:
         try:
-            if candidate.waiting:
-                self._start(group, candidate)
-            elif candidate.launch is not None:
-                set_arithmetic(candidate.probe.math_mode)
-                self._keep(candidate, self._seconds(candidate.launch, candidate.launches))
+            if probe.waiting:
+                self._start(group, probe)
+            elif probe.launch is not None:
+                set_arithmetic(probe.math_mode)
+                probe.rates.append(self._rate(probe, probe.launch))
         except (RuntimeError, MemoryError) as error:  # out of memory, or not implemented there
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            self._leave_out(group, candidate, reason)
+            self._leave_out(group, probe, reason)
         group.give_up_slower()
 
-    def _start(self, group: ProbeGroup, candidate: Candidate) -> None:
+    def _start(self, group: ProbeGroup, probe: Probe) -> None:
         """Warm the probe up, find how many launches make a repetition, and keep the first."""
-        probe = candidate.probe
-        candidate.waiting = False
+        probe.waiting = False
         if group.best_rate and probe.work_per_launch > _LONGEST_LAUNCH_S * group.best_rate:
-            self._leave_out(group, candidate, f"one launch takes over {_LONGEST_LAUNCH_S} s")
+            self._leave_out(group, probe, f"one launch takes over {_LONGEST_LAUNCH_S} s")
             return
         if probe.operand_bytes > free_bytes(self._device) // 4:
-            self._leave_out(group, candidate, "its operands need over a quarter of free memory")
+            self._leave_out(group, probe, "its operands need over a quarter of free memory")
             return
         set_arithmetic(probe.math_mode)
-        candidate.launch = probe.prepare()
-        seconds = self._seconds(candidate.launch, 1)
-        while seconds < self._group_s / 2 and candidate.launches < _MOST_LAUNCHES:
-            wanted = math.ceil(candidate.launches * self._group_s / max(seconds, 1e-9))
-            candidate.launches = min(max(wanted, 2 * candidate.launches), _MOST_LAUNCHES)
-            seconds = self._seconds(candidate.launch, candidate.launches)
-        self._keep(candidate, seconds)
-        self._progress(f"{probe.name}: {_rate_text(probe, candidate.rates[0])}")
+        probe.launch = probe.prepare()
+        rate = self._rate(probe, probe.launch)
+        while probe.launches < _MOST_LAUNCHES:
+            launch_s = probe.work_per_launch / rate
+            if probe.launches * launch_s >= self._group_s / 2:
+                break
+            wanted = math.ceil(self._group_s / launch_s)
+            probe.launches = min(max(wanted, 2 * probe.launches), _MOST_LAUNCHES)
+            rate = self._rate(probe, probe.launch)
+        probe.rates.append(rate)
+        self._progress(f"{probe.name}: {probe.rate_text(rate)}")
 
-    def _keep(self, candidate: Candidate, seconds: float) -> None:
-        candidate.rates.append(candidate.launches * candidate.probe.work_per_launch / seconds)
-
-    def _seconds(self, launch: Launch, launches: int) -> float:
-        """Time `launches` after one that is not timed, the device idle at both ends."""
+    def _rate(self, probe: Probe, launch: Launch) -> float:
+        """One repetition after a launch that is not timed, the device idle at both ends."""
         launch()
         self._device.synchronize()
         start = self._clock()
-        for _ in range(launches):
+        for _ in range(probe.launches):
             launch()
         self._device.synchronize()
-        return self._clock() - start
+        seconds = max(self._clock() - start, 1e-9)
+        return probe.launches * probe.work_per_launch / seconds
 
-    def _leave_out(self, group: ProbeGroup, candidate: Candidate, reason: str) -> None:
-        candidate.give_up()
-        note = f"{candidate.probe.name} left out: {reason}"
+    def _leave_out(self, group: ProbeGroup, probe: Probe, reason: str) -> None:
+        probe.give_up()
+        note = f"{probe.name} left out: {reason}"
         group.notes.append(note)
         self._progress(note)
 
 
-def _in_turn(groups: Sequence[ProbeGroup]) -> Iterator[tuple[ProbeGroup, Candidate]]:
-    lanes = [[(group, probe) for probe in group.candidates if probe.live] for group in groups]
+def _in_turn(groups: Sequence[ProbeGroup]) -> Iterator[tuple[ProbeGroup, Probe]]:
+    lanes = [[(group, probe) for probe in group.probes if probe.live] for group in groups]
     for row in itertools.zip_longest(*lanes):
         yield from filter(None, row)
-
-
-def _rate_text(probe: Probe, rate: float) -> str:
-    return f"{rate / 1e9:.1f} {'GFLOP/s' if probe.quantity == 'flops_per_s' else 'GB/s'}"
 
 
 MATH_MODES: tuple[MathMode, ...] = ("fp32", "tf32", "bf16", "fp16")
@@ -317,22 +290,20 @@ def measure_ceilings(
     `budget_s` seconds (default: 30 on a CPU, 20 on a GPU), plus what the leaders need for their
     least repetitions. `progress` receives one line per probe and per round. A probe that the
     device cannot run, for memory or otherwise, is left out with a line that says so; a roof
-    without any probe is None with its reason. Arithmetic switches are as before afterwards.
+    without any probe is None with its reason. Torch's switches stay as the last probe set them.
     """
     plan = PLANS[device.backend]
     bandwidth, one_way = _bandwidth_groups(device, plan)
-    compute = {
-        mode: ProbeGroup(mode, compute_probes(device, plan, mode))
-        for mode in MATH_MODES
-        if device.native_math(mode)
-    }
+    modes = [mode for mode in MATH_MODES if device.native_math(mode)]
+    compute = {mode: ProbeGroup(mode, compute_probes(device, plan, mode)) for mode in modes}
     fewer = {
         mode: ProbeGroup(f"{mode}, convolutions", convolution_probes(device, plan, mode))
-        for mode in compute
+        for mode in modes
         if _may_execute_fewer(device, mode)
     }
     groups = [*compute.values(), *fewer.values(), bandwidth, *([one_way] if plan.one_way else [])]
-    with arithmetic_restored(), torch.inference_mode():
+    torch.backends.cudnn.benchmark = True  # as in training
+    with torch.inference_mode():
         sampler = ProbeSampler(device, clock, plan.group_s, progress)
         sampler.sample(groups, plan.budget_s if budget_s is None else budget_s)
         for group in compute.values() if plan.sustain_s else ():
@@ -399,27 +370,24 @@ def _ceiling(
     What was repeated alone is the peak. The probes that took turns are bursts, and so are those
     that may execute `fewer` FLOP than are counted: no fault of a step that is as fast.
     """
-    peaks = [group.alone or best_sample(group.samples()) for group in (compute, bandwidth)]
+    peak = compute.alone or best_sample(compute.samples())
+    memory = best_sample(bandwidth.samples())
     faster = [*compute.samples(), *(fewer.samples() if fewer else [])]
     burst = best_sample(faster) if compute.alone or fewer else None
-    roofs = {
-        "peak_flops_per_s": (compute, peaks[0]),
-        "peak_bytes_per_s": (bandwidth, peaks[1]),
-        "burst_flops_per_s": (compute, burst),
-        "one_way_bytes_per_s": (one_way, best_sample(one_way.samples())),
+    winners = map(account_of, filter(None, (peak, memory)))
+    facts = {
+        "device": device.info().name,
+        "backend": device.backend,
+        "math_mode": mode,
+        "peak_flops_per_s": compute.rate_of(peak),
+        "burst_flops_per_s": compute.rate_of(burst),
+        "peak_bytes_per_s": bandwidth.rate_of(memory),
+        "one_way_bytes_per_s": one_way.rate_of(best_sample(one_way.samples())),
+        "kind": "measured",
+        "source": "; ".join([*winners, software_of(device)]),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
-    failed = {name: "; ".join(group.notes) for name, (group, _) in roofs.items()}
-    return Ceiling.of(
-        "not measured on this backend",
-        {name: why for name, why in failed.items() if why and not roofs[name][0].samples()},
-        device=device.info().name,
-        backend=device.backend,
-        math_mode=mode,
-        **{name: sustained_rate(best.rates) for name, (_, best) in roofs.items() if best},
-        kind="measured",
-        source="; ".join([*map(account_of, filter(None, peaks)), software_of(device)]),
-        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    )
+    return Ceiling.model_validate(facts)
 
 
 def software_of(device: Device) -> str:

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -43,20 +42,47 @@ Product = tuple[int, int, int, Layout]
 Convolution = tuple[int, int, int, int]
 _KERNEL = 3
 
-Quantity = Literal["flops_per_s", "bytes_per_s"]
 Launch = Callable[[], object]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Probe:
-    """`prepare` makes the operands and returns the launch; nothing is allocated before it."""
+    """What is launched again and again, and the rates of its repetitions.
+
+    `prepare` makes the operands and returns the launch; nothing is allocated before it.
+    """
 
     name: str
     math_mode: MathMode | None  # None: it moves bytes, whatever they mean
-    quantity: Quantity
     work_per_launch: int  # FLOP or bytes
     operand_bytes: int
     prepare: Callable[[], Launch]
+    launch: Launch | None = None  # None before its start and when it is given up
+    launches: int = 1  # of one repetition
+    rates: list[float] = field(default_factory=list)
+    waiting: bool = True
+
+    @property
+    def live(self) -> bool:
+        """Whether it still takes turns."""
+        return self.waiting or self.launch is not None
+
+    def give_up(self) -> None:
+        """Take no more turns, and free the operands."""
+        self.launch, self.waiting = None, False
+
+    def rate_text(self, rate: float) -> str:
+        """Return the rate in its unit."""
+        return f"{rate / 1e9:.1f} {'GFLOP/s' if self.math_mode else 'GB/s'}"
+
+    def sample(self, addition: str, rates: Iterable[float]) -> CeilingSample:
+        """Return these rates as the probe's, with `addition` to its name."""
+        return CeilingSample(
+            probe=self.name + addition,
+            math_mode=self.math_mode,
+            quantity="flops_per_s" if self.math_mode else "bytes_per_s",
+            rates=tuple(rates),
+        )
 
 
 def product_probe(shape: Product, mode: MathMode, device: torch.device) -> Probe:
@@ -121,7 +147,7 @@ def convolution_probe(
 def _compute_probe(
     name: str, mode: MathMode, flops: int, elements: int, prepare: Callable[[], Launch]
 ) -> Probe:
-    return Probe(name, mode, "flops_per_s", flops, elements * DTYPES[mode].itemsize, prepare)
+    return Probe(name, mode, flops, elements * DTYPES[mode].itemsize, prepare)
 
 
 ARRAYS = 3
@@ -180,7 +206,7 @@ def stream_probes(
             a, b, c = (array[: size // _ELEMENT_BYTES] for array in arrays())
             return lambda: operation(a, b, c)
 
-        return Probe(f"{kind} {size // 2**20} MiB", None, "bytes_per_s", moved * size, 0, prepare)
+        return Probe(f"{kind} {size // 2**20} MiB", None, moved * size, 0, prepare)
 
     return [probe(kind, size) for size in sizes for kind in kinds]
 
@@ -188,28 +214,6 @@ def stream_probes(
 def set_arithmetic(mode: MathMode | None) -> None:
     """Let 32-bit products and convolutions be TF32 in the mode tf32, and IEEE in every other."""
     (Tf32() if mode == "tf32" else Fp32()).apply()
-
-
-@contextmanager
-def arithmetic_restored() -> Iterator[None]:
-    """Put every switch back at the end; cuDNN times its algorithms within, as in training."""
-    backends: Any = torch.backends
-    switches = [
-        backends.cuda.matmul,
-        backends.cudnn.conv,
-        backends.cudnn.rnn,
-        backends.mkldnn.conv,
-        backends.mkldnn.matmul,
-    ]
-    before = [switch.fp32_precision for switch in switches]
-    benchmark_before = backends.cudnn.benchmark
-    backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        backends.cudnn.benchmark = benchmark_before
-        for switch, precision in zip(switches, before, strict=True):
-            switch.fp32_precision = precision
 
 
 #: A probe repeated less often does not set a roof: it was given up as slower, or its few

@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -41,7 +42,7 @@ def measured(monkeypatch):
     def level(name, rates_gb_per_s, only_control=False):
         rates = itertools.chain(rates_gb_per_s, itertools.repeat(rates_gb_per_s[-1]))
         launch = lambda: device.queue(0.01 / next(rates))  # noqa: E731
-        probe = Probe(f"{name}: scripted", None, "bytes_per_s", GB // 100, 0, lambda: launch)
+        probe = Probe(f"{name}: scripted", None, GB // 100, 0, lambda: launch)
         return Level(name, 1000, probe, only_control)
 
     def measure(*levels, launch_s=0.0):
@@ -94,7 +95,7 @@ def test_a_probe_that_fails_and_an_absent_one_give_the_reason(measured):
     def prepare():
         raise RuntimeError("Triton cannot be used here: No module named 'triton'\nmore")
 
-    probe = Probe("L1: read", None, "bytes_per_s", 1, 0, prepare)
+    probe = Probe("L1: read", None, 1, 0, prepare)
     no_probe = Level("L3", 8, Unknown("small"))
     roof, other = measured(Level("L1", Unknown("not reported by CUDA"), probe), no_probe)
     assert roof.missing == {
@@ -112,11 +113,16 @@ def scripted_reader(monkeypatch):
     calls = []
 
     def install(device, l1=30 * GB * 100, l2=6 * GB * 100):
-        def read(data, sums, *, programs, elements, own_regions, rounds, block):
-            calls.append((data.numel(), sums.numel(), programs, elements, own_regions))
-            device.queue(programs * rounds * block * 4 / (l1 if own_regions else l2))
+        class Read:
+            def __class_getitem__(cls, grid):
+                return partial(cls.read, *grid)
 
-        monkeypatch.setitem(sys.modules, READER, SimpleNamespace(read=read))
+            def read(programs, data, sums, elements, *strides_rounds, block, past_l1, num_warps):  # noqa: N805
+                calls.append((data.numel(), sums.numel(), programs, elements, not past_l1))
+                rate = l2 if past_l1 else l1
+                device.queue(programs * strides_rounds[-1] * block * 4 / rate)
+
+        monkeypatch.setitem(sys.modules, READER, SimpleNamespace(read=Read))
         return calls
 
     return install
@@ -158,15 +164,16 @@ def test_a_gpu_that_does_not_report_its_parts_or_is_apples_has_reasons(device, r
 
 
 def test_without_a_triton_that_compiles_a_gpu_has_the_reason(monkeypatch):
-    def read(*data, **how):
-        raise ValueError("no C compiler\nin PATH")
+    class Read:
+        def __class_getitem__(cls, grid):
+            raise ValueError("no C compiler\nin PATH")
 
     device = gpu()
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, READER, raising=False)
     for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
         assert "left out: Triton: ModuleNotFoundError" in roof.missing["peak_bytes_per_s"]
-    monkeypatch.setitem(sys.modules, READER, SimpleNamespace(read=read))
+    monkeypatch.setitem(sys.modules, READER, SimpleNamespace(read=Read))
     for roof in measure_cache_roofs(device, clock=device.clock, budget_s=0.1):
         why = roof.missing["peak_bytes_per_s"]
         assert why.endswith("left out: Triton: ValueError: no C compiler")

@@ -16,13 +16,12 @@ from bench.roofs.gpu_reader import read
 programs, rounds = 3, 5
 values = torch.arange(programs * 2 * BLOCK, dtype=torch.float32) % 97
 sums = torch.empty(programs * BLOCK)
-how = {"programs": programs, "rounds": rounds, "block": BLOCK}
-read(values, sums, elements=2 * BLOCK, own_regions=True, **how)
+read[programs,](values, sums, 2 * BLOCK, 2 * BLOCK, 0, rounds, block=BLOCK, past_l1=False)
 blocks = values.view(programs, 2, BLOCK)
 assert torch.equal(sums.view(programs, BLOCK), 3 * blocks[:, 0] + 2 * blocks[:, 1])
 
 values = torch.arange(4 * BLOCK, dtype=torch.float32) % 97
-read(values, sums, elements=4 * BLOCK, own_regions=False, **how)
+read[programs,](values, sums, 4 * BLOCK, 0, BLOCK, rounds, block=BLOCK, past_l1=True)
 blocks = values.view(4, BLOCK)
 for program in range(programs):
     expected = sum(blocks[(program + number) % 4] for number in range(rounds))
@@ -41,7 +40,7 @@ numbers = ("elements", "region_stride", "start_stride", "rounds")
 found = []
 for capability, past_l1 in itertools.product(json.loads(os.environ["CAPABILITIES"]), (False, True)):
     source = ASTSource(
-        fn=gpu_reader._read,
+        fn=gpu_reader.read,
         signature={"data": "*fp32", "sums": "*fp32", **dict.fromkeys(numbers, "i32"),
                    "block": "constexpr", "past_l1": "constexpr"},
         constexprs={"block": GPU_BLOCK, "past_l1": past_l1},

@@ -10,6 +10,7 @@ from scripted_gpu import MIB, QueueingDevice, ScriptedWork
 
 from bench.roofs import MINIMUM_REPETITIONS, measure_ceilings, sustained_rate
 from bench.roofs.measure import PLANS, RoofPlan
+from bench.roofs.roof_probes import set_arithmetic
 from bench.training.devices import open_device
 
 GPU_MODES = ("fp32", "tf32", "bf16", "fp16")
@@ -22,6 +23,15 @@ ALONE_S = PLANS["cuda"].sustain_s
 def product_rate(dtype, tf32):
     names = {torch.bfloat16: "bf16", torch.float16: "fp16"}
     return PRODUCT_RATES[names.get(dtype, "tf32" if tf32 else "fp32")]
+
+
+@pytest.fixture(autouse=True)
+def _switches():
+    """Put torch's back for other tests."""
+    benchmark = torch.backends.cudnn.benchmark
+    yield
+    torch.backends.cudnn.benchmark = benchmark
+    set_arithmetic("fp32")
 
 
 @pytest.fixture
@@ -125,22 +135,6 @@ def test_too_little_memory_for_arrays_past_the_cache_gives_no_bandwidth(monkeypa
         assert "2048 MiB are free, too few" in ceilings[0].missing[name]
     assert ceilings[0].peak_flops_per_s is not None
     assert not [sample for sample in samples if sample.quantity == "bytes_per_s"]
-
-
-@pytest.mark.parametrize("before", ["tf32", "ieee"])
-def test_arithmetic_switches_are_put_back(roomy_gpu, before, monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    switches = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
-    originals = [switch.fp32_precision for switch in switches]
-    try:
-        for switch in switches:
-            switch.fp32_precision = before
-        measure_scripted(QueueingDevice("fp32", "tf32"), budget_s=1.0)
-        assert [switch.fp32_precision for switch in switches] == [before] * 3
-        assert torch.backends.cudnn.benchmark is False
-    finally:
-        for switch, original in zip(switches, originals, strict=True):
-            switch.fp32_precision = original
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ class Script:
             cost = seconds(next(count)) if callable(seconds) else seconds
             self.device.queue(cost)
 
-        return Probe(name, "fp32", "flops_per_s", work, operand_bytes, lambda: launch)
+        return Probe(name, "fp32", work, operand_bytes, lambda: launch)
 
     def sample(self, *groups, budget_s=10.0):
         sampler = ProbeSampler(self.device, self.clock, GROUP_S, self.lines.append)
@@ -56,7 +56,7 @@ def group(title, *probes):
 def test_rates_are_the_work_over_the_scripted_time_of_repetitions_of_the_group_time(script):
     one = group("fp32", script.probe("a", lambda index: 5.0 if index == 0 else 2.0**-9, 3 * 2**20))
     assert 20.0 <= script.sample(one, budget_s=20.0) <= 20.2
-    [a] = one.candidates
+    [a] = one.probes
     assert len(a.rates) > 100
     assert a.rates == pytest.approx([3 * 2**29] * len(a.rates), rel=1e-9)  # but for a slow first
     assert a.launches * 2.0**-9 == pytest.approx(GROUP_S, rel=0.05)
@@ -73,7 +73,7 @@ def test_one_launch_before_each_repetition_is_not_timed(script):
 
     one = group("fp32", script.probe("a", seconds, work=1))
     script.sample(one, budget_s=2.0)
-    assert max(one.candidates[0].rates) == min(one.candidates[0].rates)
+    assert max(one.probes[0].rates) == min(one.probes[0].rates)
 
 
 def test_probes_of_all_roofs_take_turns(script):
@@ -87,7 +87,7 @@ def test_a_slower_probe_is_given_up_after_two_repetitions_and_one_close_to_the_l
     seconds = {"slow": 0.0301, "close": 0.0260, "fast": 0.0250}
     one = group("fp32", *(script.probe(*each) for each in seconds.items()))
     script.sample(one)
-    slow, close, fast = one.candidates
+    slow, close, fast = one.probes
     assert len(slow.rates) == 2
     assert not slow.live
     assert slow.launch is None  # its operands are freed
@@ -100,8 +100,8 @@ def test_without_time_each_roof_still_has_its_least_repetitions(script):
     first = group("fp32", script.probe("a", 0.02), script.probe("b", 0.02))
     second = group("memory", script.probe("m", 0.02))
     script.sample(first, second, budget_s=0.0)
-    assert [len(candidate.rates) for candidate in first.candidates] == [MINIMUM_REPETITIONS, 0]
-    assert len(second.candidates[0].rates) == MINIMUM_REPETITIONS
+    assert [len(candidate.rates) for candidate in first.probes] == [MINIMUM_REPETITIONS, 0]
+    assert len(second.probes[0].rates) == MINIMUM_REPETITIONS
     assert "b left out: the time was spent" in first.notes
 
 
@@ -116,7 +116,7 @@ def test_a_probe_that_cannot_run_is_left_out_with_a_note(script, error, reason):
     def prepare():
         raise error
 
-    failing = Probe("huge", "fp32", "flops_per_s", 1, 0, prepare)
+    failing = Probe("huge", "fp32", 1, 0, prepare)
     alone = group("fp16", failing)
     assert script.sample(alone) == 0
     one = group("fp32", failing, script.probe("a", 0.02))
@@ -124,8 +124,8 @@ def test_a_probe_that_cannot_run_is_left_out_with_a_note(script, error, reason):
     note = f"huge left out: {reason}"
     assert alone.notes == one.notes == [note]
     assert note in script.lines
-    assert one.candidates[0].rates == []
-    assert len(one.candidates[1].rates) > MINIMUM_REPETITIONS
+    assert one.probes[0].rates == []
+    assert len(one.probes[1].rates) > MINIMUM_REPETITIONS
 
 
 def test_memory_that_runs_out_later_ends_the_probe_and_keeps_its_rates(script):
@@ -137,7 +137,7 @@ def test_memory_that_runs_out_later_ends_the_probe_and_keeps_its_rates(script):
     one = group("fp32", script.probe("a", seconds), script.probe("b", 0.02))
     script.sample(one, budget_s=3.0)
     assert one.notes == ["a left out: CUDA out of memory."]
-    assert 2 < len(one.candidates[0].rates) < len(one.candidates[1].rates)
+    assert 2 < len(one.probes[0].rates) < len(one.probes[1].rates)
 
 
 def test_operands_over_a_quarter_of_free_memory_and_launches_too_long_are_left_out(script):
