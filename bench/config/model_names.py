@@ -11,26 +11,18 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, get_args
-
-
-def package_folder(package: str) -> Path | None:
-    """Return the folder of an installed package; None where it is not installed."""
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    return Path(spec.submodule_search_locations[0])
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 
 def extra_folder(package: str, extra: str) -> Path:
     """Return the folder of a package of the extra `extra`; raise `ValueError` without it."""
-    folder = package_folder(package)
-    if folder is None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
         raise ValueError(
             f"{package} is not installed; pip install 'mlproject[{extra}]', or in a clone "
             f"uv pip install -e '.[{extra}]'"
         )
-    return folder
+    return Path(spec.submodule_search_locations[0])
 
 
 def user_path(text: str | Path) -> Path:
@@ -76,6 +68,7 @@ CHECKPOINTS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+#: Where transformers lists the classes of each task by type.
 _MAPPINGS: Mapping[Task, str] = MappingProxyType(
     {
         "masked-lm": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
@@ -87,6 +80,36 @@ _MAPPINGS: Mapping[Task, str] = MappingProxyType(
 _ENCODER_DECODERS = "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"
 #: `("bert", "BertForMaskedLM")`, or a tuple of classes, of which the first is taken.
 _ENTRY = re.compile(r'\(\s*"([^"]+)",\s*\(?\s*"([^"]+)"')
+
+
+@cache
+def _read_mappings() -> Mapping[str, Mapping[str, str]]:
+    source = extra_folder("transformers", "hf") / "models" / "auto" / "modeling_auto.py"
+    text = source.read_text(encoding="utf-8")
+    mappings = {}
+    for name in (*_MAPPINGS.values(), _ENCODER_DECODERS):
+        body = text.partition(f"\n{name} = OrderedDict(\n")[2].partition("\n)\n")[0]
+        mappings[name] = {match[1]: match[2] for match in _ENTRY.finditer(body)}
+    return mappings
+
+
+def _classes(model_type: str) -> dict[Task, str]:
+    """Its class for each task, without those that are an encoder with a decoder."""
+    mappings = _read_mappings()
+    both = mappings[_ENCODER_DECODERS].values()
+    found = {task: mappings[mapping].get(model_type) for task, mapping in _MAPPINGS.items()}
+    return {task: name for task, name in found.items() if name is not None and name not in both}
+
+
+@cache
+def _types() -> Mapping[str, str]:
+    """Types by the names that stand for them: a checkpoint's may be without its owner."""
+    mappings = _read_mappings()
+    kinds = [kind for mapping in _MAPPINGS.values() for kind in mappings[mapping]]
+    types = {kind: kind for kind in kinds if _classes(kind)}
+    for checkpoint, kind in CHECKPOINTS.items():
+        types |= {checkpoint: kind, checkpoint.partition("/")[2]: kind}
+    return types
 
 
 class HfModel(NamedTuple):
@@ -106,8 +129,13 @@ def find_hf_model(name: str) -> HfModel:
     base, task = _split_task(name)
     path = _config_path(base)
     config = None if path is None else _read(path)
-    model_type = _known_type(base) if config is None else str(config["model_type"])
-    classes = {task: names[model_type] for task, names in _tasks().items() if model_type in names}
+    model_type = _types().get(base) if config is None else str(config["model_type"])
+    if model_type is None:
+        hint = nearest(base.rpartition("/")[2], set(_types().values()), "try gpt2, bert, vit")
+        raise ValueError(
+            f"neither a model type of transformers nor the path of a model's config.json; {hint}"
+        )
+    classes = _classes(model_type)
     if not classes:
         raise ValueError(f"{model_type} has no head for {', '.join(TASKS)}")
     chosen = task or _own_task(model_type, classes, (config or {}).get("architectures"))
@@ -120,19 +148,14 @@ def _split_task(name: str) -> tuple[str, Task | None]:
     base, colon, asked = name.rpartition(":")
     if not colon:
         return name, None
-    for task in TASKS:
-        if asked == task:
-            return base, task
-    raise ValueError(f"{asked!r} is no task; give {', '.join(TASKS)}")
-
-
-def names_a_file(name: str) -> bool:
-    """Whether `hf:NAME` asks for a `config.json` of the user's. Raises `ValueError`."""
-    return _config_path(_split_task(name)[0]) is not None
+    if asked not in TASKS:
+        raise ValueError(f"{asked!r} is no task; give {', '.join(TASKS)}")
+    return base, cast(Task, asked)
 
 
 def _config_path(base: str) -> Path | None:
-    if base in _types() or base in _checkpoints():
+    """The user's `config.json` that is asked for; None where it is a type or a checkpoint."""
+    if base in _types():
         return None
     path = user_path(base)
     if base and path.is_dir():
@@ -153,69 +176,20 @@ def _read(path: Path) -> dict[str, Any]:
     return config
 
 
-def _known_type(base: str) -> str:
-    known = _types()
-    if base in known:
-        return base
-    if base in _checkpoints():
-        return _checkpoints()[base]
-    hint = nearest(base.rpartition("/")[2], known, "try gpt2, bert, vit")
-    raise ValueError(
-        f"neither a model type of transformers nor the path of a model's config.json; {hint}"
-    )
-
-
 def _own_task(model_type: str, classes: Mapping[Task, str], stated: object) -> Task:
     """Return the task of the class that a file states, else the first that the type is made for."""
     names = stated if isinstance(stated, list) else []
-    for name in names:
-        for task, class_name in classes.items():
-            if name == class_name:
-                return task
+    for task, class_name in classes.items():
+        if class_name in names:
+            return task
+    remedy = f"add :TASK, which is {' or '.join(classes)}"
     if names and not str(names[0]).endswith("Model"):  # a class without a head asks for nothing
-        raise ValueError(f"its class is {names[0]}: add :TASK, which is {' or '.join(classes)}")
+        raise ValueError(f"its class is {names[0]}: {remedy}")
     if model_type in _read_mappings()[_ENCODER_DECODERS]:
         raise ValueError(
-            f"{model_type} is an encoder with a decoder, which is not trained as a whole here: "
-            f"add :TASK, which is {' or '.join(classes)}"
+            f"{model_type} is an encoder with a decoder, not trained as a whole here: {remedy}"
         )
     return next(iter(classes))
-
-
-@cache
-def _tasks() -> Mapping[Task, Mapping[str, str]]:
-    mappings = _read_mappings()
-    both = set(mappings[_ENCODER_DECODERS].values())
-    return {
-        task: {kind: name for kind, name in mappings[mapping].items() if name not in both}
-        for task, mapping in _MAPPINGS.items()
-    }
-
-
-@cache
-def _types() -> frozenset[str]:
-    return frozenset().union(*_tasks().values())
-
-
-@cache
-def _checkpoints() -> Mapping[str, str]:
-    """Types by checkpoint, which may be written without its owner."""
-    return {
-        name: kind
-        for checkpoint, kind in CHECKPOINTS.items()
-        for name in (checkpoint, checkpoint.partition("/")[2])
-    }
-
-
-@cache
-def _read_mappings() -> Mapping[str, Mapping[str, str]]:
-    source = extra_folder("transformers", "hf") / "models" / "auto" / "modeling_auto.py"
-    text = source.read_text(encoding="utf-8")
-    mappings = {}
-    for name in (*_MAPPINGS.values(), _ENCODER_DECODERS):
-        body = text.partition(f"\n{name} = OrderedDict(\n")[2].partition("\n)\n")[0]
-        mappings[name] = {match[1]: match[2] for match in _ENTRY.finditer(body)}
-    return mappings
 
 
 _OF_TIMM = re.compile(r"^@register_model\ndef (\w+)", re.M)
@@ -253,17 +227,18 @@ def package_of(arch: str) -> str | None:
     transformers' configurations are in the package unless they are named by a path.
     """
     source, name = split_arch(arch)
-    is_file = source in ("own", "script") or (source == "hf" and names_a_file(name))
-    return None if is_file else {"hf": "transformers"}.get(source, source)
+    if source == "hf":
+        return "transformers" if _config_path(_split_task(name)[0]) is None else None
+    return None if source in ("own", "script") else source
 
 
 def missing_package(arch: str) -> str | None:
     """Return what to install for `arch` to be built here, or None where nothing is missing."""
     source, _ = split_arch(arch)
-    extra = {"timm": "timm", "hf": "transformers"}.get(source)
-    if extra is None or package_folder(extra) is not None:
+    package = {"timm": "timm", "hf": "transformers"}.get(source)
+    if package is None or importlib.util.find_spec(package) is not None:
         return None
-    return f"{extra} (pip install 'mlproject[{source}]')"
+    return f"{package} (pip install 'mlproject[{source}]')"
 
 
 #: The classification models of the pinned torchvision; another version may have more.

@@ -93,19 +93,14 @@ def open_image_folder(
         # Without loader processes the step waits, and its cores are free.
         threads=resolved.threads if resolved.workers == 0 else 1,
     )
-    check_batch_fills(config, resolved, len(images))
-    return images
-
-
-def check_batch_fills(config: RunConfig, resolved: ResolvedConfig, images: int) -> None:
-    """Raise `UserError` where so many `images` do not fill one batch of each device."""
-    batch_size, devices = resolved.batch_size, config.world_size
-    if images < batch_size * devices:
-        each = f" on each of {devices} devices" if devices > 1 else ""
+    devices = config.world_size
+    if len(images) < resolved.batch_size * devices:
         raise UserError(
-            f"data={config.data!r}: {images} images do not fill a batch of {batch_size}{each}: "
-            f"give batch_size={images // devices} or less, or a larger folder"
+            f"data={config.data!r}: {len(images)} images do not fill a batch of "
+            f"{resolved.batch_size} on each of {devices} devices: "
+            f"give batch_size={len(images) // devices} or less, or a larger folder"
         )
+    return images
 
 
 def list_images(root: Path, classes: int) -> list[tuple[str, int]]:
@@ -144,18 +139,13 @@ def decode_rgb(file: str) -> torch.Tensor:
     return torch.from_numpy(np.array(pil_loader(file)))
 
 
-def shorter_side(size: int) -> int:
-    """Return what the shorter side becomes before `size` pixels are cut out of the centre."""
-    return round(size * RESIZE_RATIO)
-
-
 def centre_cut(picture: torch.Tensor, size: int) -> torch.Tensor:
     """Resize the shorter side to 256/224 of `size`, cut the centre out: Resize and CenterCrop.
 
     Returns uint8 [S, S, 3], which may be a view of `picture`, uint8 [H, W, 3].
     """
     height, width = picture.shape[:2]
-    shorter = shorter_side(size)
+    shorter = round(size * RESIZE_RATIO)
     if width < height:
         height, width = int(shorter * height / width), shorter
     else:

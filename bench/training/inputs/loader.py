@@ -6,16 +6,11 @@ Grey levels are moved: a quarter of the bytes. `Transfer` moves a batch when it 
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import resource_tracker
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -256,8 +251,7 @@ class LoaderBatches(Batches):
     def _start(self) -> Iterator[Any]:
         if self._loader is None:
             raise RuntimeError("these batches are closed")
-        with _interrupts_held():
-            return iter(self._loader)
+        return iter(self._loader)
 
 
 def _data_loader(
@@ -274,7 +268,6 @@ def _data_loader(
         collate_fn=_collate,
         pin_memory=resolved.pin_memory,
         drop_last=True,
-        worker_init_fn=_end_silently,
         generator=torch.Generator().manual_seed(seed),
         prefetch_factor=config.prefetch_factor if has_processes else None,
         persistent_workers=persistent,
@@ -311,37 +304,3 @@ class ShuffledDraws(Sampler[Draw]):
 def _collate(samples: list[tuple[torch.Tensor, int] | Unreadable]) -> Any:
     unreadable = (sample for sample in samples if isinstance(sample, Unreadable))
     return next(unreadable, None) or default_collate(samples)
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold back Ctrl-C, so that processes that are started now never see it.
-
-    A terminal sends it to them too, and they would print a traceback each. Where a process cannot
-    hold signals back (Windows), `_end_silently` covers all but its start.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    if multiprocessing.get_start_method() != "fork":
-        # The first spawn would start the tracker, and that lets interrupts through again.
-        resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _end_silently(worker: int) -> None:
-    """Let the main process alone report how the run ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.excepthook = _report_unless_closed
-
-
-def _report_unless_closed(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    """Report an exception, except that the process which took the batches has closed the pipe."""
-    if not issubclass(kind, ConnectionError):
-        sys.__excepthook__(kind, error, trace)
