@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 import click
 
 from bench.config import RunConfig, parse_config, rate_unit, spelled
-from bench.config.parsing import node_rank
+from bench.config.run_config import node_rank
 from bench.errors import UserError
 from bench.launcher.device_lock import crowding, device_names, exclusive
 from bench.launcher.measurement import (

@@ -30,7 +30,7 @@ from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bench.config import RunConfig
-from bench.config.parsing import run_options
+from bench.config.run_config import run_options
 from bench.errors import Unknown, UserError
 from bench.launcher.device_lock import device_names
 from bench.launcher.measurement import finish_run

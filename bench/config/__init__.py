@@ -8,14 +8,6 @@ from bench.config.model_names import (
     user_path,
     without_home,
 )
-from bench.config.parsing import (
-    allowed_values,
-    check_field,
-    parse_config,
-    recorded_config,
-    run_options,
-    spelled,
-)
 from bench.config.resolved import (
     ENERGY,
     THROUGHPUT,
@@ -39,6 +31,12 @@ from bench.config.run_config import (
     WINDOW_FIELDS,
     RunConfig,
     Switch,
+    allowed_values,
+    check_field,
+    parse_config,
+    recorded_config,
+    run_options,
+    spelled,
 )
 from bench.config.time_limits import (
     MIN_ITERATIONS,

@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from bench.config import RunConfig
-from bench.config.parsing import node_rank
+from bench.config.run_config import node_rank
 from bench.errors import Unknown, UnsupportedError, UserError
 from bench.launcher.device_lock import crowding, device_names, exclusive
 from bench.launcher.watch import ScriptWatch, WorkerWatch

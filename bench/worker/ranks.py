@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from bench.config import RunConfig
-from bench.config.parsing import meeting_point
+from bench.config.run_config import meeting_point
 from bench.machine.limits import describe_exit, oom_kills
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from refusals import refusal
 
 from bench.config import FILING_FIELDS, RunConfig, TimeLimits, legacy_defaults, parse_config
-from bench.config.parsing import MeetingPoint, meeting_point, node_rank
+from bench.config.run_config import MeetingPoint, meeting_point, node_rank
 from bench.errors import UserError
 
 
