@@ -22,20 +22,13 @@ AZURE_PATH = "/metadata/instance/compute?api-version=2021-02-01"
 NAMES = ("cloud_provider", "cloud_machine_type", "cloud_zone")
 
 
-class MetadataServer(ThreadingHTTPServer):
+class Handler(BaseHTTPRequestHandler):
     """Answers (method, path) with a text if the named header came along; keeps what was asked."""
 
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers = {}
-        self.asked = []
-
-
-class _Handler(BaseHTTPRequestHandler):
     def _answer(self):
         self.server.asked.append((self.command, self.path))
         text, header, value = self.server.answers.get((self.command, self.path), ("", "", ""))
-        allowed = text and (not header or self.headers.get(header) == value)
+        allowed = text and self.headers.get(header) == value
         self.send_response(200 if allowed else 403)
         self.end_headers()
         self.wfile.write(text.encode() if allowed else b"<h1>Forbidden</h1>")
@@ -48,7 +41,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    with MetadataServer() as running:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        running.answers, running.asked = {}, []
         Thread(target=running.serve_forever, args=(0.01,), daemon=True).start()
         yield running
         running.shutdown()
@@ -69,26 +63,22 @@ TOKEN = ("X-aws-ec2-metadata-token", "secret")
 TOKEN_AGE = ("X-aws-ec2-metadata-token-ttl-seconds", "60")
 
 
+ANSWERS_OF_GCP = {
+    ("GET", f"{GCP_PATH}/machine-type"): ("projects/1/types/g2-standard-8", *FLAVOR),
+    ("GET", f"{GCP_PATH}/zone"): ("projects/12/zones/europe-west4-a", *FLAVOR),
+}
+ANSWERS_OF_AWS = {
+    ("PUT", "/latest/api/token"): ("secret", *TOKEN_AGE),
+    ("GET", f"{AWS_PATH}/instance-type"): ("g5.xlarge", *TOKEN),
+    ("GET", f"{AWS_PATH}/placement/availability-zone"): ("eu-central-1b", *TOKEN),
+}
+
+
 @pytest.mark.parametrize(
     ("fields", "answers", "facts"),
     [
-        (
-            GCP,
-            {
-                ("GET", f"{GCP_PATH}/machine-type"): ("projects/1/types/g2-standard-8", *FLAVOR),
-                ("GET", f"{GCP_PATH}/zone"): ("projects/12/zones/europe-west4-a", *FLAVOR),
-            },
-            ("gcp", "g2-standard-8", "europe-west4-a"),
-        ),
-        (
-            AWS,
-            {
-                ("PUT", "/latest/api/token"): ("secret", *TOKEN_AGE),
-                ("GET", f"{AWS_PATH}/instance-type"): ("g5.xlarge", *TOKEN),
-                ("GET", f"{AWS_PATH}/placement/availability-zone"): ("eu-central-1b", *TOKEN),
-            },
-            ("aws", "g5.xlarge", "eu-central-1b"),
-        ),
+        (GCP, ANSWERS_OF_GCP, ("gcp", "g2-standard-8", "europe-west4-a")),
+        (AWS, ANSWERS_OF_AWS, ("aws", "g5.xlarge", "eu-central-1b")),
         (AZURE, answers_of_azure("2"), ("azure", "Standard_NC4as_T4_v3", "westeurope-2")),
         (AZURE, answers_of_azure(""), ("azure", "Standard_NC4as_T4_v3", "westeurope")),
     ],

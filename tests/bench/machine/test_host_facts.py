@@ -1,6 +1,7 @@
 import hashlib
 import platform
 from collections import namedtuple
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -83,12 +84,8 @@ def test_hypervisors_leave_signs(tree, files, hypervisor):
 
 def test_the_innermost_mount_holds_the_folder(tmp_path, monkeypatch):
     inner = tmp_path / "data"
-    mounts = [
-        Mount("/", "ext4"),
-        Mount(str(inner), "nfs4"),
-        Mount(str(inner), "xfs"),
-        Mount(f"{inner}-elsewhere", "tmpfs"),
-    ]
+    kinds = (("/", "ext4"), (inner, "nfs4"), (inner, "xfs"), (f"{inner}-elsewhere", "tmpfs"))
+    mounts = [Mount(str(place), kind) for place, kind in kinds]
     monkeypatch.setattr(psutil, "disk_partitions", lambda **_: mounts)
     assert environment.storage(tmp_path / "records") == "ext4"
     # Of two mounts on one point the later is the one seen; the folder need not exist yet.
@@ -118,20 +115,16 @@ def test_the_power_source_where_it_is_known(monkeypatch, battery, hypervisor, so
         environment.power_source(hypervisor)
 
 
-def _no_release_file():
-    raise OSError("no os-release")
-
-
 @pytest.mark.parametrize(
     ("system", "function", "answer", "name"),
     [
-        ("Darwin", "mac_ver", lambda: ("14.5", ("", "", ""), "arm64"), "macOS 14.5"),
-        ("Windows", "release", lambda: "11", "Windows 11"),
-        ("Linux", "freedesktop_os_release", lambda: {"PRETTY_NAME": "Ubuntu 24"}, "Ubuntu 24"),
-        ("Linux", "freedesktop_os_release", _no_release_file, "Linux"),
+        ("Darwin", "mac_ver", {"return_value": ("14.5", ("", "", ""), "arm64")}, "macOS 14.5"),
+        ("Windows", "release", {"return_value": "11"}, "Windows 11"),
+        ("Linux", "freedesktop_os_release", {"return_value": {"PRETTY_NAME": "Ubuntu"}}, "Ubuntu"),
+        ("Linux", "freedesktop_os_release", {"side_effect": OSError("no os-release")}, "Linux"),
     ],
 )
 def test_operating_systems_by_name(monkeypatch, system, function, answer, name):
     monkeypatch.setattr("platform.system", lambda: system)
-    monkeypatch.setattr(f"platform.{function}", answer)
+    monkeypatch.setattr(f"platform.{function}", Mock(**answer))
     assert environment.os_name() == name

@@ -21,65 +21,57 @@ V2 = {"cgroup.controllers": "cpu memory\n"}
 V1_SELF = "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/\n"
 
 
-@pytest.mark.parametrize(
-    ("groups", "files", "cpus", "least_bytes"),
-    [
-        pytest.param(
-            "0::/user.slice/job.scope\n",
-            {
-                **V2,
-                "user.slice/job.scope/cpu.max": "400000 100000\n",
-                "user.slice/job.scope/memory.max": "4000000000\n",
-                "user.slice/cpu.max": "150000 100000\n",
-                "user.slice/memory.max": "3000000000\n",
-            },
-            1.5,
-            3_000_000_000,
-            id="the tightest up the hierarchy",
-        ),
-        pytest.param(
-            "0::/\n",
-            {**V2, "cpu.max": "max 100000\n", "memory.max": "max\n"},
-            None,
-            MACHINE_BYTES,
-            id="version 2 without limits",
-        ),
-        pytest.param(  # it mounts its own group as the root; /proc names the host's folders
-            V1_SELF,
-            {
-                "cpu,cpuacct/cpu.cfs_quota_us": "200000\n",
-                "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-                "memory/memory.limit_in_bytes": "8000000000\n",
-            },
-            2.0,
-            8_000_000_000,
-            id="version 1 inside a container",
-        ),
-        pytest.param(
-            V1_SELF,
-            {
-                "cpu/cpu.cfs_quota_us": "-1\n",
-                "cpu/cpu.cfs_period_us": "100000\n",
-                "memory/docker/abc/memory.limit_in_bytes": "9223372036854771712\n",
-            },
-            None,
-            MACHINE_BYTES,
-            id="version 1 without limits",
-        ),
-        pytest.param(
-            "0::/../../other\n",
-            {**V2, "memory.max": "1000\n", "../../other/memory.max": "5\n"},
-            None,
-            1000,
-            id="moved out of its namespace: only the mount is seen",
-        ),
-    ],
-)
-def test_limits_of_control_groups(tree, monkeypatch, groups, files, cpus, least_bytes):
+#: This process's groups, files below the mount, and the cores and bytes that are left.
+LIMITS = {
+    "the tightest up the hierarchy": (
+        "0::/user.slice/job.scope\n",
+        {
+            **V2,
+            "user.slice/job.scope/cpu.max": "400000 100000\n",
+            "user.slice/job.scope/memory.max": "4000000000\n",
+            "user.slice/cpu.max": "150000 100000\n",
+            "user.slice/memory.max": "3000000000\n",
+        },
+        (1.5, 3_000_000_000),
+    ),
+    "version 2 without limits": (
+        "0::/\n",
+        {**V2, "cpu.max": "max 100000\n", "memory.max": "max\n"},
+        (None, MACHINE_BYTES),
+    ),
+    # it mounts its own group as the root; /proc names the host's folders
+    "version 1 inside a container": (
+        V1_SELF,
+        {
+            "cpu,cpuacct/cpu.cfs_quota_us": "200000\n",
+            "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+            "memory/memory.limit_in_bytes": "8000000000\n",
+        },
+        (2.0, 8_000_000_000),
+    ),
+    "version 1 without limits": (
+        V1_SELF,
+        {
+            "cpu/cpu.cfs_quota_us": "-1\n",
+            "cpu/cpu.cfs_period_us": "100000\n",
+            "memory/docker/abc/memory.limit_in_bytes": "9223372036854771712\n",
+        },
+        (None, MACHINE_BYTES),
+    ),
+    "moved out of its namespace: only the mount is seen": (
+        "0::/../../other\n",
+        {**V2, "memory.max": "1000\n", "../../other/memory.max": "5\n"},
+        (None, 1000),
+    ),
+}
+
+
+@pytest.mark.parametrize(("groups", "files", "left"), LIMITS.values(), ids=LIMITS)
+def test_limits_of_control_groups(tree, monkeypatch, groups, files, left):
     found = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     root = tree({"proc/self/cgroup": groups, **found})
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=MACHINE_BYTES))
-    assert (cpu_quota(root), memory_bytes(root)) == (cpus, least_bytes)
+    assert (cpu_quota(root), memory_bytes(root)) == left
 
 
 def test_oom_kills_of_the_own_group_come_before_the_machines(tree):
