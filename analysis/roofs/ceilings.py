@@ -51,14 +51,27 @@ def alike_devices(theirs: Environment, ours: Environment) -> bool:
     return alike and a.backend == b.backend and a.name == b.name
 
 
+@dataclass(frozen=True)
+class UsedCeiling:
+    """A ceiling, the record it comes from (None for a datasheet), and what made us fall back."""
+
+    ceiling: Ceiling
+    roof: Roof  # its two peaks, both known
+    record_id: str | None
+    instead_of_measured: str | None = None
+    doubts: tuple[Finding, ...] = ()  # why the roof itself may be too low
+    cache_roofs: tuple[CacheRoof, ...] = ()  # of the same record
+
+
 def datasheet_ceiling(
-    device: DeviceInfo, math_mode: MathMode, peaks: Sequence[Peaks] = ()
-) -> tuple[Ceiling, Roof] | Unknown:
+    device: DeviceInfo, math_mode: MathMode, peaks: Sequence[Peaks] = (), because: str = ""
+) -> UsedCeiling | Unknown:
     """Return the datasheet peaks of `device` in `math_mode`, or why there are none.
 
-    `peaks` of a user's own go before those of this package. A device is found by its whole name:
-    matching parts of names takes an L40S for an L4. Where parts of one name differ, it must also
-    have the power limit or the number of multiprocessors of the row.
+    `because` says why they stand in for measured ones. `peaks` of a user's own go before those of
+    this package. A device is found by its whole name: matching parts of names takes an L40S for an
+    L4. Where parts of one name differ, it must also have the power limit or the number of
+    multiprocessors of the row.
     """
     rows = rows_of(device.name, peaks)
     if not rows:
@@ -93,24 +106,12 @@ def datasheet_ceiling(
         source=row.source,
         date="undated",
     )
-    return ceiling, roof
+    return UsedCeiling(ceiling, roof, None, because)
 
 
 def rows_of(name: str, peaks: Sequence[Peaks]) -> list[Peaks]:
     """Return the datasheets of a device's name, those of the user's own first."""
     return [row for row in (*peaks, *datasheet_peaks()) if normalised(name) in row.names]
-
-
-@dataclass(frozen=True)
-class UsedCeiling:
-    """A ceiling, the record it comes from (None for a datasheet), and what made us fall back."""
-
-    ceiling: Ceiling
-    roof: Roof  # its two peaks, both known
-    record_id: str | None
-    instead_of_measured: str | None
-    doubts: tuple[Finding, ...] = ()  # why the roof itself may be too low
-    cache_roofs: tuple[CacheRoof, ...] = ()  # of the same record
 
 
 def choose_ceiling(
@@ -142,15 +143,14 @@ def choose_ceiling(
     why = ""
     order = sorted(of_device, key=lambda roofs: (not _doubts(roofs), roofs.created), reverse=True)
     for roofs in order:
-        match = _matching(roofs, record, environment, math_mode)
-        if match:
-            return UsedCeiling(*match, roofs.record_id, None, _doubts(roofs), roofs.cache_roofs)
-        why = why or f"no measured ceiling fits ({match.reason})"
+        if used := _matching(roofs, record, environment, math_mode):
+            return used
+        why = why or f"no measured ceiling fits ({used.reason})"
     why = why or "no ceilings were measured on this device"
-    datasheet = datasheet_ceiling(environment.device, math_mode, peaks)
+    datasheet = datasheet_ceiling(environment.device, math_mode, peaks, why)
     if isinstance(datasheet, Unknown):
         return Unknown(f"{why}; {datasheet.reason}: run mlproject ceilings on that machine")
-    return UsedCeiling(*datasheet, None, why)
+    return datasheet
 
 
 def _doubts(candidate: CeilingsRecord) -> tuple[Finding, ...]:
@@ -182,7 +182,7 @@ def _matching(
     record: RunRecord | ProfileRecord,
     ours: Environment,
     mode: MathMode,
-) -> tuple[Ceiling, Roof] | Unknown:
+) -> UsedCeiling | Unknown:
     """The ceiling in `mode` of a record of this very device, or what it lacks."""
     name, theirs = candidate.record_id, candidate.environment
     if theirs is None or candidate.outcome != "ok":
@@ -206,15 +206,18 @@ def _matching(
     return _measured(candidate, mode)
 
 
-def _measured(candidate: CeilingsRecord, mode: MathMode) -> tuple[Ceiling, Roof] | Unknown:
-    for ceiling in candidate.ceilings:
-        if ceiling.math_mode == mode and ceiling.kind == "measured":
-            if roof := Roof.of(ceiling):
-                measured = {roof.math_mode: roof.peak_flops_per_s for roof in candidate.ceilings}
-                fp32 = measured.get("fp32") if mode in HALVES else None
-                return ceiling, replace(roof, fp32_flops_per_s=fp32 or 0.0)
-            return Unknown(f"{candidate.record_id} measured only one of the two roofs of {mode}")
-    return Unknown(f"{candidate.record_id} did not measure {mode}")
+def _measured(candidate: CeilingsRecord, mode: MathMode) -> UsedCeiling | Unknown:
+    measured = {roof.math_mode: roof for roof in candidate.ceilings if roof.kind == "measured"}
+    name, ceiling = candidate.record_id, measured.get(mode)
+    if ceiling is None:
+        return Unknown(f"{name} did not measure {mode}")
+    roof = Roof.of(ceiling)
+    if roof is None:
+        return Unknown(f"{name} measured only one of the two roofs of {mode}")
+    fp32 = measured["fp32"].peak_flops_per_s if mode in HALVES and "fp32" in measured else None
+    roof = replace(roof, fp32_flops_per_s=fp32 or 0.0)
+    doubts, caches = _doubts(candidate), candidate.cache_roofs
+    return UsedCeiling(ceiling, roof, name, doubts=doubts, cache_roofs=caches)
 
 
 # By a name alone
@@ -273,12 +276,10 @@ def ceiling_by_name(
             and normalised(theirs.name) == normalised(device.name)
             and (device.backend != "cpu" or environment.label == env)
             and len({theirs.cores, device.cores} - {None}) < 2
-            and (measured := _measured(candidate, math_mode))
+            and (used := _measured(candidate, math_mode))
         ):
-            caches = candidate.cache_roofs
-            return UsedCeiling(*measured, candidate.record_id, because, cache_roofs=caches)
-    datasheet = datasheet_ceiling(device, math_mode, peaks)
-    return datasheet and UsedCeiling(*datasheet, None, because)
+            return replace(used, instead_of_measured=because, doubts=())
+    return datasheet_ceiling(device, math_mode, peaks, because)
 
 
 def highest_roof(device: str, peaks: Sequence[Peaks]) -> Roof | None:

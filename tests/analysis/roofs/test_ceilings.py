@@ -186,11 +186,10 @@ def peaks(name, mode, **device):
     found = datasheet_ceiling(make.gpu(name=name, **device), mode)
     if isinstance(found, Unknown):
         return found.reason
-    ceiling, roof = found
-    assert ceiling.kind == "datasheet"
-    assert ceiling.source
-    assert ceiling.peak_flops_per_s == roof.peak_flops_per_s
-    return roof.peak_flops_per_s / 1e12, roof.peak_bytes_per_s / 1e9
+    assert (found.ceiling.kind, found.record_id) == ("datasheet", None)
+    assert found.ceiling.source
+    assert found.ceiling.peak_flops_per_s == found.roof.peak_flops_per_s
+    return found.roof.peak_flops_per_s / 1e12, found.roof.peak_bytes_per_s / 1e9
 
 
 LAPTOP = "NVIDIA GeForce RTX 4090 Laptop GPU"

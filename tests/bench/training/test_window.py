@@ -120,19 +120,13 @@ def test_ranks_come_together_at_both_ends_and_never_between(step, clock, device)
 
     window = Window(clock, device, barrier)
     window.warm_up(step(0.0, queued_s=1.0), TimeLimits(2, 4), ignore)
+    assert window.warmup_times_s == pytest.approx([1.0, 1.0])  # with the queued work
     assert met_at_s == []
     device.queue(3.0)
     window.measure(step(1e-9, queued_s=1.0), WindowPlan(4))
     found = measured(window)
     assert met_at_s == [found.window_start_clock_s, found.window_end_clock_s]
     assert found.window_s == pytest.approx(4 * 1.0 + 0.5)
-
-
-@pytest.mark.slow
-def test_a_synchronised_warm_up_lap_holds_the_queued_work(step, window):
-    laps = []
-    window.warm_up(step(0.0, queued_s=2.0), TimeLimits(2, 1), laps.append)
-    assert laps == pytest.approx([2.0, 2.0])
 
 
 def test_waiting_for_data_is_filed_under_its_iteration(clock, window):
@@ -209,16 +203,29 @@ def test_a_third_of_max_seconds_ends_the_warm_up(
         assert found.warmup_ended_early is None
 
 
-@pytest.mark.slow
-def test_without_a_limit_the_warm_up_holds_all_its_iterations(step, window):
-    window.warm_up(step(400.0), TimeLimits(10, 100), ignore)
-    assert len(window.warmup_times_s) == 10
-
-
-def test_a_warm_up_goes_on_until_the_device_has_settled(step, window):
-    limits = TimeLimits(3, 10, max_seconds=45.0, settle_s=2.0)
-    window.warm_up(step(0.5), limits, ignore, second=lambda lap: lap())
-    assert window.warmup_times_s == pytest.approx([0.5] * 6)  # the second is the profiled one
+@pytest.mark.slow  # a collection of garbage each
+@pytest.mark.parametrize(
+    ("seconds", "limits", "profiled", "ran"),
+    [
+        ((400.0,), TimeLimits(10, 100), False, 10),  # without a time limit
+        ((0.5,), TimeLimits(3, 10, 45.0, settle_s=2.0), True, 6),  # the second is the profiled one
+        ((30.0, *[0.5] * 9), TimeLimits(2, 10, settle_s=2.0), False, 5),  # the first compiles
+        ((0.5,), TimeLimits(1, 10, 3.0, settle_s=2.0), False, 3),  # its time limit comes first
+        # cuDNN's search, then what was given back is reserved again, then the pace that lasts
+        (
+            (1.0, 0.17, *[0.05] * 20),
+            TimeLimits.of(RunConfig(warmup_iters=10, max_seconds=2.0), "cuda"),
+            *(False, 11),
+        ),
+    ],
+)
+def test_a_warm_up_has_its_iterations_and_goes_on_until_the_device_has_settled(
+    step, window, seconds, limits, profiled, ran
+):
+    second = (lambda lap: lap()) if profiled else None
+    window.warm_up(step(*seconds), limits, ignore, second=second)
+    expected = (seconds * ran)[:ran]
+    assert window.warmup_times_s == pytest.approx(expected)
     assert window.warmup_ended_early is None
 
 
@@ -307,27 +314,6 @@ def test_a_collection_of_garbage_in_the_window_is_timed(clock, window):
     assert gc.callbacks == before
 
 
-def test_a_first_iteration_that_compiles_settles_no_clock(window, clock):
-    seconds = iter([30.0, *[0.5] * 9])
-    window.warm_up(
-        lambda: clock.pass_s(next(seconds)) or LOSS, TimeLimits(2, 10, settle_s=2.0), ignore
-    )
-    assert window.warmup_times_s == pytest.approx([30.0, *[0.5] * 4])
-
-
-def test_a_time_limit_ends_a_warm_up_that_would_settle_later(step, window):
-    window.warm_up(step(0.5), TimeLimits(1, 10, max_seconds=3.0, settle_s=2.0), ignore)
-    assert window.warmup_times_s == pytest.approx([0.5] * 3)
-
-
-def test_a_slow_first_iteration_leaves_a_tuned_gpu_its_warm_up(window, step):
-    limits = TimeLimits.of(RunConfig(warmup_iters=10, max_seconds=2.0), "cuda")
-    # cuDNN's search, then what was given back is reserved again, then the pace that lasts
-    window.warm_up(step(1.0, 0.17, *[0.05] * 20), limits, ignore)
-    assert len(window.warmup_times_s) == 11
-    assert window.warmup_ended_early is None
-
-
 class CountedMemory(QueueingDevice):
     """Counts peaks: 90 bytes in a search for algorithms, 20 in any step."""
 
@@ -397,14 +383,9 @@ def test_an_interrupt_keeps_what_was_measured(step, clock, window):
 
 
 @pytest.mark.slow
-def test_nothing_measured_is_no_measurement(step, window):
-    window.warm_up(step(1.0), TimeLimits(2, 1), ignore)
-    assert measured(window) is None
-
-
-@pytest.mark.slow
 def test_compile_time_is_warm_up_beyond_its_fastest_iteration(step, window):
     window.warm_up(step(30.0, 2.0, 1.0, 1.0, 3.0), TimeLimits(5, 5), ignore)
+    assert measured(window) is None  # nothing is yet
     window.measure(step(1.0), WindowPlan(5))
     assert measured(window, compiled=True).compile_time_s == pytest.approx(30.0)
     assert measured(window).compile_time_s is None
