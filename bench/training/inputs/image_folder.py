@@ -22,7 +22,7 @@ from bench.config import RunConfig, user_path
 from bench.errors import UserError, one_line
 from bench.images import check_image_folder
 from bench.records import ResolvedConfig
-from bench.training.inputs.loader import Draw, Unreadable
+from bench.training.inputs.loader import Draw, ImageSample
 from bench.training.workloads import ImageInput
 
 try:
@@ -58,18 +58,18 @@ class DecodedImages:
     def __len__(self) -> int:
         return len(self._files)
 
-    def __getitems__(self, draws: Sequence[Draw]) -> list[tuple[torch.Tensor, int] | Unreadable]:
+    def __getitems__(self, draws: Sequence[Draw]) -> list[ImageSample]:
         """Return a batch's samples: what torch's DataLoader asks for where there is this."""
         return list((self._pool.map if self._pool else map)(self.__getitem__, draws))
 
-    def __getitem__(self, draw: Draw) -> tuple[torch.Tensor, int] | Unreadable:
+    def __getitem__(self, draw: Draw) -> ImageSample:
         file, label = self._files[draw.image]
         try:
             picture = decode_rgb(file)
         except MemoryError:
             raise
         except Exception as error:  # decoders raise many kinds on damaged data
-            return Unreadable(
+            return UserError(
                 f"data={str(self._root)!r}: {file!r} cannot be decoded ({one_line(error)}): "
                 "replace or delete it"
             )

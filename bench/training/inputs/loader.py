@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -173,22 +172,17 @@ class Draw(NamedTuple):
     seed: int
 
 
-@dataclass(frozen=True)
-class Unreadable:
-    """Stands in for an image that cannot be read, and says why in one line.
-
-    A value, because torch rewrites the message of an exception that leaves a loader process.
-    """
-
-    reason: str
+#: An image, uint8 [S, S, 3], and its label; or why it cannot be read: a value, because torch
+#: rewrites the message of an exception that leaves a loader process.
+ImageSample = tuple[torch.Tensor, int] | UserError
 
 
 class Images(Protocol):
-    """Makes one sample, image uint8 [S, S, 3] and label, of each draw; picklable."""
+    """Makes one sample of each draw; picklable."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, draw: Draw) -> tuple[torch.Tensor, int] | Unreadable: ...
+    def __getitem__(self, draw: Draw) -> ImageSample: ...
 
 
 class LoaderBatches(Batches):
@@ -243,8 +237,8 @@ class LoaderBatches(Batches):
             # and names it, unless the system has no such signal.
             time.sleep(_MAX_EXIT_S)
             raise RuntimeError("a loader process ended before its work did") from error
-        if isinstance(batch, Unreadable):
-            raise UserError(batch.reason)
+        if isinstance(batch, UserError):
+            raise batch
         images, labels = batch
         return images, labels
 
@@ -301,6 +295,6 @@ class ShuffledDraws(Sampler[Draw]):
                 return
 
 
-def _collate(samples: list[tuple[torch.Tensor, int] | Unreadable]) -> Any:
-    unreadable = (sample for sample in samples if isinstance(sample, Unreadable))
+def _collate(samples: list[ImageSample]) -> Any:
+    unreadable = (sample for sample in samples if isinstance(sample, UserError))
     return next(unreadable, None) or default_collate(samples)

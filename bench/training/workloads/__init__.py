@@ -93,22 +93,20 @@ def find_workload(
     A user's own callable is called, so torch's generators must be seeded before. Raises
     `UserError`, also for a size that the model has no use for.
     """
-    workload = _found(arch, image_size, seq_len)
+    # What a family of models needs is imported where one of them is asked for.
+    source, name = split_arch(arch)
+    workload: Workload
+    if source == "hf":
+        from bench.training.workloads.hf_models import hf_workload
+
+        workload = hf_workload(name, image_size=image_size, seq_len=seq_len)
+    else:
+        from bench.training.workloads import images
+
+        makers = {"timm": images.timm_workload, "own": images.own_workload}
+        workload = makers.get(source, images.torchvision_workload)(name, image_size)
     if image_size is not None and workload.image is None:
         raise UserError(f"image_size={image_size}: {arch} takes no --image-size; leave it out")
     if seq_len is not None and workload.seq_len is None:
         raise UserError(f"seq_len={seq_len}: {arch} takes no --seq-len; leave it out")
     return workload
-
-
-def _found(arch: str, image_size: int | None, seq_len: int | None) -> Workload:
-    # What a family of models needs is imported where one of them is asked for.
-    source, name = split_arch(arch)
-    if source == "hf":
-        from bench.training.workloads.hf_models import hf_workload
-
-        return hf_workload(name, image_size=image_size, seq_len=seq_len)
-    from bench.training.workloads.images import own_workload, timm_workload, torchvision_workload
-
-    made: dict[str, Callable[..., Workload]] = {"timm": timm_workload, "own": own_workload}
-    return made.get(source, torchvision_workload)(name, image_size)

@@ -269,9 +269,9 @@ def _call(arch: str) -> Any:
     try:
         factory = reduce(getattr, attribute.split("."), module)
     except AttributeError:
-        remedy = _hidden(module_name) or "check the spelling"
         raise UserError(
-            f"arch={arch!r}: module {module_name} has no {attribute!r}; {remedy}"
+            f"arch={arch!r}: module {module_name} has no {attribute!r}; check the spelling, and "
+            f"rename yours if this is another's: {getattr(module, '__file__', None)}"
         ) from None
     if not callable(factory):
         raise UserError(f"arch={arch!r}: {attribute} is a {type(factory).__name__}, not a callable")
@@ -288,19 +288,11 @@ def _import(arch: str, module_name: str) -> Any:
     except (Exception, SystemExit) as error:
         absent = error.name if isinstance(error, ModuleNotFoundError) else None
         if absent and f"{module_name}.".startswith(f"{absent}."):
-            remedy = _hidden(absent) or "run from the folder that holds it, or install it"
-            raise UserError(f"arch={arch!r}: no module named {absent!r} here; {remedy}") from None
+            raise UserError(
+                f"arch={arch!r}: no module named {absent!r} here; run from the folder that holds "
+                "it, install it, or rename it if another module has its name"
+            ) from None
         raise UserError(f"arch={arch!r}: importing it raised {described(error)}") from error
-
-
-def _hidden(module_name: str) -> str | None:
-    """What to do where another module of that name was taken for the user's own, or None."""
-    name = module_name.partition(".")[0]
-    taken = getattr(sys.modules.get(name), "__file__", None)
-    own = Path(name) if Path(name).is_dir() else Path(f"{name}.py")
-    if taken is None or not own.exists() or Path(taken).resolve().is_relative_to(Path.cwd()):
-        return None
-    return f"{own} here has the name of another module, {taken}, which goes first; rename yours"
 
 
 def _kind(value: Any) -> str:
