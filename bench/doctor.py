@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from bench.errors import Problem
-from bench.machine import environment
+from bench.machine import environment, limits
 from bench.machine.cpu import PackageEnergy
 from bench.machine.gpu_drivers import compute_capability, open_nvml
 from bench.machine.probes import ROOT, UnknownFactError, reason_of, text_of, value_or_none
@@ -88,7 +88,7 @@ def host_checks(records: Path, root: Path = ROOT) -> Iterator[Diagnosis]:
         if (root / "dev/shm").is_dir():
             yield diagnosis("shared memory", _shared_memory(root / "dev/shm"))
         yield diagnosis("cpu energy", _energy(root))
-    hypervisor = value_or_none(lambda: environment.virtualization(root))
+    hypervisor = value_or_none(lambda: limits.virtualization(root))
     yield diagnosis("surroundings", _surroundings(hypervisor, root))
     try:
         source = environment.power_source(hypervisor)
@@ -121,7 +121,7 @@ def _energy(root: Path) -> str | Problem:
 
 
 def _surroundings(hypervisor: str | None, root: Path) -> str | Problem:
-    runtime = value_or_none(lambda: environment.container(root)) or "unknown"
+    runtime = value_or_none(lambda: limits.container(root)) or "unknown"
     detail = f"container {runtime}, hypervisor {hypervisor or 'unknown'}"
     if hypervisor == "wsl1":
         remedy = "in Windows: wsl --set-version <distribution> 2"

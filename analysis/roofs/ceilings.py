@@ -143,7 +143,8 @@ def choose_ceiling(
     why = ""
     order = sorted(of_device, key=lambda roofs: (not _doubts(roofs), roofs.created), reverse=True)
     for roofs in order:
-        if used := _matching(roofs, record, environment, math_mode):
+        used = _matching(roofs, record, environment, math_mode)
+        if isinstance(used, UsedCeiling):
             return used
         why = why or f"no measured ceiling fits ({used.reason})"
     why = why or "no ceilings were measured on this device"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 
 def extra_folder(package: str, extra: str) -> Path:
@@ -150,7 +150,7 @@ def _split_task(name: str) -> tuple[str, Task | None]:
         return name, None
     if asked not in TASKS:
         raise ValueError(f"{asked!r} is no task; give {', '.join(TASKS)}")
-    return base, cast(Task, asked)
+    return base, asked
 
 
 def _config_path(base: str) -> Path | None:

@@ -85,6 +85,14 @@ def _known_model(arch: str, info: ValidationInfo) -> str:
 Label = Annotated[str, AfterValidator(_plain_label)]
 
 
+#: Settings that leave no room for these others, and why.
+_ALONE = {
+    "cuda_graphs": "replays one captured step, of one batch on one device",
+    "data_only": "runs no step, and measures the loader of one process",
+}
+_OF_A_STEP = ("phases", "compile", "cuda_graphs", "grad_accum_steps", "devices", "nodes")
+
+
 class RunConfig(BaseModel):
     """One configuration: model x backend x precision x batch, its data and its knobs.
 
@@ -205,55 +213,27 @@ class RunConfig(BaseModel):
     campaign: Label = Field("none", description="label of the series this run belongs to")
 
     @model_validator(mode="after")
-    def _knobs_agree(self) -> RunConfig:
-        if self.phases and self.cuda_graphs:
-            raise ValueError("phases=true cannot look inside cuda_graphs=true: switch one off")
-        if self.compile != "none" and self.cuda_graphs:
+    def _settings_agree(self) -> RunConfig:
+        fields = type(self).model_fields
+        for setting, why in _ALONE.items():
+            others = (name for name in _OF_A_STEP if name != setting)
+            asked = [name for name in others if getattr(self, name) != fields[name].default]
+            if getattr(self, setting) and asked:
+                raise ValueError(f"{setting}=true {why}: leave out {', '.join(asked)}")
+        if self.data_only and self.data == SYNTHETIC:
             raise ValueError(
-                "compile and cuda_graphs both capture the step: "
-                "use compile=reduce-overhead alone, or cuda_graphs=true with compile=none"
+                "data_only=true measures the loader, which data=synthetic has none of: "
+                "give data=fakedata or the path of an ImageFolder"
             )
         if self.depthwise_fp32 == "true" and not self.precision.startswith("amp"):
             raise ValueError(
                 f"depthwise_fp32=true is for amp and does nothing with precision={self.precision}"
             )
-        if self.grad_accum_steps > 1 and self.cuda_graphs:
-            raise ValueError(
-                "a CUDA graph holds one batch: use cuda_graphs=true with grad_accum_steps=1"
-            )
-        if self.world_size > 1 and self.cuda_graphs:
-            raise ValueError(
-                "a CUDA graph holds one device's step: "
-                "use cuda_graphs=true with devices=1 and nodes=1"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _model_takes_tokens(self) -> RunConfig:
         if self.seq_len != "auto" and split_arch(self.arch)[0] != "hf":
             raise ValueError(
                 f"seq_len={self.seq_len} is for models of transformers (hf:NAME), which "
                 f"arch={self.arch} is not: leave it out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _loader_alone(self) -> RunConfig:
-        if not self.data_only:
-            return self
-        if self.data == SYNTHETIC:
-            raise ValueError(
-                "data_only=true measures the loader, which data=synthetic has none of: "
-                "give data=fakedata or the path of an ImageFolder"
-            )
-        if self.world_size > 1:
-            raise ValueError(
-                "data_only=true measures the loader of one process: use devices=1 and nodes=1"
-            )
-        of_a_step = ("phases", "compile", "cuda_graphs", "grad_accum_steps")
-        fields = type(self).model_fields
-        if asked := [name for name in of_a_step if getattr(self, name) != fields[name].default]:
-            raise ValueError(f"data_only=true runs no step: leave out {', '.join(asked)}")
         return self
 
     @property
@@ -402,28 +382,19 @@ def meeting_point(
     """
     if config.nodes == 1:
         return None
-    absent = [name for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK") if not environ.get(name)]
-    if absent:
+    names = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
+    node, address, port = (environ.get(name, "") for name in names)
+    numbers = node.isdecimal() and port.isdecimal()
+    if not (numbers and address and int(node) < config.nodes and int(port) < 2**16):
         raise UserError(
-            f"nodes={config.nodes}: {', '.join(absent)} not set; on every machine set MASTER_ADDR "
-            "and MASTER_PORT to one machine's address and a free port of it, and NODE_RANK to 0 "
-            "there and 1, 2... elsewhere"
+            f"nodes={config.nodes}, NODE_RANK={node!r}, MASTER_ADDR={address!r}, "
+            f"MASTER_PORT={port!r}: on every machine set MASTER_ADDR and MASTER_PORT to one "
+            "machine's address and a free port of it, NODE_RANK to 0 there and 1, 2... elsewhere"
         )
-    return MeetingPoint(
-        _number("NODE_RANK", environ, config.nodes - 1),
-        environ["MASTER_ADDR"],
-        _number("MASTER_PORT", environ, 65535),
-    )
+    return MeetingPoint(int(node), address, int(port))
 
 
 def node_rank(config: RunConfig, environ: Mapping[str, str] = os.environ) -> int:
     """Return this machine's number; number 0 keeps the record."""
     meeting = meeting_point(config, environ)
     return 0 if meeting is None else meeting.node
-
-
-def _number(name: str, environ: Mapping[str, str], most: int) -> int:
-    text = environ[name]
-    if not text.isdecimal() or int(text) > most:
-        raise UserError(f"{name}={text!r}: give a whole number from 0 to {most}")
-    return int(text)

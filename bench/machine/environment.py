@@ -18,14 +18,13 @@ import psutil
 
 from bench.errors import Unknown
 from bench.machine.cpu import cpu_model, cpu_signature, physical_cores, usable_cores
-from bench.machine.limits import memory_bytes
+from bench.machine.limits import container, memory_bytes, read_dmi, virtualization
 from bench.machine.probes import (
     ROOT,
     UnknownFactError,
     output_of,
     probe,
     registry_text,
-    sysctl,
     text_of,
     value_or_none,
 )
@@ -223,85 +222,6 @@ def _installed(package: str) -> str | None:
         return None
 
 
-# What the machine runs in: a hypervisor, a container, a cloud
-
-
-def _dmi(root: Path) -> dict[str, str]:
-    """The firmware's fields as the kernel names them; empty where it shows none."""
-    fields = ("sys_vendor", "product_name", "chassis_asset_tag")
-    return {name: probe(text_of, root / "sys/class/dmi/id" / name) or "" for name in fields}
-
-
-#: What container runtimes leave in their containers; the orchestrator comes first.
-_CONTAINERS = {
-    "kubernetes": "var/run/secrets/kubernetes.io",
-    "podman": "run/.containerenv",
-    "docker": ".dockerenv",
-    "apptainer": ".singularity.d",
-}
-
-
-def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the container runtime around this process, with its image if known, or `none`.
-
-    Nothing inside a container knows its image; `MLPROJECT_IMAGE` names it, as in ours.
-    """
-    system = platform.system()
-    if system == "Windows":
-        raise UnknownFactError("not looked for on Windows")
-    if system == "Darwin":
-        return "none"
-    if "KUBERNETES_SERVICE_HOST" in environ:
-        runtime = "kubernetes"
-    else:
-        traces = (name for name, path in _CONTAINERS.items() if (root / path).exists())
-        # systemd notes the others, such as lxc
-        noted = value_or_none(lambda: text_of(root / "run/systemd/container"))
-        runtime = next(traces, noted or "none")
-    image = environ.get("MLPROJECT_IMAGE")
-    return f"{runtime} ({image})" if image and runtime != "none" else runtime
-
-
-#: Words in the vendor and product names; systemd's dmi_vendor_table (src/basic/virt.c) has them.
-_HYPERVISORS = {
-    "Virtual Machine": "hyperv",
-    "VMware": "vmware",
-    "VirtualBox": "virtualbox",
-    "Xen": "xen",
-    "Google Compute Engine": "kvm",
-    "Amazon EC2": "kvm",
-    "KVM": "kvm",
-    "QEMU": "qemu",
-}
-
-
-def virtualization(root: Path = ROOT) -> str:
-    """Return the hypervisor under this system (`wsl1`, `wsl2`, `kvm`, `hyperv`...), or `none`.
-
-    `unidentified` where the processor shows a hypervisor without a name.
-    """
-    system = platform.system()
-    if system == "Darwin":
-        return "unidentified" if sysctl("kern.hv_vmm_present") == "1" else "none"
-    if system == "Windows":
-        raise UnknownFactError("not looked for on Windows")
-    firmware = _dmi(root)
-    names = f"{firmware['sys_vendor']} {firmware['product_name']}".strip()
-    word = next((word for sign, word in _HYPERVISORS.items() if sign in names), None)
-    if names.endswith(".metal"):  # Amazon's machines without a hypervisor
-        word = "none"
-    # Microsoft's kernels: 4.4.0-19041-Microsoft and 5.15.90.1-microsoft-standard-WSL2.
-    release = text_of(root / "proc/sys/kernel/osrelease").lower()
-    if "microsoft" in release:
-        return "wsl2" if "wsl2" in release else "wsl1"
-    processor = text_of(root / "proc/cpuinfo").split()
-    if word or "hypervisor" in processor:
-        return word or "unidentified"
-    if names or "flags" in processor:  # Arm's processors do not say
-        return "none"
-    raise UnknownFactError("neither the processor nor the firmware shows a hypervisor")
-
-
 def host(root: Path = ROOT) -> str:
     """Return twelve hex digits that differ between machines and say nothing else of this one.
 
@@ -342,7 +262,7 @@ def cloud_facts(
 
 
 def _provider(root: Path) -> str:
-    firmware = _dmi(root)
+    firmware = read_dmi(root)
     for provider, (field, mark, _) in _CLOUDS.items():
         if firmware[field] == mark:
             return provider

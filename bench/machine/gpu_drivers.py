@@ -1,7 +1,7 @@
-"""GPUs: NVIDIA's by CUDA and NVML, AMD's by amdsmi, Apple's by torch and ioreg.
+"""GPUs' drivers without torch: NVIDIA's by CUDA and NVML, AMD's by amdsmi, and Apple's cores.
 
 Which device a CUDA program takes is asked of CUDA itself, as NVML numbers devices otherwise and
-ignores CUDA_VISIBLE_DEVICES. torch is imported by `cuda_device_info` and `mps_device_info` alone.
+ignores CUDA_VISIBLE_DEVICES.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.errors import Unknown
-from bench.machine.cpu import cpu_model
-from bench.machine.probes import UnknownFactError, output_of, probe, reason_of, value_or_none
-from bench.records import DeviceInfo
+from bench.machine.probes import UnknownFactError, output_of, probe, reason_of
 
 #: CUdevice_attribute of cuda.h.
 _CAPABILITY_MAJOR = 75
@@ -198,52 +196,8 @@ def amd_management_facts(
     }
 
 
-def cuda_device_info(
-    index: int,
-    nvml_opener: Callable[[], Any] = open_nvml,
-    smi_opener: Callable[[], Any] = open_amdsmi,
-) -> DeviceInfo:
-    """Return the device `index` of CUDA, or of a torch for ROCm, which calls AMD's devices so too.
-
-    Raises what torch raises where there is none.
-    """
-    import torch
-
-    properties = torch.cuda.get_device_properties(index)
-    name, uuid = str(properties.name), str(properties.uuid)
-    if torch.version.hip is not None:
-        capability = str(properties.gcnArchName).partition(":")[0]  # its architecture, `gfx942`
-        facts = amd_management_facts(amd_uuid(uuid), smi_opener)
-    else:
-        capability = f"{properties.major}.{properties.minor}"
-        facts = management_facts(uuid, nvml_opener, name=name)
-    return DeviceInfo(
-        backend="cuda",
-        name=name,
-        memory_bytes=properties.total_memory,
-        last_level_cache_bytes=probe(lambda: properties.L2_cache_size),
-        compute_capability=capability,
-        cores=properties.multi_processor_count,
-        **facts,
-    )
-
-
-def mps_device_info() -> DeviceInfo:
-    """Return the GPU of Apple silicon; `memory_bytes` is what Metal recommends to use at most."""
-    import torch
-
-    return DeviceInfo.of(
-        "not asked of an Apple GPU",
-        {"last_level_cache_bytes": "Apple does not publish the system cache's size"},
-        backend="mps",
-        name=value_or_none(cpu_model) or "Apple GPU",
-        memory_bytes=probe(torch.mps.recommended_max_memory),
-        cores=probe(_apple_gpu_cores),
-    )
-
-
-def _apple_gpu_cores() -> int:
-    """Chips of one name are sold with different numbers of them."""
+def apple_gpu_cores() -> int:
+    """Return the GPU's cores: chips of one name are sold with different numbers of them."""
     cores = re.search(
         r'"gpu-core-count" = (\d+)', output_of("ioreg", "-rc", "AGXAccelerator", "-d", "1")
     )

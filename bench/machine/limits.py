@@ -1,4 +1,4 @@
-"""What the system allows this process, what it has used, and how a process ended.
+"""What a process runs in, what the system allows it, what it has used, and how it ended.
 
 Limits of control groups (versions 1 and 2) may be set on any level above the process, so the
 tightest one up to the root counts. Inside a container the mounted root is the container's own
@@ -13,7 +13,7 @@ import platform
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +21,83 @@ import psutil
 
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
-from bench.machine.probes import ROOT, UnknownFactError, probe, text_of
+from bench.machine.probes import ROOT, UnknownFactError, probe, sysctl, text_of, value_or_none
+
+
+def read_dmi(root: Path) -> dict[str, str]:
+    """Return the firmware's fields as the kernel names them; empty where it shows none."""
+    fields = ("sys_vendor", "product_name", "chassis_asset_tag")
+    return {name: probe(text_of, root / "sys/class/dmi/id" / name) or "" for name in fields}
+
+
+#: What container runtimes leave in their containers; the orchestrator comes first.
+_CONTAINERS = {
+    "kubernetes": "var/run/secrets/kubernetes.io",
+    "podman": "run/.containerenv",
+    "docker": ".dockerenv",
+    "apptainer": ".singularity.d",
+}
+
+
+def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the container runtime around this process, with its image if known, or `none`.
+
+    Nothing inside a container knows its image; `MLPROJECT_IMAGE` names it, as in ours.
+    """
+    system = platform.system()
+    if system == "Windows":
+        raise UnknownFactError("not looked for on Windows")
+    if system == "Darwin":
+        return "none"
+    if "KUBERNETES_SERVICE_HOST" in environ:
+        runtime = "kubernetes"
+    else:
+        traces = (name for name, path in _CONTAINERS.items() if (root / path).exists())
+        # systemd notes the others, such as lxc
+        noted = value_or_none(lambda: text_of(root / "run/systemd/container"))
+        runtime = next(traces, noted or "none")
+    image = environ.get("MLPROJECT_IMAGE")
+    return f"{runtime} ({image})" if image and runtime != "none" else runtime
+
+
+#: Words in the vendor and product names; systemd's dmi_vendor_table (src/basic/virt.c) has them.
+_HYPERVISORS = {
+    "Virtual Machine": "hyperv",
+    "VMware": "vmware",
+    "VirtualBox": "virtualbox",
+    "Xen": "xen",
+    "Google Compute Engine": "kvm",
+    "Amazon EC2": "kvm",
+    "KVM": "kvm",
+    "QEMU": "qemu",
+}
+
+
+def virtualization(root: Path = ROOT) -> str:
+    """Return the hypervisor under this system (`wsl1`, `wsl2`, `kvm`, `hyperv`...), or `none`.
+
+    `unidentified` where the processor shows a hypervisor without a name.
+    """
+    system = platform.system()
+    if system == "Darwin":
+        return "unidentified" if sysctl("kern.hv_vmm_present") == "1" else "none"
+    if system == "Windows":
+        raise UnknownFactError("not looked for on Windows")
+    firmware = read_dmi(root)
+    names = f"{firmware['sys_vendor']} {firmware['product_name']}".strip()
+    word = next((word for sign, word in _HYPERVISORS.items() if sign in names), None)
+    if names.endswith(".metal"):  # Amazon's machines without a hypervisor
+        word = "none"
+    # Microsoft's kernels: 4.4.0-19041-Microsoft and 5.15.90.1-microsoft-standard-WSL2.
+    release = text_of(root / "proc/sys/kernel/osrelease").lower()
+    if "microsoft" in release:
+        return "wsl2" if "wsl2" in release else "wsl1"
+    processor = text_of(root / "proc/cpuinfo").split()
+    if word or "hypervisor" in processor:
+        return word or "unidentified"
+    if names or "flags" in processor:  # Arm's processors do not say
+        return "none"
+    raise UnknownFactError("neither the processor nor the firmware shows a hypervisor")
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:

@@ -183,7 +183,7 @@ def measure_cache_roofs(
         sample = best_sample(group.samples())
         peak: float | Unknown = Unknown("; ".join(group.notes))
         source = "not measured"
-        if not level.probe:
+        if isinstance(level.probe, Unknown):
             peak = level.probe
         elif sample is not None:
             overhead = launch_s * sustained_rate(sample.rates) / level.probe.work_per_launch

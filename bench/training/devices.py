@@ -12,15 +12,22 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from bench.errors import Problem, UnsupportedError
-from bench.machine.cpu import cpu_device_info
-from bench.machine.gpu_drivers import cuda_device_info, mps_device_info
+from bench.machine.cpu import cpu_device_info, cpu_model
+from bench.machine.gpu_drivers import (
+    amd_management_facts,
+    amd_uuid,
+    apple_gpu_cores,
+    management_facts,
+    open_amdsmi,
+    open_nvml,
+)
 from bench.machine.limits import peak_memory_bytes
-from bench.machine.probes import value_or_none
+from bench.machine.probes import probe, value_or_none
 from bench.records import DeviceInfo, MathMode
 from bench.records.journal import Clock
 
@@ -242,6 +249,34 @@ def missing_kernels(index: int) -> Problem | None:
     )
 
 
+def cuda_device_info(
+    index: int,
+    nvml_opener: Callable[[], Any] = open_nvml,
+    smi_opener: Callable[[], Any] = open_amdsmi,
+) -> DeviceInfo:
+    """Return the device `index` of CUDA, or of a torch for ROCm, which calls AMD's devices so too.
+
+    Raises what torch raises where there is none.
+    """
+    properties = torch.cuda.get_device_properties(index)
+    name, uuid = str(properties.name), str(properties.uuid)
+    if torch.version.hip is not None:
+        capability = str(properties.gcnArchName).partition(":")[0]  # its architecture, `gfx942`
+        facts = amd_management_facts(amd_uuid(uuid), smi_opener)
+    else:
+        capability = f"{properties.major}.{properties.minor}"
+        facts = management_facts(uuid, nvml_opener, name=name)
+    return DeviceInfo(
+        backend="cuda",
+        name=name,
+        memory_bytes=properties.total_memory,
+        last_level_cache_bytes=probe(lambda: properties.L2_cache_size),
+        compute_capability=capability,
+        cores=properties.multi_processor_count,
+        **facts,
+    )
+
+
 class CudaDevice(Device):
     """A CUDA device, by default the first; `CUDA_VISIBLE_DEVICES` chooses which that is."""
 
@@ -342,8 +377,15 @@ class MpsDevice(Device):
         torch.mps.synchronize()
 
     def info(self) -> DeviceInfo:
-        """Return the chip's name and memory."""
-        return mps_device_info()
+        """Return the chip's name and memory: what Metal recommends to use at most."""
+        return DeviceInfo.of(
+            "not asked of an Apple GPU",
+            {"last_level_cache_bytes": "Apple does not publish the system cache's size"},
+            backend="mps",
+            name=value_or_none(cpu_model) or "Apple GPU",
+            memory_bytes=probe(torch.mps.recommended_max_memory),
+            cores=probe(apple_gpu_cores),
+        )
 
     def native_math(self, mode: str) -> bool:
         """Fp32 and fp16; Apple documents no native bf16 for every chip that MPS runs on."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -166,19 +165,12 @@ def open_precision(name: str, device: Device) -> Fp32:
 
     `amp` is bf16 where the device computes it natively, else fp16 where it computes that, else
     fp32: emulation is slower than that. `amp-bf16` and `amp-fp16` are emulated by the library where
-    the device lacks them. Raises `UnsupportedError` for tf32 where there is none, or where the
-    environment switches it off.
+    the device lacks them. Raises `UnsupportedError` for tf32 where there is none.
     """
-    is_switched_off = device.backend == "cuda" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
-    if name == "tf32" and is_switched_off:
-        raise UnsupportedError(
-            "precision='tf32': NVIDIA_TF32_OVERRIDE=0 makes NVIDIA's libraries compute in fp32; "
-            "unset it, or use precision=fp32"
-        )
     if name == "tf32" and not device.native_math("tf32"):
         raise UnsupportedError(
-            f"precision={name!r}: not on this {device.backend} device "
-            "(tf32 needs an NVIDIA GPU from Ampere on); use fp32 or amp"
+            f"precision={name!r}: not on this {device.backend} device; use fp32 or amp (tf32 needs "
+            "an NVIDIA GPU from Ampere on, and NVIDIA_TF32_OVERRIDE other than 0)"
         )
     if name == "amp":
         native = (mode for mode in ("bf16", "fp16") if device.native_math(mode))

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from bench.errors import Problem, UserError, one_line
-from bench.machine.environment import virtualization
 from bench.machine.gpu_drivers import compute_capability
 from bench.machine.limits import profiling_capabilities
 from bench.machine.probes import ROOT, UnknownFactError, output_of, text_of, value_or_none

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from bench.doctor import Diagnosis, diagnosis, host_checks, run_checks
-from bench.machine import environment
+from bench.machine import environment, limits
 from bench.machine.probes import UnknownFactError
 from commands.doctor import Doctor
 
@@ -98,7 +98,7 @@ def test_a_sound_machine_and_what_is_unknown_are_no_fault(tree, disk, tmp_path, 
     assert checks["surroundings"].detail == "container none, hypervisor none"
     assert checks["records"].detail == f"1000.0 GB free in {tmp_path}"
     monkeypatch.setattr(environment, "power_source", unknown)
-    monkeypatch.setattr(environment, "virtualization", unknown)
+    monkeypatch.setattr(limits, "virtualization", unknown)
     (tmp_path / "a-file").write_text("")
     checks = found(tree(BARE), tmp_path / "a-file" / "records")
     assert checks["power"].detail == "unknown: no such file"

@@ -20,8 +20,8 @@ from bench.machine.cpu import (
     usable_cores,
     usable_physical_cores,
 )
-from bench.machine.gpu_drivers import mps_device_info
 from bench.machine.probes import UnknownFactError
+from bench.training.devices import MpsDevice
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's files")
@@ -144,7 +144,7 @@ def test_apples_processors_and_gpus_tell_by_sysctl_and_ioreg(program, on_macos, 
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 28_991_029_248)
     assert (cpu_model(), cpu_signature()) == ("Apple M3 Max", "family 1912690738")
     assert last_level_cache_bytes() == 2 * 16 * 2**20 + 4 * 2**20  # of its clusters
-    gpu = mps_device_info()
+    gpu = MpsDevice().info()
     assert (gpu.name, gpu.cores, gpu.memory_bytes) == ("Apple M3 Max", 40, 28_991_029_248)
     assert "system cache" in gpu.missing["last_level_cache_bytes"]
     with pytest.raises(UnknownFactError, match="not read on Darwin"):
@@ -152,7 +152,7 @@ def test_apples_processors_and_gpus_tell_by_sysctl_and_ioreg(program, on_macos, 
     program("sysctl", '[ "$2" = hw.l3cachesize ] && echo 16777216')
     program("ioreg", "echo nothing")
     assert last_level_cache_bytes() == 16 * 2**20  # an Intel Mac's L3
-    gpu = mps_device_info()
+    gpu = MpsDevice().info()
     assert (gpu.name, gpu.cores) == ("Apple GPU", None)
     assert "gpu-core-count" in gpu.missing["cores"]
 

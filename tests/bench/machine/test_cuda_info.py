@@ -10,9 +10,10 @@ import torch
 from scripted_nvml import ScriptedNvml
 from scripted_smi import ScriptedSmi
 
-from bench.machine.gpu_drivers import cuda_device_info, nvml_device, open_nvml
+from bench.machine.gpu_drivers import nvml_device, open_nvml
 from bench.machine.probes import UnknownFactError
 from bench.records import DeviceInfo
+from bench.training.devices import cuda_device_info
 
 UUID = "12345678-aaaa-bbbb-cccc-0123456789ab"
 WHOLE, SLICE = f"GPU-{UUID}", f"MIG-{UUID}"

@@ -7,7 +7,8 @@ import psutil
 import pytest
 
 from bench.machine import environment
-from bench.machine.environment import container, host, virtualization
+from bench.machine.environment import host
+from bench.machine.limits import container, virtualization
 from bench.machine.probes import UnknownFactError
 
 pytestmark = pytest.mark.usefixtures("on_linux")

@@ -116,10 +116,12 @@ def test_a_probe_that_cannot_run_is_left_out_with_a_note(script, error, reason):
     def prepare():
         raise error
 
-    failing = Probe("huge", "fp32", 1, 0, prepare)
-    alone = group("fp16", failing)
+    def failing():
+        return Probe("huge", "fp32", 1, 0, prepare)
+
+    alone = group("fp16", failing())
     assert script.sample(alone) == 0
-    one = group("fp32", failing, script.probe("a", 0.02))
+    one = group("fp32", failing(), script.probe("a", 0.02))
     script.sample(one, budget_s=1.0)
     note = f"huge left out: {reason}"
     assert alone.notes == one.notes == [note]
