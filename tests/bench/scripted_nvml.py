@@ -9,6 +9,7 @@ class NVMLError(Exception):
 
 #: What each function of a card's handle answers, of the card's state by the names below.
 _ANSWERS = {
+    "Name": lambda state: "NVIDIA H200",
     "UtilizationRates": lambda state: SimpleNamespace(gpu=state("utilization"), memory=0),
     "MemoryInfo": lambda state: SimpleNamespace(used=state("memory_bytes"), total=80_000_000_000),
     "PowerUsage": lambda state: state("power_mw"),
@@ -65,6 +66,12 @@ class ScriptedNvml:
 
     def nvmlSystemGetDriverVersion(self):  # noqa: N802
         return "580.95.05"
+
+    def nvmlDeviceGetCount(self):  # noqa: N802
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
+        return "card"
 
     def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
         if uuid != self.uuid:

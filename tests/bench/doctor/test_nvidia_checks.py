@@ -1,7 +1,7 @@
 import os
-from types import SimpleNamespace
 
 import pytest
+from scripted_nvml import ScriptedNvml
 
 from bench.doctor import nvidia_checks
 from bench.machine.probes import UnknownFactError
@@ -14,14 +14,6 @@ AS_2024 = 'echo "Version 2024.1.1.0 (build 33998838)"'
 NO_CAPABILITIES = "Name:\tpython\nCapEff:\t0000000000000000\n"
 
 
-ONE_CARD = SimpleNamespace(
-    nvmlDeviceGetCount=lambda: 1,
-    nvmlDeviceGetHandleByIndex=lambda index: index,
-    nvmlDeviceGetName=lambda handle: "NVIDIA H200",
-    nvmlSystemGetDriverVersion=lambda: "580.95.05",
-)
-
-
 def fails_with(reason):
     def opener():
         raise UnknownFactError(reason)
@@ -32,18 +24,17 @@ def fails_with(reason):
 NO_DRIVER = fails_with("no CUDA driver here")
 
 
-def found(root, opener=lambda: ONE_CARD, capability=NO_DRIVER):
+def found(root, opener=ScriptedNvml, capability=NO_DRIVER):
     return {check.name: check for check in nvidia_checks(root, opener, capability)}
 
 
-def test_without_a_device_there_is_nothing_to_mend(tree, only_programs):
+def test_without_a_device_there_is_nothing_to_mend_and_a_card_without_nvml_has_a_remedy(
+    tree, only_programs
+):
     root = tree({"sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n"})
     checks = found(root, fails_with("NVML: NVML Shared Library Not Found"))
     assert [check.status for check in checks.values()] == ["ok"]
     assert "no NVIDIA device" in checks["nvidia"].detail
-
-
-def test_a_card_that_nvml_cannot_read(tree, only_programs):
     reason = "NVML: RM has detected an NVML/RM version mismatch."
     check = found(tree(CARD), fails_with(reason))["nvml"]
     assert (check.status, reason in check.detail) == ("warning", True)

@@ -49,13 +49,19 @@ def test_nvmls_units_are_those_in_the_names(nvidia):
     assert (reading.energy_j, reading.throttle_reasons) == (5000.0, frozenset())
 
 
-def test_throttle_bits_have_names(nvml, nvidia):
+def test_throttle_bits_have_names_and_older_drivers_are_asked_by_the_older_ones(nvml, nvidia):
     nvml.reasons = 0x04 | 0x08 | 0x20 | 0x40 | 0x80 | 0x200 | 0x400 | 0x02
     names = {"SwPowerCap", "HwSlowdown", "SwThermal", "HwThermal", "PowerBrake", "BoardLimit"}
     names |= {"Reliability", "ApplicationsClocksSetting"}  # clocks that somebody chose
     assert nvidia.read().throttle_reasons == names
     nvml.reasons = 0x40 | 0x01 | 0x10 | 0x100  # idle, and what is no limit
     assert nvidia.read().throttle_reasons == {"HwThermal"}
+    nvml.unsupported = {"reasons", "temperature_c"}
+    nvml.nvmlDeviceGetCurrentClocksThrottleReasons = lambda handle: 0x08
+    nvml.nvmlDeviceGetTemperature = lambda handle, sensor: 55
+    reading = nvidia.read()
+    assert reading.throttle_reasons == {"HwSlowdown"}
+    assert reading.values["gpu_temperature_c"] == 55.0
 
 
 def test_energy_and_throttling_of_a_window(nvml, nvidia, clock):
@@ -79,15 +85,6 @@ def test_what_a_card_does_not_support_has_a_reason(nvml, worker, clock):
     for name in (*DEVICE_FACTS, "gpu_utilization_percent"):
         assert telemetry.missing[name] == "NVMLError: Not Supported"
     assert {one.name for one in telemetry.series} == set(GPU_SERIES[1:])
-
-
-def test_older_drivers_are_asked_by_the_older_names(nvml, nvidia):
-    nvml.unsupported = {"reasons", "temperature_c"}
-    nvml.nvmlDeviceGetCurrentClocksThrottleReasons = lambda handle: 0x08
-    nvml.nvmlDeviceGetTemperature = lambda handle, sensor: 55
-    reading = nvidia.read()
-    assert reading.throttle_reasons == {"HwSlowdown"}
-    assert reading.values["gpu_temperature_c"] == 55.0
 
 
 def test_neighbours_before_or_after_are_named_and_the_workers_own_are_not(nvml, child):
@@ -216,15 +213,11 @@ def test_packages_add_up_nothing_counts_twice_and_a_counter_wraps_around(package
     assert reading.throttle_reasons == reading.slowed_s == Unknown("not read for CPUs")
     write("intel-rapl:1", 17_000_000)
     assert source.read().energy_j == pytest.approx(51.0)
-
-
-def test_a_counter_that_closes_during_the_run_is_a_reason(packages, clock):
-    root, _ = packages
-    counter = root / "sys/class/powercap/intel-rapl:0/energy_uj"
     source = device_source("cpu", None, os.getpid(), root)
     assert isinstance(source, RaplSource)
+    counter = root / "sys/class/powercap/intel-rapl:0/energy_uj"
     telemetry = seen(clock, source, lambda: counter.unlink(missing_ok=True))
-    assert "No such file" in telemetry.missing["energy_j"]
+    assert "No such file" in telemetry.missing["energy_j"]  # it closed during the run
 
 
 @pytest.mark.parametrize(

@@ -169,11 +169,9 @@ def test_of_several_devices_energy_adds_up_and_quantities_keep_apart():
     assert source.read() == Reading(values, 12.0, frozenset({"SwThermal"}), slowed_s)
     assert source.foreign_processes() == ("5 x", "7 y")
     assert (source.name, source.measures_device) == ("scripted", True)
-
-
-def test_what_one_device_cannot_tell_all_together_cannot(source):
-    why = Unknown("no counter")
-    blind = Scripted(replace(source.reading, energy_j=why, throttle_reasons=why), None)
-    found = together(source, blind).read()
-    assert (found.energy_j, found.throttle_reasons, found.slowed_s) == (why, why, {"power": 0.0})
-    assert together(source, blind).foreign_processes() == Unknown("not told")
+    why = Unknown("no counter")  # what one cannot tell all together cannot
+    blind = Scripted(replace(cool, energy_j=why, throttle_reasons=why), None)
+    reading = together(Scripted(cool), blind).read()
+    assert (reading.energy_j, reading.throttle_reasons) == (why, why)
+    assert reading.slowed_s == cool.slowed_s
+    assert together(Scripted(cool), blind).foreign_processes() == Unknown("not told")
