@@ -30,8 +30,7 @@ from bench.errors import UserError, one_line
 from bench.records import MathMode, MemoryFootprint, Phase, StepSpec
 from bench.training.precision import AmpBf16, AmpFp16, Fp32, keep_depthwise_in_fp32
 from bench.training.step import Phases, TrainingStep, make_optimizer
-from bench.training.workloads import Workload, find_workload
-from bench.training.workloads.images import OwnStep
+from bench.training.workloads import OwnStep, Workload, find_workload
 
 _ALLOCATE = frozenset({torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default})
 

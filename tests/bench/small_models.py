@@ -2,8 +2,7 @@
 
 import torch
 
-from bench.training.workloads import ImageInput, workload_of
-from bench.training.workloads.images import ImageClassification
+from bench.training.workloads import ImageClassification, ImageInput, workload_of
 from bench.worker.step_setup import resolve
 
 #: What a step of images asks of its workload; the model and the batch are given to the step.

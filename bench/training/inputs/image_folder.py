@@ -22,7 +22,7 @@ from bench.config import RunConfig, user_path
 from bench.errors import UserError, one_line
 from bench.images import check_image_folder
 from bench.records import ResolvedConfig
-from bench.training.inputs.loader import Draw, ImageSample
+from bench.training.inputs import Draw, ImageSample
 from bench.training.workloads import ImageInput
 
 try:

@@ -11,10 +11,13 @@ import torch
 
 from bench.config.model_names import HfModel, Task, find_hf_model
 from bench.errors import UserError
-from bench.training.workloads import Batch, ImageInput, Workload, blamed
-from bench.training.workloads.images import (
+from bench.training.workloads import (
     DEFAULT_CLASSES,
     DEFAULT_IMAGE_SIZE,
+    Batch,
+    ImageInput,
+    Workload,
+    blamed,
     random_images,
 )
 

@@ -21,7 +21,7 @@ from torchvision.transforms import (
 )
 
 from bench.errors import UserError
-from bench.training.inputs import image_folder
+from bench.training.inputs import Draw, image_folder
 from bench.training.inputs.image_folder import (
     DecodedImages,
     centre_cut,
@@ -29,7 +29,6 @@ from bench.training.inputs.image_folder import (
     list_images,
     random_cut,
 )
-from bench.training.inputs.loader import Draw
 from bench.training.workloads import ImageInput
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

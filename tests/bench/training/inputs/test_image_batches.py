@@ -11,8 +11,8 @@ from opened_batches import sums, take
 from refusals import refusal
 
 from bench.errors import UserError
+from bench.training.inputs import Draw
 from bench.training.inputs.image_folder import DecodedImages, decode_rgb
-from bench.training.inputs.loader import Draw
 from bench.training.workloads import ImageInput
 
 

@@ -12,10 +12,9 @@ from small_models import resolved
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.training.devices import open_device
-from bench.training.inputs import Shard, open_batches
-from bench.training.inputs.loader import ShuffledDraws
+from bench.training.inputs import Shard, ShuffledDraws, open_batches
 from bench.training.precision import Fp32
-from bench.training.workloads.images import OwnStep
+from bench.training.workloads import OwnStep
 from bench.worker.step_setup import resolve
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from bench.training.inputs.loader import DeviceSlot, Normalise, PrefetchedTransfer
+from bench.training.inputs import DeviceSlot, Normalise, PrefetchedTransfer
 from bench.training.workloads import ImageInput
 
 
