@@ -23,7 +23,7 @@ from bench.errors import Problem
 from bench.machine import environment, limits
 from bench.machine.cpu import PackageEnergy
 from bench.machine.gpu_drivers import compute_capability, open_nvml
-from bench.machine.probes import ROOT, UnknownFactError, reason_of, text_of, value_or_none
+from bench.machine.probes import UnknownFactError, reason_of, system_path, text_of, value_or_none
 from bench.machine.repository import TREE, kit_facts
 from bench.profilers.ncu.tool import (
     PERMIT,
@@ -70,7 +70,7 @@ _ENOUGH_SHARED_BYTES = 8 * 2 * 128 * 224 * 224 * 3 * 4
 _REINSTALL = "install the default build: uv pip install --reinstall torch torchvision"
 
 
-def host_checks(records: Path, root: Path = ROOT) -> Iterator[Diagnosis]:
+def host_checks(records: Path) -> Iterator[Diagnosis]:
     """Look at the host as far as it bears on a measurement."""
     place = records.resolve()
     while not place.exists() and place != place.parent:
@@ -85,11 +85,11 @@ def host_checks(records: Path, root: Path = ROOT) -> Iterator[Diagnosis]:
         what = f"cannot write in {place}: {error.strerror}"
         yield diagnosis("records", Problem(what, "use --records FOLDER"), needed=True)
     if platform.system() == "Linux":
-        if (root / "dev/shm").is_dir():
-            yield diagnosis("shared memory", _shared_memory(root / "dev/shm"))
-        yield diagnosis("cpu energy", _energy(root))
-    hypervisor = value_or_none(lambda: limits.virtualization(root))
-    yield diagnosis("surroundings", _surroundings(hypervisor, root))
+        if system_path("dev/shm").is_dir():
+            yield diagnosis("shared memory", _shared_memory(system_path("dev/shm")))
+        yield diagnosis("cpu energy", _energy())
+    hypervisor = value_or_none(limits.virtualization)
+    yield diagnosis("surroundings", _surroundings(hypervisor))
     try:
         source = environment.power_source(hypervisor)
     except UnknownFactError as error:
@@ -109,9 +109,9 @@ def _shared_memory(place: Path) -> str | Problem:
     )
 
 
-def _energy(root: Path) -> str | Problem:
+def _energy() -> str | Problem:
     try:
-        PackageEnergy(root)
+        PackageEnergy()
     except UnknownFactError as error:
         if "Permission denied" in str(error):
             remedy = "sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj"
@@ -120,8 +120,8 @@ def _energy(root: Path) -> str | Problem:
     return "RAPL can be read"
 
 
-def _surroundings(hypervisor: str | None, root: Path) -> str | Problem:
-    runtime = value_or_none(lambda: limits.container(root)) or "unknown"
+def _surroundings(hypervisor: str | None) -> str | Problem:
+    runtime = value_or_none(limits.container) or "unknown"
     detail = f"container {runtime}, hypervisor {hypervisor or 'unknown'}"
     if hypervisor == "wsl1":
         remedy = "in Windows: wsl --set-version <distribution> 2"
@@ -135,7 +135,6 @@ def _surroundings(hypervisor: str | None, root: Path) -> str | Problem:
 
 
 def nvidia_checks(
-    root: Path = ROOT,
     nvml_opener: Callable[[], Any] = open_nvml,
     capability: Callable[[], tuple[int, int]] = compute_capability,
 ) -> Iterator[Diagnosis]:
@@ -146,7 +145,7 @@ def nvidia_checks(
         names = ", ".join(map(nvml.nvmlDeviceGetName, handles))
         yield diagnosis("nvml", f"driver {nvml.nvmlSystemGetDriverVersion()}: {names}")
     except Exception as error:
-        vendors = (root / "sys/bus/pci/devices").glob("*/vendor")
+        vendors = system_path("sys/bus/pci/devices").glob("*/vendor")
         if all(text_of(vendor) != "0x10de" for vendor in vendors):
             yield diagnosis("nvidia", "no NVIDIA device here: NVML and ncu are not needed")
             return
@@ -156,21 +155,21 @@ def nvidia_checks(
         )
         yield diagnosis("nvml", Problem(f"{error}: no GPU telemetry", remedy))
     try:
-        ncu = find_ncu(root)
+        ncu = find_ncu()
         if (device := value_or_none(capability)) is not None:
             choose_metrics(ncu, device)
         yield diagnosis("ncu", f"{ncu} at {ncu.path}")
     except RefusalError as refusal:
         yield diagnosis("ncu", refusal.problem)
-    is_allowed, detail = counter_permission(root)
+    is_allowed, detail = counter_permission()
     state = detail if is_allowed else Problem(detail, PERMIT)
     yield diagnosis("gpu counters", state)
 
 
-def perf_checks(root: Path = ROOT) -> Iterator[Diagnosis]:
+def perf_checks() -> Iterator[Diagnosis]:
     """Try what a profile would do with perf; where that fails, say why. Other systems have none."""
     if platform.system() == "Linux":
-        yield diagnosis("perf", find_obstacle(root) or "counts")
+        yield diagnosis("perf", find_obstacle() or "counts")
 
 
 Group = Callable[[], Iterable[Diagnosis]]

@@ -7,18 +7,17 @@ import platform
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import psutil
 
 from bench.machine.limits import cpu_quota, memory_bytes
 from bench.machine.probes import (
-    ROOT,
     UnknownFactError,
     output_of,
     probe,
     registry_text,
     sysctl,
+    system_path,
     text_of,
     value_or_none,
 )
@@ -42,11 +41,11 @@ def others_cpu_s() -> float:
     return busy_s - own_s
 
 
-def last_level_cache_bytes(root: Path = ROOT) -> int:
+def last_level_cache_bytes() -> int:
     """Return the bytes of all last-level caches usable here, a shared one counted once."""
     if platform.system() == "Darwin":
         return _apple_cache_bytes()
-    levels = data_caches(root)
+    levels = data_caches()
     return levels[max(levels)].total_bytes
 
 
@@ -59,13 +58,13 @@ class CacheLevel:
     total_bytes: int
 
 
-def data_caches(root: Path = ROOT) -> dict[int, CacheLevel]:
+def data_caches() -> dict[int, CacheLevel]:
     """Return the data caches usable here by level, a shared one counted once."""
     if platform.system() != "Linux":
         raise UnknownFactError(f"not read on {platform.system()}")
     caches: dict[int, dict[str, int]] = {}
     for cpu in _allowed_cpus():
-        for index in (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
+        for index in system_path(f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
             if text_of(index / "type") != "Instruction":
                 shared = caches.setdefault(int(text_of(index / "level")), {})
                 size = int(text_of(index / "size").removesuffix("K"))  # drivers/base/cacheinfo.c
@@ -97,20 +96,20 @@ _ARM_NUMBERS = ("CPU implementer", "CPU part", "CPU variant")
 _CPU_KEY = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
 
 
-def cpu_device_info(root: Path = ROOT) -> DeviceInfo:
+def cpu_device_info() -> DeviceInfo:
     """Return the CPU as a device: the cores, memory and last-level cache usable here."""
     return DeviceInfo.of(
         "not asked of a CPU",
         backend="cpu",
-        name=probe(cpu_model, root) or f"{platform.machine()} CPU",
-        memory_bytes=probe(memory_bytes, root),
-        last_level_cache_bytes=probe(last_level_cache_bytes, root),
+        name=probe(cpu_model) or f"{platform.machine()} CPU",
+        memory_bytes=probe(memory_bytes),
+        last_level_cache_bytes=probe(last_level_cache_bytes),
         max_clock_mhz=probe(_max_clock_mhz),
-        cores=probe(usable_physical_cores, root),
+        cores=probe(usable_physical_cores),
     )
 
 
-def cpu_model(root: Path = ROOT) -> str:
+def cpu_model() -> str:
     """Return the maker's name of the processor."""
     system = platform.system()
     if system == "Darwin":
@@ -118,7 +117,7 @@ def cpu_model(root: Path = ROOT) -> str:
     if system == "Windows":
         return registry_text(_CPU_KEY, "ProcessorNameString")
     # Arm kernels list part numbers only; lscpu has the table of their names.
-    for listing in (partial(text_of, root / "proc/cpuinfo"), partial(output_of, "lscpu")):
+    for listing in (partial(text_of, "proc/cpuinfo"), partial(output_of, "lscpu")):
         for line in listing().splitlines():
             key, _, value = line.partition(":")
             if key.strip().lower() == "model name" and value.strip(" -"):
@@ -126,7 +125,7 @@ def cpu_model(root: Path = ROOT) -> str:
     raise UnknownFactError("neither the kernel nor lscpu names the processor")
 
 
-def cpu_signature(root: Path = ROOT) -> str:
+def cpu_signature() -> str:
     """Return the maker's numbers of the processor, such as `family 25 model 17 stepping 1`.
 
     The name alone does not identify a processor: a virtual machine may see `AMD EPYC` or
@@ -137,7 +136,7 @@ def cpu_signature(root: Path = ROOT) -> str:
         return f"family {sysctl('hw.cpufamily')}"
     if system == "Windows":
         return registry_text(_CPU_KEY, "Identifier")
-    first, _, _ = text_of(root / "proc/cpuinfo").partition("\n\n")
+    first, _, _ = text_of("proc/cpuinfo").partition("\n\n")
     lines = (line.partition(":") for line in first.splitlines())
     facts = {key.strip(): " ".join(value.split()) for key, _, value in lines}
     for names in (_X86_NUMBERS, _ARM_NUMBERS):
@@ -146,26 +145,26 @@ def cpu_signature(root: Path = ROOT) -> str:
     raise UnknownFactError("the kernel shows no numbers of the processor")
 
 
-def usable_cores(root: Path = ROOT) -> int:
+def usable_cores() -> int:
     """Return the logical cores this process may keep busy: affinity, then CPU quota, rounded up.
 
     Rounded up because a quota of 1.5 cores is only used whole by two threads.
     """
-    quota = cpu_quota(root)
+    quota = cpu_quota()
     allowed = len(_allowed_cpus())
     return allowed if quota is None else min(allowed, max(1, math.ceil(quota)))
 
 
-def usable_physical_cores(root: Path = ROOT) -> int:
+def usable_physical_cores() -> int:
     """Return the physical cores behind `usable_cores`, two hardware threads being one core."""
     seen = set()
     for cpu in _allowed_cpus():
-        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        topology = system_path(f"sys/devices/system/cpu/cpu{cpu}/topology")
         try:
             seen.add((text_of(topology / "physical_package_id"), text_of(topology / "core_id")))
         except UnknownFactError:
-            return min(physical_cores(), usable_cores(root))
-    return min(len(seen), usable_cores(root))
+            return min(physical_cores(), usable_cores())
+    return min(len(seen), usable_cores())
 
 
 def physical_cores() -> int:
@@ -190,9 +189,9 @@ def _max_clock_mhz() -> float:
 class PackageEnergy:
     """Cumulative energy of all processor packages."""
 
-    def __init__(self, root: Path = ROOT) -> None:
+    def __init__(self) -> None:
         # Packages only: `psys` holds them again, and intel-rapl-mmio shows the same counters.
-        zones = sorted((root / "sys/class/powercap").glob("intel-rapl:*"))
+        zones = sorted(system_path("sys/class/powercap").glob("intel-rapl:*"))
         packages = [zone for zone in zones if text_of(zone / "name").startswith("package-")]
         if not packages:
             raise UnknownFactError("the kernel shows no RAPL energy counter")

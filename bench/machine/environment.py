@@ -20,7 +20,6 @@ from bench.errors import Unknown
 from bench.machine.cpu import cpu_model, cpu_signature, physical_cores, usable_cores
 from bench.machine.limits import container, memory_bytes, read_dmi, virtualization
 from bench.machine.probes import (
-    ROOT,
     UnknownFactError,
     output_of,
     probe,
@@ -40,7 +39,6 @@ def read_environment(
     records_folder: Path,
     label: str,
     code: ModelCode | Unknown = NO_MODEL_CODE,
-    root: Path = ROOT,
     metadata_server: tuple[str, int] = METADATA_SERVER,
 ) -> Environment:
     """Describe the machine and the software; `label` auto is made from the device's name.
@@ -49,28 +47,28 @@ def read_environment(
     What cannot be read is None with its reason: no error of a probe comes out. Takes about
     0.1 s, and up to 3 s more on a cloud whose metadata server does not answer.
     """
-    hypervisor = probe(virtualization, root)
+    hypervisor = probe(virtualization)
     return Environment(
         label=environment_label(device) if label == "auto" else label,
         os=os_name(),
         kernel=kernel_name(),
         machine=platform.machine(),
-        cpu_cores_usable=usable_cores(root),
-        memory_bytes=memory_bytes(root),
+        cpu_cores_usable=usable_cores(),
+        memory_bytes=memory_bytes(),
         variables=speed_variables(),
         device=device,
         virtualization=hypervisor,
-        cpu_model=probe(cpu_model, root),
-        cpu_signature=probe(cpu_signature, root),
+        cpu_model=probe(cpu_model),
+        cpu_signature=probe(cpu_signature),
         cpu_cores_physical=probe(physical_cores),
         storage=probe(storage, records_folder),
-        container=probe(container, root),
-        host=probe(host, root),
+        container=probe(container),
+        host=probe(host),
         power_source=probe(power_source, hypervisor or None),
         model_code=code,
         **software_facts(),
         **repository_facts(),
-        **cloud_facts(root, metadata_server),
+        **cloud_facts(metadata_server),
     )
 
 
@@ -222,7 +220,7 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def host(root: Path = ROOT) -> str:
+def host() -> str:
     """Return twelve hex digits that differ between machines and say nothing else of this one.
 
     Made of what the system calls itself: on Linux the machine id with the host's name, since copies
@@ -237,10 +235,10 @@ def host(root: Path = ROOT) -> str:
         name = rest.partition('"')[0]
     elif system == "Windows":
         name = registry_text(r"SOFTWARE\Microsoft\Cryptography", "MachineGuid")
-    elif (runtime := container(root)) != "none":
+    elif (runtime := container()) != "none":
         raise UnknownFactError(f"{runtime} does not show which machine it is on")
     else:
-        name = f"{platform.node()} {text_of(root / 'etc/machine-id')}"
+        name = f"{platform.node()} {text_of('etc/machine-id')}"
     return hashlib.sha256(name.encode()).hexdigest()[:12]
 
 
@@ -249,11 +247,9 @@ _TIMEOUT_S = 1.0
 Ask = Callable[..., str]
 
 
-def cloud_facts(
-    root: Path = ROOT, server: tuple[str, int] = METADATA_SERVER
-) -> dict[str, str | Unknown]:
+def cloud_facts(server: tuple[str, int] = METADATA_SERVER) -> dict[str, str | Unknown]:
     """Return `cloud_provider`, `cloud_machine_type` and `cloud_zone`, asking at most 3 s."""
-    provider = probe(_provider, root)
+    provider = probe(_provider)
     where: tuple[str, str] | Unknown = Unknown("no cloud provider is known")
     if provider:
         where = probe(_CLOUDS[provider][2], partial(_request, server))
@@ -261,8 +257,8 @@ def cloud_facts(
     return {"cloud_provider": provider, "cloud_machine_type": machine_type, "cloud_zone": zone}
 
 
-def _provider(root: Path) -> str:
-    firmware = read_dmi(root)
+def _provider() -> str:
+    firmware = read_dmi()
     for provider, (field, mark, _) in _CLOUDS.items():
         if firmware[field] == mark:
             return provider

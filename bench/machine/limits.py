@@ -21,13 +21,20 @@ import psutil
 
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
-from bench.machine.probes import ROOT, UnknownFactError, probe, sysctl, text_of, value_or_none
+from bench.machine.probes import (
+    UnknownFactError,
+    probe,
+    sysctl,
+    system_path,
+    text_of,
+    value_or_none,
+)
 
 
-def read_dmi(root: Path) -> dict[str, str]:
+def read_dmi() -> dict[str, str]:
     """Return the firmware's fields as the kernel names them; empty where it shows none."""
     fields = ("sys_vendor", "product_name", "chassis_asset_tag")
-    return {name: probe(text_of, root / "sys/class/dmi/id" / name) or "" for name in fields}
+    return {name: probe(text_of, f"sys/class/dmi/id/{name}") or "" for name in fields}
 
 
 #: What container runtimes leave in their containers; the orchestrator comes first.
@@ -39,7 +46,7 @@ _CONTAINERS = {
 }
 
 
-def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str:
+def container(environ: Mapping[str, str] = os.environ) -> str:
     """Return the container runtime around this process, with its image if known, or `none`.
 
     Nothing inside a container knows its image; `MLPROJECT_IMAGE` names it, as in ours.
@@ -52,9 +59,9 @@ def container(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> str
     if "KUBERNETES_SERVICE_HOST" in environ:
         runtime = "kubernetes"
     else:
-        traces = (name for name, path in _CONTAINERS.items() if (root / path).exists())
+        traces = (name for name, path in _CONTAINERS.items() if system_path(path).exists())
         # systemd notes the others, such as lxc
-        noted = value_or_none(lambda: text_of(root / "run/systemd/container"))
+        noted = value_or_none(lambda: text_of("run/systemd/container"))
         runtime = next(traces, noted or "none")
     image = environ.get("MLPROJECT_IMAGE")
     return f"{runtime} ({image})" if image and runtime != "none" else runtime
@@ -73,7 +80,7 @@ _HYPERVISORS = {
 }
 
 
-def virtualization(root: Path = ROOT) -> str:
+def virtualization() -> str:
     """Return the hypervisor under this system (`wsl1`, `wsl2`, `kvm`, `hyperv`...), or `none`.
 
     `unidentified` where the processor shows a hypervisor without a name.
@@ -83,16 +90,16 @@ def virtualization(root: Path = ROOT) -> str:
         return "unidentified" if sysctl("kern.hv_vmm_present") == "1" else "none"
     if system == "Windows":
         raise UnknownFactError("not looked for on Windows")
-    firmware = read_dmi(root)
+    firmware = read_dmi()
     names = f"{firmware['sys_vendor']} {firmware['product_name']}".strip()
     word = next((word for sign, word in _HYPERVISORS.items() if sign in names), None)
     if names.endswith(".metal"):  # Amazon's machines without a hypervisor
         word = "none"
     # Microsoft's kernels: 4.4.0-19041-Microsoft and 5.15.90.1-microsoft-standard-WSL2.
-    release = text_of(root / "proc/sys/kernel/osrelease").lower()
+    release = text_of("proc/sys/kernel/osrelease").lower()
     if "microsoft" in release:
         return "wsl2" if "wsl2" in release else "wsl1"
-    processor = text_of(root / "proc/cpuinfo").split()
+    processor = text_of("proc/cpuinfo").split()
     if word or "hypervisor" in processor:
         return word or "unidentified"
     if names or "flags" in processor:  # Arm's processors do not say
@@ -100,10 +107,10 @@ def virtualization(root: Path = ROOT) -> str:
     raise UnknownFactError("neither the processor nor the firmware shows a hypervisor")
 
 
-def cpu_quota(root: Path = ROOT) -> float | None:
+def cpu_quota() -> float | None:
     """Return the cores of the tightest quota on this process; None where there is none."""
     quotas = []
-    for group in _groups(root, "cpu"):
+    for group in _groups("cpu"):
         quota, _, period = _text(group / "cpu.max").partition(" ")
         if not quota.isdigit():
             quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
@@ -112,33 +119,33 @@ def cpu_quota(root: Path = ROOT) -> float | None:
     return min(quotas, default=None)
 
 
-def memory_bytes(root: Path = ROOT) -> int:
+def memory_bytes() -> int:
     """Return the memory this process may use: the machine's, or its control group's if less."""
     names = ("memory.max", "memory.limit_in_bytes")  # of version 2, and of version 1
-    limits = [_text(group / name) for group in _groups(root, "memory") for name in names]
+    limits = [_text(group / name) for group in _groups("memory") for name in names]
     total = int(psutil.virtual_memory().total)
     return min([total, *(int(limit) for limit in limits if limit.isdigit())])
 
 
-def oom_kills(root: Path = ROOT) -> int | None:
+def oom_kills() -> int | None:
     """Return how many processes the kernel's out-of-memory killer has ended so far.
 
     Of this process's own memory group where that is counted, else of the whole machine; None
     where neither is (macOS, Windows, kernels before 4.13).
     """
     names = ("memory.events", "memory.oom_control")
-    own = (group / name for group in _groups(root, "memory") for name in names)
-    for path in (*own, root / "proc/vmstat"):
+    own = (group / name for group in _groups("memory") for name in names)
+    for path in (*own, system_path("proc/vmstat")):
         if kills := re.search(r"^oom_kill (\d+)$", _text(path), re.MULTILINE):
             return int(kills[1])
     return None
 
 
-def _groups(root: Path, controller: str) -> Iterator[Path]:
+def _groups(controller: str) -> Iterator[Path]:
     """Yield the folders of this process's group and of the groups above it, innermost first."""
-    base = root / "sys/fs/cgroup"
+    base = system_path("sys/fs/cgroup")
     unified = base if (base / "cgroup.controllers").exists() else base / "unified"
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in _text("proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
             mount = unified
@@ -152,7 +159,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         yield from (folder for folder in chain if folder.is_relative_to(mount))
 
 
-def _text(path: Path) -> str:
+def _text(path: str | Path) -> str:
     return probe(text_of, path) or ""
 
 
@@ -170,7 +177,7 @@ def peak_memory_bytes() -> int:
     own, children = (resource.getrusage(whose).ru_maxrss for whose in who)
     if sys.platform == "darwin":  # bytes there, KiB on Linux (getrusage(2) of each)
         return max(own, children)
-    peak = re.search(r"^VmHWM:\s*(\d+) kB", _text(ROOT / "proc/self/status"), re.MULTILINE)
+    peak = re.search(r"^VmHWM:\s*(\d+) kB", _text("proc/self/status"), re.MULTILINE)
     if peak is None:
         raise UnknownFactError("the kernel shows no high-water mark")
     return 1024 * max(int(peak[1]), children)
@@ -180,12 +187,12 @@ def peak_memory_bytes() -> int:
 _BITS = {"CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38}
 
 
-def profiling_capabilities(root: Path = ROOT) -> frozenset[str]:
+def profiling_capabilities() -> frozenset[str]:
     """Return which of CAP_SYS_ADMIN and CAP_PERFMON this process has, as far as known.
 
     With either it may read performance counters whatever the system's default is.
     """
-    status = _text(root / "proc/self/status")
+    status = _text("proc/self/status")
     mask = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
     effective = int(mask[1], 16) if mask else 0
     return frozenset(name for name, bit in _BITS.items() if effective >> bit & 1)

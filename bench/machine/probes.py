@@ -21,7 +21,7 @@ from bench.errors import Unknown
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: The file system that facts are read from; tests give a folder that looks like one.
+#: The file system that facts are read from; tests put a folder that looks like one in its place.
 ROOT = Path("/")
 
 
@@ -53,12 +53,18 @@ def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def text_of(path: Path) -> str:
-    """Return a small file's text without its trailing newline or NUL."""
+def system_path(path: str | Path) -> Path:
+    """Return a file or folder of the system, by its path below the root."""
+    return ROOT / path
+
+
+def text_of(path: str | Path) -> str:
+    """Return the text of a small file of the system without its trailing newline or NUL."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace").strip("\0\n ")
+        text = system_path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise UnknownFactError(f"cannot read {path}: {error.strerror}") from None
+        raise UnknownFactError(f"cannot read {system_path(path)}: {error.strerror}") from None
+    return text.strip("\0\n ")
 
 
 def output_of(

@@ -28,7 +28,7 @@ from typing import ClassVar
 
 from bench.errors import Problem, UserError
 from bench.machine.limits import container
-from bench.machine.probes import ROOT, UnknownFactError, output_of, text_of, value_or_none
+from bench.machine.probes import UnknownFactError, output_of, system_path, text_of, value_or_none
 from bench.profilers.base import Tool, ToolWorker
 from bench.records import Account, Backend, CpuCounters, ResolvedConfig, ToolName
 
@@ -340,7 +340,7 @@ class PerfTool(Tool):
 
     def explain(self, console: str) -> str | None:
         """Return the obstacle that perf's words in `console` name, or None."""
-        problem = _named_in(console, ROOT)
+        problem = _named_in(console)
         return str(problem) if problem else None
 
     def read(self, folder: Path, step: Account) -> CpuCounters:
@@ -370,12 +370,12 @@ def choose_events() -> tuple[str, ...]:
     return (*CORE_EVENTS.values(), *flops)
 
 
-def vector_bits(root: Path = ROOT) -> int | None:
+def vector_bits() -> int | None:
     """Return the length of Arm's scalable vectors in a new process, or None where there are none.
 
     Linux, Documentation/arch/arm64/sve.rst: /proc/sys/abi/sve_default_vector_length, in bytes.
     """
-    length = root / "proc/sys/abi/sve_default_vector_length"
+    length = system_path("proc/sys/abi/sve_default_vector_length")
     return value_or_none(lambda: 8 * int(text_of(length)))
 
 
@@ -404,7 +404,7 @@ _NO_COUNTERS = (
 )
 
 
-def find_obstacle(root: Path = ROOT) -> Problem | None:
+def find_obstacle() -> Problem | None:
     """Return why perf cannot count the processor's events here, or None if it can."""
     system = platform.system()
     if system != "Linux":
@@ -418,19 +418,19 @@ def find_obstacle(root: Path = ROOT) -> Problem | None:
         row = try_event("instructions", gated=True)
     except (OSError, LookupError, UnknownFactError, UserError) as error:
         by_hand = "try `perf stat -e instructions -- true` by hand"
-        return _named_in(str(error), root) or Problem(f"no counts ({error})", by_hand)
+        return _named_in(str(error)) or Problem(f"no counts ({error})", by_hand)
     if row.count == "not supported":
         return Problem("this machine shows no hardware counters", _NO_COUNTERS)
     return None
 
 
-def _named_in(console: str, root: Path) -> Problem | None:
+def _named_in(console: str) -> Problem | None:
     """What perf's words in `console` name, if it is one that people meet."""
     if words := _VERSION.search(console):
         return Problem(f"this perf is of another kernel, or too old ({words[0]})", _INSTALL)
     if not _NO_PERMISSION.search(console):
         return None
-    level = value_or_none(lambda: text_of(root / "proc/sys/kernel/perf_event_paranoid"))
-    around = value_or_none(lambda: container(root))
+    level = value_or_none(lambda: text_of("proc/sys/kernel/perf_event_paranoid"))
+    around = value_or_none(container)
     where = f"perf_event_paranoid {level or 'unknown'}, container: {around or 'none'}"
     return Problem(f"the kernel forbids to count here ({where})", _PERMIT)

@@ -40,10 +40,11 @@ def only_programs(program, programs, monkeypatch):
 
 
 @pytest.fixture
-def tree(tmp_path):
-    """Return a function that writes files below a root that looks like a machine's."""
+def tree(tmp_path, monkeypatch):
+    """Return a function that writes files below a root that looks like a machine's, and is ours."""
     root = tmp_path / "root"
     root.mkdir()
+    monkeypatch.setattr("bench.machine.probes.ROOT", root)
 
     def write(texts):
         for name, text in texts.items():

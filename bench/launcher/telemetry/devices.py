@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -23,7 +22,7 @@ from bench.machine.gpu_drivers import (
     open_amdsmi,
     open_nvml,
 )
-from bench.machine.probes import ROOT, UnknownFactError, probe
+from bench.machine.probes import UnknownFactError, probe
 from bench.records import CLOCK_SETTING, POWER_LIMIT
 from bench.records.folders import is_running
 from bench.records.journal import Clock
@@ -193,7 +192,6 @@ def device_source(
     backend: str,
     uuid: str | None,
     worker_pid: int,
-    root: Path = ROOT,
     nvml_opener: Callable[[], Any] = open_nvml,
     smi_opener: Callable[[], Any] = open_amdsmi,
 ) -> Source:
@@ -205,7 +203,7 @@ def device_source(
         why = Unknown("Apple shows its GPU's energy and clocks to root only (powermetrics)")
         return AbsentDevice(why, why)
     if backend == "cpu":
-        rapl = probe(RaplSource, root)
+        rapl = probe(RaplSource)
         return AbsentDevice(rapl, _NO_GPU) if isinstance(rapl, Unknown) else rapl
 
     def of_gpu() -> Source:
@@ -241,9 +239,9 @@ class RaplSource(Source):
     measures_device = True
     _others = Unknown("a CPU is shared: see cpu_utilization_percent")
 
-    def __init__(self, root: Path = ROOT, clock: Clock = time.perf_counter) -> None:
+    def __init__(self, clock: Clock = time.perf_counter) -> None:
         self._clock = clock
-        self._energy = PackageEnergy(root)
+        self._energy = PackageEnergy()
         self._last: tuple[float, float] | None = None
 
     @override

@@ -19,7 +19,7 @@ from typing import ClassVar
 from bench.errors import Problem, UserError, one_line
 from bench.machine.gpu_drivers import compute_capability
 from bench.machine.limits import profiling_capabilities
-from bench.machine.probes import ROOT, UnknownFactError, output_of, text_of, value_or_none
+from bench.machine.probes import UnknownFactError, output_of, system_path, text_of, value_or_none
 from bench.profilers.base import Tool, ToolWorker
 from bench.profilers.ncu.metrics import (
     CHIPS,
@@ -46,19 +46,19 @@ PERMIT = (
 )
 
 
-def counter_permission(root: Path = ROOT) -> tuple[bool | None, str]:
+def counter_permission() -> tuple[bool | None, str]:
     """Return whether the counters may be read, by the driver's files, and what these say.
 
     None where only trying decides.
     """
     try:
-        parameters = text_of(root / "proc/driver/nvidia/params")
+        parameters = text_of("proc/driver/nvidia/params")
     except UnknownFactError:
         return None, "the driver, outside of what is seen here, tells only when ncu runs"
     restricted = re.search(r"RmProfilingAdminOnly: *(\d)", parameters)
     if restricted is None or restricted[1] == "0":
         return True, "every user may read them"
-    held = profiling_capabilities(root)
+    held = profiling_capabilities()
     if "CAP_SYS_ADMIN" in held:
         return True, "for administrators only, and this process is one"
     if held:
@@ -173,12 +173,13 @@ class Ncu:
         )
 
 
-def find_ncu(root: Path = ROOT) -> Ncu:
+def find_ncu() -> Ncu:
     """Return the ncu on PATH, else the newest in the usual places.
 
     Raises `RefusalError` if there is none, or if it is broken or too old.
     """
-    places = [path for place in _PLACES for path in root.glob(place) if os.access(path, os.X_OK)]
+    files = (path for place in _PLACES for path in system_path("").glob(place))
+    places = [path for path in files if os.access(path, os.X_OK)]
     program = shutil.which("ncu") or max(map(str, places), key=_numbers, default=None)
     if program is None:
         raise RefusalError(
@@ -264,7 +265,6 @@ class NcuTool(Tool):
     """
 
     name: ClassVar[ToolName] = "ncu"
-    root: Path = ROOT
     capability: Callable[[], tuple[int, int]] = compute_capability
 
     def obstacle(self, backend: Backend) -> str | None:
@@ -327,8 +327,8 @@ class NcuTool(Tool):
 
     @cached_property
     def _setup(self) -> tuple[Ncu, tuple[str, ...], dict[str, str]]:
-        ncu = find_ncu(self.root)
-        is_allowed, why = counter_permission(self.root)
+        ncu = find_ncu()
+        is_allowed, why = counter_permission()
         if is_allowed is False:
             raise RefusalError(why, PERMIT)
         try:

@@ -85,22 +85,23 @@ def disk(monkeypatch, on_linux):
     return usages
 
 
-def found(root, records):
-    return {check.name: check for check in host_checks(records, root)}
+def found(records):
+    return {check.name: check for check in host_checks(records)}
 
 
 def test_a_sound_machine_and_what_is_unknown_are_no_fault(tree, disk, tmp_path, monkeypatch):
     def unknown(*_):
         raise UnknownFactError("no such file")
 
-    checks = found(tree(BARE), tmp_path / "records")
+    tree(BARE)
+    checks = found(tmp_path / "records")
     assert {check.status for check in checks.values()} == {"ok"}
     assert checks["surroundings"].detail == "container none, hypervisor none"
     assert checks["records"].detail == f"1000.0 GB free in {tmp_path}"
     monkeypatch.setattr(environment, "power_source", unknown)
     monkeypatch.setattr(limits, "virtualization", unknown)
     (tmp_path / "a-file").write_text("")
-    checks = found(tree(BARE), tmp_path / "a-file" / "records")
+    checks = found(tmp_path / "a-file" / "records")
     assert checks["power"].detail == "unknown: no such file"
     assert checks["surroundings"].detail == "container none, hypervisor unknown"
     assert checks["records"].status == "missing"
@@ -124,7 +125,8 @@ def test_what_hurts_a_measurement_has_a_remedy(
     disk[tmp_path.name] = Usage(10**12, 10**12, 10**9)
     disk["shm"] = Usage(67_108_864, 0, 67_108_864)
     monkeypatch.setattr(environment, "power_source", lambda virtual: "battery")
-    check = found(tree({**BARE, **files}), tmp_path / "records")[name]
+    tree({**BARE, **files})
+    check = found(tmp_path / "records")[name]
     assert check.status == "warning"
     assert detail in check.detail
     assert remedy in check.remedy
@@ -133,8 +135,8 @@ def test_what_hurts_a_measurement_has_a_remedy(
 def test_an_energy_counter_for_root_alone_has_a_remedy(tree, disk, tmp_path, monkeypatch):
     zone = {"name": "package-0\n", "max_energy_range_uj": "1000\n", "energy_uj": "5\n"}
     files = {f"sys/class/powercap/intel-rapl:0/{name}": text for name, text in zone.items()}
-    root = tree({**BARE, **files})
-    assert found(root, tmp_path)["cpu energy"].detail == "RAPL can be read"
+    tree({**BARE, **files})
+    assert found(tmp_path)["cpu energy"].detail == "RAPL can be read"
     read_text = Path.read_text
 
     def forbidden(self, *arguments, **options):
@@ -143,5 +145,5 @@ def test_an_energy_counter_for_root_alone_has_a_remedy(tree, disk, tmp_path, mon
         return read_text(self, *arguments, **options)
 
     monkeypatch.setattr(Path, "read_text", forbidden)
-    check = found(root, tmp_path)["cpu energy"]
+    check = found(tmp_path)["cpu energy"]
     assert check.remedy == "sudo chmod a+r /sys/class/powercap/intel-rapl:*/energy_uj"

@@ -24,19 +24,20 @@ def fails_with(reason):
 NO_DRIVER = fails_with("no CUDA driver here")
 
 
-def found(root, opener=ScriptedNvml, capability=NO_DRIVER):
-    return {check.name: check for check in nvidia_checks(root, opener, capability)}
+def found(opener=ScriptedNvml, capability=NO_DRIVER):
+    return {check.name: check for check in nvidia_checks(opener, capability)}
 
 
 def test_without_a_device_there_is_nothing_to_mend_and_a_card_without_nvml_has_a_remedy(
     tree, only_programs
 ):
-    root = tree({"sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n"})
-    checks = found(root, fails_with("NVML: NVML Shared Library Not Found"))
+    tree({"sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n"})
+    checks = found(fails_with("NVML: NVML Shared Library Not Found"))
     assert [check.status for check in checks.values()] == ["ok"]
     assert "no NVIDIA device" in checks["nvidia"].detail
     reason = "NVML: RM has detected an NVML/RM version mismatch."
-    check = found(tree(CARD), fails_with(reason))["nvml"]
+    tree(CARD)
+    check = found(fails_with(reason))["nvml"]
     assert (check.status, reason in check.detail) == ("warning", True)
     assert "reboot" in check.remedy
 
@@ -47,15 +48,16 @@ def test_a_card_that_nvml_reads_and_an_ncu_that_may_be_older(tree, only_programs
         'case "$*" in *gh100) echo "gpu__time_duration Counter ns";; '
         f"--query*) exit 1;; *) {AS_2024};; esac",
     )
-    checks = found(tree(CARD))
+    tree(CARD)
+    checks = found()
     assert checks["nvml"].status == checks["ncu"].status == "ok"
     assert checks["nvml"].detail == "driver 580.95.05: NVIDIA H200"
     assert checks["ncu"].detail.startswith("ncu 2024.1.1 at ")
-    check = found(tree(CARD), capability=lambda: (12, 0))["ncu"]
+    check = found(capability=lambda: (12, 0))["ncu"]
     assert check.status == "warning"
     assert "ncu 2024.1.1 tells no metrics of compute capability 12.0" in check.detail
     assert "CUDA 12.8" in check.remedy
-    assert found(tree(CARD), capability=lambda: (9, 0))["ncu"].status == "ok"
+    assert found(capability=lambda: (9, 0))["ncu"].status == "ok"
 
 
 PARAMS = "proc/driver/nvidia/params"
@@ -63,13 +65,13 @@ PARAMS = "proc/driver/nvidia/params"
 
 def test_profile_and_doctor_say_the_same(tree, only_programs):
     """One source: what doctor warns of is what stops a profile."""
-    root = tree({**CARD, PARAMS: "RmProfilingAdminOnly: 1\n", "proc/self/status": NO_CAPABILITIES})
-    tool = NcuTool(root, capability=lambda: (9, 0))
-    check = found(root)["ncu"]
+    tree({**CARD, PARAMS: "RmProfilingAdminOnly: 1\n", "proc/self/status": NO_CAPABILITIES})
+    tool = NcuTool(capability=lambda: (9, 0))
+    check = found()["ncu"]
     assert tool.obstacle("cuda") == f"{check.detail}; {check.remedy}"
     only_programs("ncu", AS_2024)
-    check = found(root)["gpu counters"]
+    check = found()["gpu counters"]
     assert check.status == "warning"
     assert tool.obstacle("cuda") == f"{check.detail}; {check.remedy}"
     tree({PARAMS: "RmProfilingAdminOnly: 0\n"})
-    assert found(root)["gpu counters"].status == "ok"
+    assert found()["gpu counters"].status == "ok"

@@ -41,9 +41,9 @@ def counting(clock, instructions):
 NO_COUNTERS = counting("0.50", "<not supported>")
 
 
-def check_of(root):
-    (check,) = perf_checks(root)
-    obstacle = find_obstacle(root)
+def check_of():
+    (check,) = perf_checks()
+    obstacle = find_obstacle()
     if obstacle is not None:
         assert (check.detail, check.remedy) == (obstacle.what, obstacle.remedy)
         assert "\n" not in str(obstacle)
@@ -56,7 +56,8 @@ def test_perf_that_counts_is_tried_with_the_options_of_a_profile(
     tree, only_programs, tmp_path, instructions
 ):
     only_programs("perf", f'echo "$@" > {tmp_path}/asked; {counting("0.50", instructions)}')
-    check = check_of(tree({PARANOID: "2\n"}))
+    tree({PARANOID: "2\n"})
+    check = check_of()
     assert (check.status, check.detail) == ("ok", "counts")
     asked = (tmp_path / "asked").read_text()
     assert asked.startswith("stat -x ; -o ")
@@ -86,14 +87,15 @@ OBSTACLES = {
 def test_each_obstacle_has_its_cause_and_remedy(tree, only_programs, perf, machine, detail, remedy):
     if perf is not None:
         only_programs("perf", perf)
-    check = check_of(tree(machine))
+    tree(machine)
+    check = check_of()
     assert detail in check.detail
     assert check.remedy.startswith(remedy)
 
 
 def test_a_perf_that_is_no_program_and_a_system_that_has_none(monkeypatch, tree, only_programs):
     only_programs("perf", "").write_bytes(b"\x7fELF but not quite")
-    assert "no counts (perf does not start" in check_of(tree({})).detail
+    assert "no counts (perf does not start" in check_of().detail
     monkeypatch.setattr("platform.system", lambda: "Darwin")
-    assert list(perf_checks(tree({}))) == []
-    assert "--tool torch" in find_obstacle(tree({})).remedy
+    assert list(perf_checks()) == []
+    assert "--tool torch" in find_obstacle().remedy

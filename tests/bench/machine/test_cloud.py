@@ -49,8 +49,14 @@ def server():
 
 
 @pytest.fixture
-def firmware(tree):
-    return lambda fields: tree({f"sys/class/dmi/id/{k}": f"{v}\n" for k, v in fields.items()})
+def facts_of(tree):
+    """Return what a machine of this firmware finds out from a server."""
+
+    def found(fields, address):
+        tree({f"sys/class/dmi/id/{name}": f"{text}\n" for name, text in fields.items()})
+        return cloud_facts(address)
+
+    return found
 
 
 def answers_of_azure(zone):
@@ -84,15 +90,15 @@ ANSWERS_OF_AWS = {
     ],
 )
 def test_a_cloud_is_known_by_its_firmware_and_its_metadata(
-    firmware, server, monkeypatch, fields, answers, facts
+    facts_of, server, monkeypatch, fields, answers, facts
 ):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # a proxy is not asked
     server.answers = answers
-    found = cloud_facts(firmware(fields), server.server_address)
+    found = facts_of(fields, server.server_address)
     assert found == dict(zip(NAMES, facts, strict=True))
 
 
-def test_a_server_that_does_not_tell_is_a_reason(firmware, server, monkeypatch):
+def test_a_server_that_does_not_tell_is_a_reason(facts_of, server, monkeypatch):
     monkeypatch.setattr("bench.machine.environment._TIMEOUT_S", 0.05)
     server.answers = {("GET", AZURE_PATH): ("<html>", "Metadata", "true")}
     with socket.socket() as unused, socket.create_server(("127.0.0.1", 0)) as silent:
@@ -103,7 +109,7 @@ def test_a_server_that_does_not_tell_is_a_reason(firmware, server, monkeypatch):
             (GCP, unused.getsockname(), "Connection refused"),
             (AWS, silent.getsockname(), "timed out"),
         ):
-            found = cloud_facts(firmware(maker), address)
+            found = facts_of(maker, address)
             assert found["cloud_provider"] in ("azure", "gcp", "aws")
             assert reason in found["cloud_zone"].reason
 
@@ -116,8 +122,8 @@ def test_a_server_that_does_not_tell_is_a_reason(firmware, server, monkeypatch):
         ({"sys_vendor": "Google", "product_name": "Eve"}, "Google Eve"),  # a Chromebook
     ],
 )
-def test_machines_of_other_makers_ask_no_server_and_are_named(firmware, server, fields, reason):
-    found = cloud_facts(firmware(fields), server.server_address)
+def test_machines_of_other_makers_ask_no_server_and_are_named(facts_of, server, fields, reason):
+    found = facts_of(fields, server.server_address)
     assert server.asked == []
     assert reason in found["cloud_provider"].reason
     why = "no cloud provider is known"

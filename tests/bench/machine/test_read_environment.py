@@ -87,7 +87,7 @@ def test_what_libraries_compute_by_is_kept_and_nothing_else():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there does the root hold the facts")
-def test_a_machine_that_tells_nothing_gives_reasons_and_no_error(tmp_path, monkeypatch):
+def test_a_machine_that_tells_nothing_gives_reasons_and_no_error(tree, tmp_path, monkeypatch):
     def broken(*_, **__):
         raise OSError("out of order")
 
@@ -96,9 +96,8 @@ def test_a_machine_that_tells_nothing_gives_reasons_and_no_error(tmp_path, monke
     monkeypatch.setattr("psutil.cpu_count", lambda logical=True: None)
     monkeypatch.setattr("torch.backends.cudnn.version", broken)
     monkeypatch.setenv("PATH", "")
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    found = read_environment(cpu_device_info(empty), tmp_path, "my-laptop", root=empty)
+    tree({})
+    found = read_environment(cpu_device_info(), tmp_path, "my-laptop")
     assert found.label == "my-laptop"
     for name in ("cpu_model", "cpu_cores_physical", "storage", "git_commit"):
         assert getattr(found, name) is None

@@ -175,7 +175,7 @@ RANGE_UJ = 262_143_328_850
 
 
 @pytest.fixture
-def packages(tmp_path):
+def packages(tree):
     """Two packages, and the zones that would count the same energy again."""
     zones = {
         "intel-rapl:0": "package-0",
@@ -184,23 +184,16 @@ def packages(tmp_path):
         "intel-rapl:2": "psys",
         "intel-rapl-mmio:0": "package-0",
     }
-    base = tmp_path / "sys/class/powercap"
     for zone, name in zones.items():
-        (base / zone).mkdir(parents=True)
-        (base / zone / "name").write_text(f"{name}\n")
-        (base / zone / "max_energy_range_uj").write_text(f"{RANGE_UJ}\n")
-        (base / zone / "energy_uj").write_text("1000000\n")
-
-    def write(zone, energy_uj):
-        (base / zone / "energy_uj").write_text(f"{energy_uj}\n")
-
-    return tmp_path, write
+        files = {"name": name, "max_energy_range_uj": RANGE_UJ, "energy_uj": 1_000_000}
+        tree({f"sys/class/powercap/{zone}/{file}": f"{text}\n" for file, text in files.items()})
+    return lambda zone, energy_uj: tree({f"sys/class/powercap/{zone}/energy_uj": f"{energy_uj}\n"})
 
 
 def test_packages_add_up_nothing_counts_twice_and_a_counter_wraps_around(packages, clock):
-    root, write = packages
+    write = packages
     write("intel-rapl:1", RANGE_UJ - 4_000_000)
-    source = RaplSource(root, clock)
+    source = RaplSource(clock)
     assert source.read().values == {}
     write("intel-rapl:0", 1_000_000 + 30_000_000)
     write("intel-rapl:1", 16_000_000)
@@ -211,9 +204,9 @@ def test_packages_add_up_nothing_counts_twice_and_a_counter_wraps_around(package
     assert reading.energy_j == pytest.approx(50.0)
     assert reading.values == {"cpu_package_power_w": pytest.approx(25.0)}
     assert reading.throttle_reasons == reading.slowed_s == Unknown("not read for CPUs")
-    write("intel-rapl:1", 17_000_000)
+    root = write("intel-rapl:1", 17_000_000)
     assert source.read().energy_j == pytest.approx(51.0)
-    source = device_source("cpu", None, os.getpid(), root)
+    source = device_source("cpu", None, os.getpid())
     assert isinstance(source, RaplSource)
     counter = root / "sys/class/powercap/intel-rapl:0/energy_uj"
     telemetry = seen(clock, source, lambda: counter.unlink(missing_ok=True))
@@ -227,6 +220,6 @@ def test_packages_add_up_nothing_counts_twice_and_a_counter_wraps_around(package
         ("mps", *["Apple shows its GPU's energy and clocks to root only (powermetrics)"] * 2),
     ],
 )
-def test_a_device_that_tells_nothing_has_reasons(clock, tmp_path, backend, energy, rest):
-    missing = seen(clock, device_source(backend, None, os.getpid(), tmp_path)).missing
+def test_a_device_that_tells_nothing_has_reasons(clock, tree, backend, energy, rest):
+    missing = seen(clock, device_source(backend, None, os.getpid())).missing
     assert missing == {**dict.fromkeys(DEVICE_FACTS, rest), "energy_j": energy}

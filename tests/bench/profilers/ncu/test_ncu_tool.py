@@ -40,8 +40,8 @@ STEP = (sys.executable, "-c", "print('a step')")
 def tool(ncu, tree):
     """Return a tool on a machine with an H100 whose driver forbids nothing."""
     ncu.script(kernels=KERNELS)
-    root = tree({"proc/driver/nvidia/params": "RmProfilingAdminOnly: 0\n"})
-    return NcuTool(root, capability=lambda: (9, 0))
+    tree({"proc/driver/nvidia/params": "RmProfilingAdminOnly: 0\n"})
+    return NcuTool(capability=lambda: (9, 0))
 
 
 def run(tool, folder):
@@ -63,7 +63,7 @@ def test_what_is_in_the_way_here(tool, ncu, monkeypatch):
     assert "runs on cpu" in tool.obstacle("cpu")
     assert ncu.asked == []
     assert tool.obstacle("cuda") is None
-    without_device = NcuTool(tool.root, no_device)
+    without_device = NcuTool(no_device)
     assert "no CUDA driver here; see that nvidia-smi" in without_device.obstacle("cuda")
     monkeypatch.setattr("importlib.metadata.version", lambda name: "2.15.0+rocm7")
     assert "this torch is for AMD's (ROCm)" in tool.obstacle("cuda")
@@ -119,7 +119,7 @@ REAL = shutil.which("ncu")
 
 def test_no_ncu_anywhere(folder_of_ncu, tree):
     with pytest.raises(RefusalError, match=r"ncu is not found: .*; install Nsight Compute"):
-        find_ncu(tree({}))
+        find_ncu()
 
 
 def test_of_several_off_path_the_newest_is_taken(ncu, tree, monkeypatch):
@@ -129,7 +129,7 @@ def test_of_several_off_path_the_newest_is_taken(ncu, tree, monkeypatch):
         folder.mkdir(parents=True)
         ScriptedNcu(folder)
     monkeypatch.setenv("PATH", str(root))
-    assert find_ncu(root).path == str(root / "usr/local/cuda-13.0/bin/ncu")
+    assert find_ncu().path == str(root / "usr/local/cuda-13.0/bin/ncu")
 
 
 @pytest.mark.parametrize(
@@ -146,13 +146,13 @@ def test_of_several_off_path_the_newest_is_taken(ncu, tree, monkeypatch):
 def test_a_broken_or_old_ncu(ncu, tree, script, words):
     ncu.program.write_text(f"#!/bin/sh\n{script}\n")
     with pytest.raises(RefusalError, match=words):
-        find_ncu(tree({}))
+        find_ncu()
     ncu.program.write_text("#!/bin/sh\necho Version 2023.2.0.0\n")
-    assert find_ncu(tree({})).version == (2023, 2, 0)
+    assert find_ncu().version == (2023, 2, 0)
 
 
 def test_metrics_as_ncu_lists_them(ncu, tree):
-    program = find_ncu(tree({}))
+    program = find_ncu()
     of_hopper = program.metrics("--chips", "gh100")
     assert {"dram__bytes", "sm__ops_path_tensor_src_fp16"} < of_hopper
     assert not any(" " in name or name == "Metric" for name in of_hopper)
@@ -213,7 +213,7 @@ def test_a_device_gets_the_metrics_that_ncu_has_for_it(
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     ncu.script(**script)
-    chosen, left_out = choose_metrics(find_ncu(tree({})), capability)
+    chosen, left_out = choose_metrics(find_ncu(), capability)
     assert sorted(chosen) == sorted(metrics)
     lacking = TENSORS if capability == (7, 5) else ()
     assert left_out == dict.fromkeys(lacking, "ncu 2024.1.1 has none here")
@@ -224,8 +224,8 @@ def test_a_chip_that_ncu_does_not_know_is_refused(ncu, tree):
     for capability in ((12, 0), (13, 0)):
         words = r"ncu 2024.1.1 tells no metrics of compute capability {}.{}; .*CUDA 12.8"
         with pytest.raises(RefusalError, match=words.format(*capability)):
-            choose_metrics(find_ncu(tree({})), capability)
-    program = find_ncu(tree({}))
+            choose_metrics(find_ncu(), capability)
+    program = find_ncu()
     ncu.program.write_text("#!/bin/sh\necho a__b Counter\n")  # no list of metrics
     with pytest.raises(RefusalError, match="tells no metrics"):
         choose_metrics(program, (9, 0))

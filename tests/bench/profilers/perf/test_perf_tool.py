@@ -106,8 +106,9 @@ def test_what_perf_cannot_tell_is_an_error_and_its_fifos_end_with_the_tool(
     words = "Traceback (most recent call last)\nError:\nNo permission to enable cycles:u event.\n"
     assert "the kernel forbids" in tool.explain(words)
     assert tool.explain("PermissionError: [Errno 13] Permission denied: 'x'\n") is None
-    assert vector_bits(tree({})) is None
-    assert vector_bits(tree({"proc/sys/abi/sve_default_vector_length": "32\n"})) == 256
+    assert vector_bits() is None
+    tree({"proc/sys/abi/sve_default_vector_length": "32\n"})
+    assert vector_bits() == 256
     folder = Path(worker.task["control"]).parent
     assert len(list(folder.iterdir())) == 2
     del tool
