@@ -14,15 +14,14 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from bench.errors import Problem
-from bench.machine import environment, limits
+from bench.machine import environment, gpu_drivers, limits
 from bench.machine.cpu import PackageEnergy
-from bench.machine.gpu_drivers import compute_capability, open_nvml
 from bench.machine.probes import UnknownFactError, reason_of, system_path, text_of, value_or_none
 from bench.machine.repository import TREE, kit_facts
 from bench.profilers.ncu.tool import (
@@ -134,13 +133,10 @@ def _surroundings(hypervisor: str | None) -> str | Problem:
     return detail
 
 
-def nvidia_checks(
-    nvml_opener: Callable[[], Any] = open_nvml,
-    capability: Callable[[], tuple[int, int]] = compute_capability,
-) -> Iterator[Diagnosis]:
+def nvidia_checks() -> Iterator[Diagnosis]:
     """Look at driver, NVML, ncu and its permission; one line where there is no NVIDIA device."""
     try:
-        nvml = nvml_opener()
+        nvml = gpu_drivers.open_nvml()
         handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
         names = ", ".join(map(nvml.nvmlDeviceGetName, handles))
         yield diagnosis("nvml", f"driver {nvml.nvmlSystemGetDriverVersion()}: {names}")
@@ -156,7 +152,7 @@ def nvidia_checks(
         yield diagnosis("nvml", Problem(f"{error}: no GPU telemetry", remedy))
     try:
         ncu = find_ncu()
-        if (device := value_or_none(capability)) is not None:
+        if (device := value_or_none(gpu_drivers.compute_capability)) is not None:
             choose_metrics(ncu, device)
         yield diagnosis("ncu", f"{ncu} at {ncu.path}")
     except RefusalError as refusal:
@@ -297,7 +293,7 @@ def _tried(device: torch.device, detail: str) -> str | Problem:
 
 def _why_no_cuda(built_for: str | None) -> str | Problem:
     """No NVIDIA device is fine; one that torch cannot use is not."""
-    nvml = value_or_none(open_nvml)
+    nvml = value_or_none(gpu_drivers.open_nvml)
     devices = nvml.nvmlDeviceGetCount() if nvml else 0
     if not nvml or not devices:
         return "no NVIDIA device with a driver here"

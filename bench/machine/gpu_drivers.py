@@ -10,7 +10,6 @@ import ctypes
 import os
 import re
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 from bench.errors import Unknown
@@ -30,18 +29,18 @@ def open_driver() -> Any:
         raise UnknownFactError(f"no CUDA driver here ({name} does not load)") from None
 
 
-def compute_capability(opener: Callable[[], Any] = open_driver) -> tuple[int, int]:
+def compute_capability() -> tuple[int, int]:
     """Return the compute capability of CUDA's device 0, such as (9, 0)."""
-    driver = opener()
+    driver = open_driver()
     device, major, minor = _device(driver, 0), ctypes.c_int(), ctypes.c_int()
     _call(driver, "cuDeviceGetAttribute", ctypes.byref(major), _CAPABILITY_MAJOR, device)
     _call(driver, "cuDeviceGetAttribute", ctypes.byref(minor), _CAPABILITY_MINOR, device)
     return major.value, minor.value
 
 
-def device_uuid(opener: Callable[[], Any] = open_driver, number: int = 0) -> str:
+def device_uuid(number: int = 0) -> str:
     """Return the UUID of CUDA's device `number`, or of the slice that it is, as torch spells it."""
-    driver = opener()
+    driver = open_driver()
     buffer = (ctypes.c_ubyte * 16)()
     _call(driver, "cuDeviceGetUuid_v2", ctypes.byref(buffer), _device(driver, number))
     return str(uuid.UUID(bytes=bytes(buffer)))
@@ -91,16 +90,14 @@ def nvml_device(nvml: Any, uuid: str) -> tuple[str, Any]:
 _FACTS = ("driver", "power_limit_w", "max_clock_mhz", "application_clock_mhz", "pcie")
 
 
-def management_facts(
-    uuid: str, nvml_opener: Callable[[], Any] = open_nvml, *, name: str = ""
-) -> dict[str, Any]:
+def management_facts(uuid: str, name: str = "") -> dict[str, Any]:
     """Return `uuid`, `driver`, power limit, clocks and `pcie` of the device, by NVML.
 
     Without NVML the UUID is still CUDA's, which then means a whole GPU. Nothing is said of a slice
     of a GPU, by its `name`, for which CUDA gives the UUID of the whole: that has other power.
     """
     try:
-        nvml = nvml_opener()
+        nvml = open_nvml()
         full_uuid, handle = nvml_device(nvml, uuid)
     except UnknownFactError as error:
         return {"uuid": f"GPU-{uuid}", **dict.fromkeys(_FACTS, Unknown(str(error)))}
@@ -174,12 +171,10 @@ def amd_clock_mhz(smi: Any, handle: Any, *names: str) -> float:
     return number_of(next((clock[name] for name in names if name in clock), "N/A"))
 
 
-def amd_management_facts(
-    device_uuid: str, smi_opener: Callable[[], Any] = open_amdsmi
-) -> dict[str, Any]:
+def amd_management_facts(device_uuid: str) -> dict[str, Any]:
     """Return `uuid`, `driver`, `power_limit_w` and `max_clock_mhz` of the device, by amdsmi."""
     try:
-        smi = smi_opener()
+        smi = open_amdsmi()
         handle = amd_device(smi, device_uuid)
     except Exception as error:
         return {"uuid": device_uuid, **dict.fromkeys(_FACTS, Unknown(reason_of(error)))}

@@ -12,7 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -23,8 +23,6 @@ from bench.machine.gpu_drivers import (
     amd_uuid,
     apple_gpu_cores,
     management_facts,
-    open_amdsmi,
-    open_nvml,
 )
 from bench.machine.limits import peak_memory_bytes
 from bench.machine.probes import probe, value_or_none
@@ -249,11 +247,7 @@ def missing_kernels(index: int) -> Problem | None:
     )
 
 
-def cuda_device_info(
-    index: int,
-    nvml_opener: Callable[[], Any] = open_nvml,
-    smi_opener: Callable[[], Any] = open_amdsmi,
-) -> DeviceInfo:
+def cuda_device_info(index: int) -> DeviceInfo:
     """Return the device `index` of CUDA, or of a torch for ROCm, which calls AMD's devices so too.
 
     Raises what torch raises where there is none.
@@ -262,10 +256,10 @@ def cuda_device_info(
     name, uuid = str(properties.name), str(properties.uuid)
     if torch.version.hip is not None:
         capability = str(properties.gcnArchName).partition(":")[0]  # its architecture, `gfx942`
-        facts = amd_management_facts(amd_uuid(uuid), smi_opener)
+        facts = amd_management_facts(amd_uuid(uuid))
     else:
         capability = f"{properties.major}.{properties.minor}"
-        facts = management_facts(uuid, nvml_opener, name=name)
+        facts = management_facts(uuid, name)
     return DeviceInfo(
         backend="cuda",
         name=name,

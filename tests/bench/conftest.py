@@ -9,6 +9,7 @@ import pytest
 from programs import program as write_program
 
 from bench.images import generate_image_folder
+from bench.machine import gpu_drivers
 
 
 @pytest.fixture
@@ -54,6 +55,12 @@ def tree(tmp_path, monkeypatch):
         return root
 
     return write
+
+
+@pytest.fixture
+def library(monkeypatch):
+    """Return a function by which a GPU's library opens as told: `nvml`, `amdsmi` or `driver`."""
+    return lambda name, opened: monkeypatch.setattr(gpu_drivers, f"open_{name}", opened)
 
 
 @pytest.fixture(scope="session")

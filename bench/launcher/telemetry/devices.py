@@ -12,16 +12,9 @@ from typing_extensions import override
 
 from bench.errors import Unknown
 from bench.launcher.telemetry.sampler import Reading, Source
+from bench.machine import gpu_drivers
 from bench.machine.cpu import PackageEnergy
-from bench.machine.gpu_drivers import (
-    AMD_UUID,
-    amd_clock_mhz,
-    amd_device,
-    number_of,
-    nvml_device,
-    open_amdsmi,
-    open_nvml,
-)
+from bench.machine.gpu_drivers import AMD_UUID, amd_clock_mhz, amd_device, number_of, nvml_device
 from bench.machine.probes import UnknownFactError, probe
 from bench.records import CLOCK_SETTING, POWER_LIMIT
 from bench.records.folders import is_running
@@ -192,8 +185,6 @@ def device_source(
     backend: str,
     uuid: str | None,
     worker_pid: int,
-    nvml_opener: Callable[[], Any] = open_nvml,
-    smi_opener: Callable[[], Any] = open_amdsmi,
 ) -> Source:
     """Return the source for the worker's device: NVML or amdsmi for CUDA, RAPL for a CPU.
 
@@ -208,8 +199,8 @@ def device_source(
 
     def of_gpu() -> Source:
         if uuid is not None and uuid.startswith(AMD_UUID):
-            return AmdSource(smi_opener(), uuid)
-        return NvidiaSource(nvml_opener(), uuid or "", worker_pid)
+            return AmdSource(gpu_drivers.open_amdsmi(), uuid)
+        return NvidiaSource(gpu_drivers.open_nvml(), uuid or "", worker_pid)
 
     gpu = probe(of_gpu) if uuid is not None else Unknown("the device's UUID is unknown")
     return AbsentDevice(gpu, gpu, GPU_SERIES) if isinstance(gpu, Unknown) else gpu

@@ -1,10 +1,10 @@
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from bench import doctor
 from bench.doctor import device_checks, package_checks
 from bench.machine.probes import UnknownFactError
 
@@ -48,21 +48,18 @@ def test_an_installed_project_is_asked_by_its_metadata(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def no_cuda(monkeypatch):
+def no_cuda(library, monkeypatch):
     """Return a function that sets what NVML sees while torch sees nothing."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def driver(devices_seen, cuda_version=12040):
-        def opener():
-            if not devices_seen:
-                raise UnknownFactError("NVML: NVML Shared Library Not Found")
-            return SimpleNamespace(
-                nvmlDeviceGetCount=lambda: devices_seen,
-                nvmlSystemGetCudaDriverVersion=lambda: cuda_version,
-            )
-
-        monkeypatch.setattr(doctor, "open_nvml", opener)
+        nvml = SimpleNamespace(
+            nvmlDeviceGetCount=lambda: devices_seen,
+            nvmlSystemGetCudaDriverVersion=lambda: cuda_version,
+        )
+        absent = UnknownFactError("NVML: NVML Shared Library Not Found")
+        library("nvml", Mock(side_effect=[nvml] if devices_seen else absent))
 
     return driver
 

@@ -1,9 +1,11 @@
 import os
+from unittest.mock import Mock
 
 import pytest
 from scripted_nvml import ScriptedNvml
 
 from bench.doctor import nvidia_checks
+from bench.machine import gpu_drivers
 from bench.machine.probes import UnknownFactError
 from bench.profilers.ncu.tool import NcuTool
 
@@ -15,21 +17,21 @@ NO_CAPABILITIES = "Name:\tpython\nCapEff:\t0000000000000000\n"
 
 
 def fails_with(reason):
-    def opener():
-        raise UnknownFactError(reason)
-
-    return opener
+    return Mock(side_effect=UnknownFactError(reason))
 
 
-NO_DRIVER = fails_with("no CUDA driver here")
+@pytest.fixture
+def found(library, monkeypatch):
+    def checks(opened=ScriptedNvml, capability=fails_with("no CUDA driver here")):  # noqa: B008
+        library("nvml", opened)
+        monkeypatch.setattr(gpu_drivers, "compute_capability", capability)
+        return {check.name: check for check in nvidia_checks()}
 
-
-def found(opener=ScriptedNvml, capability=NO_DRIVER):
-    return {check.name: check for check in nvidia_checks(opener, capability)}
+    return checks
 
 
 def test_without_a_device_there_is_nothing_to_mend_and_a_card_without_nvml_has_a_remedy(
-    tree, only_programs
+    found, tree, only_programs
 ):
     tree({"sys/bus/pci/devices/0000:00:02.0/vendor": "0x8086\n"})
     checks = found(fails_with("NVML: NVML Shared Library Not Found"))
@@ -42,7 +44,7 @@ def test_without_a_device_there_is_nothing_to_mend_and_a_card_without_nvml_has_a
     assert "reboot" in check.remedy
 
 
-def test_a_card_that_nvml_reads_and_an_ncu_that_may_be_older(tree, only_programs):
+def test_a_card_that_nvml_reads_and_an_ncu_that_may_be_older(found, tree, only_programs):
     only_programs(
         "ncu",
         'case "$*" in *gh100) echo "gpu__time_duration Counter ns";; '
@@ -63,7 +65,7 @@ def test_a_card_that_nvml_reads_and_an_ncu_that_may_be_older(tree, only_programs
 PARAMS = "proc/driver/nvidia/params"
 
 
-def test_profile_and_doctor_say_the_same(tree, only_programs):
+def test_profile_and_doctor_say_the_same(found, tree, only_programs):
     """One source: what doctor warns of is what stops a profile."""
     tree({**CARD, PARAMS: "RmProfilingAdminOnly: 1\n", "proc/self/status": NO_CAPABILITIES})
     tool = NcuTool(capability=lambda: (9, 0))

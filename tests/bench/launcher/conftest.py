@@ -16,8 +16,10 @@ def clock():
 
 
 @pytest.fixture
-def nvml():
-    return ScriptedNvml()
+def nvml(library):
+    card = ScriptedNvml()
+    library("nvml", lambda: card)
+    return card
 
 
 @pytest.fixture

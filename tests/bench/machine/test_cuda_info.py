@@ -3,6 +3,7 @@
 import sys
 import uuid
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pynvml
 import pytest
@@ -34,8 +35,9 @@ def properties(monkeypatch):
     return card
 
 
-def test_the_card_is_found_by_uuid():
-    assert cuda_device_info(0, lambda: ScriptedNvml(WHOLE)) == DeviceInfo(
+def test_the_card_is_found_by_uuid(library):
+    library("nvml", lambda: ScriptedNvml(WHOLE))
+    assert cuda_device_info(0) == DeviceInfo(
         backend="cuda",
         name="NVIDIA H200",
         uuid=WHOLE,
@@ -52,28 +54,29 @@ def test_the_card_is_found_by_uuid():
     )
 
 
-def test_a_slice_of_a_card_keeps_its_own_prefix_and_lacks_a_limit(properties):
+def test_a_slice_of_a_card_keeps_its_own_prefix_and_lacks_a_limit(library, properties):
     nvml = ScriptedNvml(SLICE)
+    library("nvml", lambda: nvml)
     nvml.unsupported = {"limit_mw"}
-    info = cuda_device_info(0, lambda: nvml)
+    info = cuda_device_info(0)
     assert info.uuid == SLICE
     assert info.missing == {"power_limit_w": "NVMLError: Not Supported"}
     properties.name = "NVIDIA H200 MIG 1g.18gb"
-    assert cuda_device_info(0, lambda: nvml).uuid == SLICE
+    assert cuda_device_info(0).uuid == SLICE
     # one that CUDA calls by the UUID of its card has no facts of the card
-    info = cuda_device_info(0, lambda: ScriptedNvml(WHOLE))
+    library("nvml", lambda: ScriptedNvml(WHOLE))
+    info = cuda_device_info(0)
     assert (info.uuid, info.power_limit_w, info.max_clock_mhz) == (None, None, None)
     assert "whole GPU" in info.missing["uuid"]
 
 
-def test_without_nvml_cudas_own_facts_remain():
-    def absent():
-        raise UnknownFactError("NVML: NVML Shared Library Not Found")
-
-    info = cuda_device_info(0, absent)
+def test_without_nvml_cudas_own_facts_remain(library):
+    library("nvml", Mock(side_effect=UnknownFactError("NVML: NVML Shared Library Not Found")))
+    info = cuda_device_info(0)
     assert (info.uuid, info.cores) == (WHOLE, 132)
     assert info.missing["driver"] == "NVML: NVML Shared Library Not Found"
-    info = cuda_device_info(0, ScriptedNvml)
+    library("nvml", ScriptedNvml)
+    info = cuda_device_info(0)
     assert info.missing["power_limit_w"] == f"NVML knows no device {UUID}"
     assert nvml_device(ScriptedNvml("GPU-x"), "GPU-x") == ("GPU-x", "card")
 
@@ -93,12 +96,13 @@ def test_a_missing_management_library_is_a_reason(monkeypatch):
 SERIAL = "b1b8d7a35f2c9e04"
 
 
-def test_an_amd_card_is_found_by_its_serial_number(monkeypatch, properties):
+def test_an_amd_card_is_found_by_its_serial_number(library, monkeypatch, properties):
     properties.name, properties.gcnArchName = "AMD Instinct MI300X", "gfx942:sramecc+:xnack-"
     properties.uuid = str(uuid.UUID(bytes=SERIAL.encode()))
     monkeypatch.setattr(torch.version, "hip", "6.4.1")
     smi = ScriptedSmi({"0x1": "first", f"0x{SERIAL}": "it"})
-    found = cuda_device_info(0, smi_opener=lambda: smi)
+    library("amdsmi", lambda: smi)
+    found = cuda_device_info(0)
     assert (found.backend, found.name, found.compute_capability, found.uuid) == (
         *("cuda", "AMD Instinct MI300X", "gfx942"),
         f"AMD-{SERIAL}",
@@ -106,9 +110,7 @@ def test_an_amd_card_is_found_by_its_serial_number(monkeypatch, properties):
     assert (found.driver, found.power_limit_w, found.max_clock_mhz) == ("6.12.12", 750.0, 2100.0)
     assert found.missing.keys() == {"application_clock_mhz", "pcie"}
 
-    def not_installed():
-        raise UnknownFactError("the package amdsmi cannot be used: No module named 'amdsmi'")
-
-    found = cuda_device_info(0, smi_opener=not_installed)
+    library("amdsmi", Mock(side_effect=UnknownFactError("the package amdsmi cannot be used")))
+    found = cuda_device_info(0)
     assert found.uuid == f"AMD-{SERIAL}"
     assert "amdsmi" in found.missing["power_limit_w"]

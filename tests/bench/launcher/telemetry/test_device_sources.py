@@ -1,8 +1,10 @@
 """What NVML, amdsmi and RAPL say, in the units of the names, and what they do not say."""
 
 import os
+from unittest.mock import Mock
 
 import pytest
+from scripted_nvml import ScriptedNvml
 from scripted_smi import ScriptedSmi
 
 from bench.errors import Unknown
@@ -23,7 +25,7 @@ def worker(child):
 
 @pytest.fixture
 def nvidia(nvml, worker):
-    return device_source("cuda", "GPU-1", worker.pid, nvml_opener=lambda: nvml)
+    return device_source("cuda", "GPU-1", worker.pid)
 
 
 def seen(clock, source, between=lambda: None):
@@ -80,7 +82,7 @@ def test_energy_and_throttling_of_a_window(nvml, nvidia, clock):
 
 def test_what_a_card_does_not_support_has_a_reason(nvml, worker, clock):
     nvml.unsupported = {"energy_mj", "reasons", "slowed_ns", "pids", "utilization"}
-    source = device_source("cuda", "GPU-1", worker.pid, nvml_opener=lambda: nvml)
+    source = device_source("cuda", "GPU-1", worker.pid)
     telemetry = seen(clock, source)
     for name in (*DEVICE_FACTS, "gpu_utilization_percent"):
         assert telemetry.missing[name] == "NVMLError: Not Supported"
@@ -97,7 +99,7 @@ def test_neighbours_before_or_after_are_named_and_the_workers_own_are_not(nvml, 
     neighbour = child(IDLE)
     own = [worker.pid, int(worker.first_line)]
     nvml.pids = [*own, neighbour.pid]
-    source = device_source("cuda", "GPU-1", worker.pid, nvml_opener=lambda: nvml)
+    source = device_source("cuda", "GPU-1", worker.pid)
     nvml.pids = [*own, os.getpid()]
     found = source.foreign_processes()
     assert {line.split()[0] for line in found} == {str(neighbour.pid), str(os.getpid())}
@@ -110,7 +112,7 @@ def test_neighbours_before_or_after_are_named_and_the_workers_own_are_not(nvml, 
 def test_a_nameless_process_is_foreign_if_it_outlives_the_worker(nvml, worker, afterwards, found):
     # In a container NVML lists the host's process ids, the worker's own too, without names here.
     nvml.pids = [NOBODY]
-    source = device_source("cuda", "GPU-1", worker.pid, nvml_opener=lambda: nvml)
+    source = device_source("cuda", "GPU-1", worker.pid)
     assert source.foreign_processes() == ()
     worker.kill()
     worker.wait()
@@ -122,13 +124,14 @@ AMD_DEVICES = {"0x0000000000000007": "first", "0x00b8d7a35f2c9e04": "it"}
 AMD = "AMD-00b8d7a35f2c9e04"
 
 
-def test_an_amd_card_is_read_in_the_units_of_the_names(clock):
+def test_an_amd_card_is_read_in_the_units_of_the_names(library, clock):
     smi = ScriptedSmi(AMD_DEVICES)
 
     def a_second_of_612_w():
         smi.energy += 40_000_000  # of 15.3 microjoules
 
-    source = device_source("cuda", AMD, 1, smi_opener=lambda: smi)
+    library("amdsmi", lambda: smi)
+    source = device_source("cuda", AMD, 1)
     telemetry = seen(clock, source, a_second_of_612_w)
     assert {one.name: one.values[0] for one in telemetry.series} == {
         "gpu_utilization_percent": 98.0,
@@ -146,28 +149,21 @@ def test_an_amd_card_is_read_in_the_units_of_the_names(clock):
     assert "N/A" in missing["energy_j"]
 
 
-def raises(error):
-    def opener():
-        raise error
-
-    return {"nvml_opener": opener, "smi_opener": opener}
-
-
 @pytest.mark.parametrize(
-    ("uuid", "openers", "reason"),
+    ("uuid", "opened", "reason"),
     [
-        ("GPU-1", raises(UnknownFactError("not installed here")), "not installed here"),
-        ("GPU-2", {}, "NVML knows no device GPU-2"),
-        (None, {}, "the device's UUID is unknown"),
-        (AMD, {"smi_opener": lambda: ScriptedSmi({})}, f"amdsmi knows no device {AMD}"),
-        (AMD, raises(RuntimeError("no permission")), "RuntimeError: no permission"),
+        ("GPU-1", Mock(side_effect=UnknownFactError("not installed")), "not installed"),
+        ("GPU-2", ScriptedNvml, "NVML knows no device GPU-2"),
+        (None, ScriptedNvml, "the device's UUID is unknown"),
+        (AMD, lambda: ScriptedSmi({}), f"amdsmi knows no device {AMD}"),
+        (AMD, Mock(side_effect=RuntimeError("no permission")), "RuntimeError: no permission"),
     ],
 )
 def test_a_card_that_cannot_be_read_has_the_reason_in_every_series(
-    nvml, worker, clock, uuid, openers, reason
+    library, worker, clock, uuid, opened, reason
 ):
-    opened = {"nvml_opener": lambda: nvml, **openers}
-    missing = seen(clock, device_source("cuda", uuid, worker.pid, **opened)).missing
+    library("amdsmi" if uuid == AMD else "nvml", opened)
+    missing = seen(clock, device_source("cuda", uuid, worker.pid)).missing
     assert missing == dict.fromkeys([*GPU_SERIES, *DEVICE_FACTS], reason)
 
 

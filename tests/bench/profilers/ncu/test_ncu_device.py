@@ -47,11 +47,13 @@ class Driver:
         return 0
 
 
-def test_the_first_devices_capability_and_name():
-    assert compute_capability(Driver) == (12, 1)
-    assert device_uuid(Driver) == "00010203-0405-0607-0809-0a0b0c0d0e0f"
+def test_the_first_devices_capability_and_name(library):
+    library("driver", Driver)
+    assert compute_capability() == (12, 1)
+    assert device_uuid() == "00010203-0405-0607-0809-0a0b0c0d0e0f"
+    library("driver", lambda: Driver(started=100))
     with pytest.raises(UnknownFactError, match="cuInit answers 100"):
-        compute_capability(lambda: Driver(started=100))
+        compute_capability()
 
 
 @pytest.fixture
