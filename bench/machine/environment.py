@@ -8,7 +8,6 @@ import os
 import platform
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -30,16 +29,12 @@ from bench.machine.probes import (
 from bench.machine.repository import NO_MODEL_CODE, repository_facts
 from bench.records import DeviceInfo, Environment, ModelCode
 
-#: The address that clouds use for what they tell a machine; no name server is asked.
-METADATA_SERVER = ("169.254.169.254", 80)
-
 
 def read_environment(
     device: DeviceInfo,
     records_folder: Path,
     label: str,
     code: ModelCode | Unknown = NO_MODEL_CODE,
-    metadata_server: tuple[str, int] = METADATA_SERVER,
 ) -> Environment:
     """Describe the machine and the software; `label` auto is made from the device's name.
 
@@ -68,7 +63,7 @@ def read_environment(
         model_code=code,
         **software_facts(),
         **repository_facts(),
-        **cloud_facts(metadata_server),
+        **cloud_facts(),
     )
 
 
@@ -242,17 +237,15 @@ def host() -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:12]
 
 
+#: Where clouds tell a machine what it is; a number, so that no name server is asked.
+METADATA_URL = "http://169.254.169.254"
 _TIMEOUT_S = 1.0
 
-Ask = Callable[..., str]
 
-
-def cloud_facts(server: tuple[str, int] = METADATA_SERVER) -> dict[str, str | Unknown]:
+def cloud_facts() -> dict[str, str | Unknown]:
     """Return `cloud_provider`, `cloud_machine_type` and `cloud_zone`, asking at most 3 s."""
     provider = probe(_provider)
-    where: tuple[str, str] | Unknown = Unknown("no cloud provider is known")
-    if provider:
-        where = probe(_CLOUDS[provider][2], partial(_request, server))
+    where = probe(_CLOUDS[provider][2]) if provider else Unknown("no cloud provider is known")
     machine_type, zone = (where, where) if isinstance(where, Unknown) else where
     return {"cloud_provider": provider, "cloud_machine_type": machine_type, "cloud_zone": zone}
 
@@ -266,41 +259,39 @@ def _provider() -> str:
     raise UnknownFactError(f"the firmware's maker, {maker}, is no cloud known here")
 
 
-def _gcp(ask: Ask) -> tuple[str, str]:
+def _gcp() -> tuple[str, str]:
     """cloud.google.com/compute/docs/metadata/predefined-metadata-keys."""
     path, headers = "/computeMetadata/v1/instance", {"Metadata-Flavor": "Google"}
-    machine_type, zone = (ask(f"{path}/{key}", headers) for key in ("machine-type", "zone"))
+    machine_type, zone = (_told(f"{path}/{key}", headers) for key in ("machine-type", "zone"))
     return machine_type.rpartition("/")[2], zone.rpartition("/")[2]  # projects/1/zones/us-a
 
 
-def _aws(ask: Ask) -> tuple[str, str]:
+def _aws() -> tuple[str, str]:
     """docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadata-service.html."""
-    token = ask("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, "PUT")
+    token = _told("/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "60"}, "PUT")
     headers = {"X-aws-ec2-metadata-token": token}
-    machine_type = ask("/latest/meta-data/instance-type", headers)
-    return machine_type, ask("/latest/meta-data/placement/availability-zone", headers)
+    machine_type = _told("/latest/meta-data/instance-type", headers)
+    return machine_type, _told("/latest/meta-data/placement/availability-zone", headers)
 
 
-def _azure(ask: Ask) -> tuple[str, str]:
+def _azure() -> tuple[str, str]:
     """learn.microsoft.com/azure/virtual-machines/instance-metadata-service."""
-    answer = ask("/metadata/instance/compute?api-version=2021-02-01", {"Metadata": "true"})
+    answer = _told("/metadata/instance/compute?api-version=2021-02-01", {"Metadata": "true"})
     compute = json.loads(answer)
     return compute["vmSize"], "-".join(filter(None, (compute["location"], compute["zone"])))
 
 
 #: Provider: DMI field, its text (cloud-init's tools/ds-identify has these), and how it is asked.
-_CLOUDS: dict[str, tuple[str, str, Callable[[Ask], tuple[str, str]]]] = {
+_CLOUDS: dict[str, tuple[str, str, Callable[[], tuple[str, str]]]] = {
     "gcp": ("product_name", "Google Compute Engine", _gcp),
     "aws": ("sys_vendor", "Amazon EC2", _aws),
     "azure": ("chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77", _azure),
 }
 
 
-def _request(
-    server: tuple[str, int], path: str, headers: dict[str, str], method: str = "GET"
-) -> str:
-    """One request, straight to the server: a proxy's answer would describe the proxy's machine."""
-    url = "http://{}:{}".format(*server) + path
+def _told(path: str, headers: dict[str, str], method: str = "GET") -> str:
+    """One answer, straight from the server: a proxy's would describe the proxy's machine."""
+    url = f"{METADATA_URL}{path}"
     request = Request(url, headers=headers, method=method)  # noqa: S310 - no other scheme
     with build_opener(ProxyHandler({})).open(request, timeout=_TIMEOUT_S) as response:
         return str(response.read().decode(errors="replace")).strip()

@@ -49,12 +49,14 @@ def server():
 
 
 @pytest.fixture
-def facts_of(tree):
+def facts_of(tree, monkeypatch):
     """Return what a machine of this firmware finds out from a server."""
 
     def found(fields, address):
         tree({f"sys/class/dmi/id/{name}": f"{text}\n" for name, text in fields.items()})
-        return cloud_facts(address)
+        url = "http://{}:{}".format(*address)
+        monkeypatch.setattr("bench.machine.environment.METADATA_URL", url)
+        return cloud_facts()
 
     return found
 
