@@ -30,7 +30,7 @@ from bench.errors import UserError, one_line
 from bench.records import MathMode, MemoryFootprint, Phase, StepSpec
 from bench.training.precision import AmpBf16, AmpFp16, Fp32, keep_depthwise_in_fp32
 from bench.training.step import Phases, TrainingStep, make_optimizer
-from bench.training.workloads import OwnStep, Workload, find_workload
+from bench.training.workloads import Workload, find_workload
 
 _ALLOCATE = frozenset({torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default})
 
@@ -303,7 +303,7 @@ def fake_workload(spec: StepSpec, fake: FakeTensorMode) -> tuple[Workload, torch
         with nullcontext() if is_own else _fake_weights(fake):
             model = workload.build()
     # A generator's state must be a real tensor.
-    kept = getattr(workload.step, "__dict__", {}).values() if isinstance(workload, OwnStep) else ()
+    kept = getattr(workload.step, "__dict__", {}).values()
     memo = {id(value): value for value in kept if isinstance(value, torch.Generator)}
     try:
         with FakeCopyMode(fake):

@@ -2,11 +2,11 @@
 
 import torch
 
-from bench.training.workloads import ImageClassification, ImageInput, workload_of
+from bench.training.workloads import ImageInput, classifier, workload_of
 from bench.worker.step_setup import resolve
 
 #: What a step of images asks of its workload; the model and the batch are given to the step.
-CLASSIFIER = ImageClassification(ImageInput(32, 10), torch.nn.Identity)
+CLASSIFIER = classifier(ImageInput(32, 10), torch.nn.Identity)
 
 
 def resolved(config, device, precision):

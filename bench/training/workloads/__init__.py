@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -38,33 +38,27 @@ class ImageInput(NamedTuple):
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
 
 
-class Workload(ABC):
+@dataclass(frozen=True)
+class Workload:
     """What a training step needs to know of what it trains.
 
     `image` says what real images are made into; a workload without it trains on random batches
-    alone. `seq_len` is there where `--seq-len` decides it.
+    alone. `seq_len` is there where `--seq-len` decides it. A user's own step is kept as `step`.
     """
 
     sample: Sample
+    #: Returns the model, its weights random, in training mode. Raises `UserError`.
+    build: Callable[[], torch.nn.Module]
+    #: Returns a random batch, drawn by torch's global generators on its default device.
+    batch: Callable[[int], Batch]
+    #: Returns what a model, which may be wrapped or compiled, makes of a batch.
+    output: Callable[[Callable[..., Any], Batch], Any]
+    #: Returns the loss, a tensor of one number. Raises `UserError` for an unusable output.
+    loss: Callable[[Any, Batch], torch.Tensor]
     image: ImageInput | None = None
     seq_len: int | None = None
     tokens_per_sample: int | None = None
-
-    @abstractmethod
-    def build(self) -> torch.nn.Module:
-        """Return the model, its weights random, in training mode. Raises `UserError`."""
-
-    @abstractmethod
-    def batch(self, samples: int) -> Batch:
-        """Return a random batch, drawn by torch's global generators on its default device."""
-
-    @abstractmethod
-    def output(self, model: Callable[..., Any], batch: Batch) -> Any:
-        """Return what `model`, which may be wrapped or compiled, makes of `batch`."""
-
-    @abstractmethod
-    def loss(self, output: Any, batch: Batch) -> torch.Tensor:
-        """Return the loss, a tensor of one number. Raises `UserError` for an unusable output."""
+    step: Any = None
 
 
 def workload_of(config: RunConfig) -> Workload:
@@ -136,49 +130,37 @@ def random_images(image: ImageInput, samples: int) -> tuple[torch.Tensor, torch.
     return images, torch.randint(image.classes, (samples,))
 
 
-class ImageClassification(Workload):
-    """A model from images to logits; a batch is images and labels, int64 [N]."""
+def classifier(image: ImageInput, build: Callable[[], torch.nn.Module]) -> Workload:
+    """Return the training of a model from images to logits; a batch is images and labels."""
+    batch = partial(random_images, image)
+    return Workload("image", lambda: build().train(), batch, _of_first, classifier_loss, image)
 
-    sample = "image"
-    image: ImageInput
 
-    def __init__(self, image: ImageInput, build: Callable[[], torch.nn.Module]) -> None:
-        self.image = image
-        self._build = build
+def _of_first(model: Callable[..., Any], batch: Batch) -> Any:
+    return model(batch[0])
 
-    def build(self) -> torch.nn.Module:
-        """Return the model in training mode."""
-        return self._build().train()
 
-    def batch(self, samples: int) -> Batch:
-        """Return normal images and random labels."""
-        return random_images(self.image, samples)
+def classifier_loss(output: Any, batch: Batch) -> torch.Tensor:
+    """Return the mean cross entropy of logits [N, classes] against labels, int64 [N].
 
-    def output(self, model: Callable[..., Any], batch: Batch) -> Any:
-        """Return the model's logits, or what holds them."""
-        return model(batch[0])
-
-    def loss(self, output: Any, batch: Batch) -> torch.Tensor:
-        """Return the mean cross entropy of logits [N, classes] against labels [N].
-
-        GoogLeNet and Inception v3 return auxiliary logits too in training: their losses are added
-        with the weights of their papers. Raises `UserError` for any other kind of output.
-        """
-        labels = batch[1]
-        if isinstance(output, torch.Tensor):
-            return functional.cross_entropy(output, labels)
-        kind = type(output).__name__
-        if kind not in _AUXILIARY_WEIGHTS:
-            raise UserError(
-                f"the model returned {kind}: make it return a tensor of logits, or return a "
-                "workload with a loss of its own"
-            )
-        logits, *auxiliary = output
-        loss = functional.cross_entropy(logits, labels)
-        for extra in auxiliary:
-            if extra is not None:
-                loss = loss + _AUXILIARY_WEIGHTS[kind] * functional.cross_entropy(extra, labels)
-        return loss
+    GoogLeNet and Inception v3 return auxiliary logits too in training: their losses are added
+    with the weights of their papers. Raises `UserError` for any other kind of output.
+    """
+    labels = batch[1]
+    if isinstance(output, torch.Tensor):
+        return functional.cross_entropy(output, labels)
+    kind = type(output).__name__
+    if kind not in _AUXILIARY_WEIGHTS:
+        raise UserError(
+            f"the model returned {kind}: make it return a tensor of logits, or return a "
+            "workload with a loss of its own"
+        )
+    logits, *auxiliary = output
+    loss = functional.cross_entropy(logits, labels)
+    for extra in auxiliary:
+        if extra is not None:
+            loss = loss + _AUXILIARY_WEIGHTS[kind] * functional.cross_entropy(extra, labels)
+    return loss
 
 
 #: Inception v3 was published for 299 pixels a side (arXiv 1512.00567), all others are used at 224.
@@ -189,10 +171,10 @@ _IMAGE_SIZES = {"inception_v3": 299}
 _INIT_WEIGHTS_ASKED = frozenset({"googlenet", "inception_v3"})
 
 
-def torchvision_workload(name: str, image_size: int | None = None) -> ImageClassification:
+def torchvision_workload(name: str, image_size: int | None = None) -> Workload:
     """Return the workload of a torchvision model; images have its own size by default."""
     size = image_size or _IMAGE_SIZES.get(name, DEFAULT_IMAGE_SIZE)
-    return ImageClassification(ImageInput(size, DEFAULT_CLASSES), partial(_build_torchvision, name))
+    return classifier(ImageInput(size, DEFAULT_CLASSES), partial(_build_torchvision, name))
 
 
 def _build_torchvision(name: str) -> torch.nn.Module:
@@ -207,7 +189,7 @@ def _build_torchvision(name: str) -> torch.nn.Module:
     return model
 
 
-def timm_workload(name: str, image_size: int | None = None) -> ImageClassification:
+def timm_workload(name: str, image_size: int | None = None) -> Workload:
     """Return the workload of a timm model, whose name may end with a tag, as in `vgg16.tv_in1k`.
 
     Size, mean, standard deviation and classes are those of timm's default configuration. Raises
@@ -231,7 +213,7 @@ def timm_workload(name: str, image_size: int | None = None) -> ImageClassificati
     # Weights that depend on the size are made for it.
     is_resized = published.fixed_input_size and (size, size) != (height, width)
     options = {"img_size": size} if is_resized else {}
-    return ImageClassification(image, partial(_build_timm, name, image.classes, options))
+    return classifier(image, partial(_build_timm, name, image.classes, options))
 
 
 def _build_timm(name: str, classes: int, options: dict[str, Any]) -> torch.nn.Module:
@@ -265,73 +247,74 @@ def own_workload(arch: str, image_size: int | None = None) -> Workload:
     """
     made = _call(arch)
     if all(hasattr(made, name) for name in _STEP):
-        return OwnStep(arch, made)
+        return own_step(arch, made)
     if isinstance(made, torch.nn.Module):
         size = image_size or DEFAULT_IMAGE_SIZE
-        return ImageClassification(ImageInput(size, _classes(arch, made, size)), lambda: made)
+        return classifier(ImageInput(size, _classes(arch, made, size)), lambda: made)
     raise UserError(
         f"arch={arch!r}: {arch.partition(':')[2]}() returned a {type(made).__name__}; make it "
         "return a torch.nn.Module, or an object with model, batch(n) and loss(output, batch)"
     )
 
 
-class OwnStep(Workload):
-    """A user's own step.
+def own_step(arch: str, step: Any) -> Workload:
+    """Return the training of a user's own step.
 
     A batch that is a tensor is given to the model as it is, a dictionary by its names; of a tuple
     the model is given the first part. What a sample is called, and how many tokens it has, is what
     the object says under `sample` and `tokens_per_sample`.
     """
+    sample, tokens = getattr(step, "sample", "sample"), getattr(step, "tokens_per_sample", None)
+    if not isinstance(step.model, torch.nn.Module):
+        kind = type(step.model).__name__
+        raise UserError(f"arch={arch!r}: its model is a {kind}; make it a torch.nn.Module")
+    if sample not in _SAMPLES:
+        raise UserError(f"arch={arch!r}: sample={sample!r}: give {', '.join(_SAMPLES)}")
+    if tokens is not None and (not isinstance(tokens, int) or tokens < 1):
+        raise UserError(
+            f"arch={arch!r}: tokens_per_sample={tokens!r}: give a whole number above 0, or None"
+        )
+    # No closures over the step: a copy of the workload has a copy of it.
+    return Workload(
+        sample,
+        partial(_own_model, step),
+        partial(_own_batch, arch, step),
+        _by_form,
+        partial(_own_loss, arch, step),
+        tokens_per_sample=tokens,
+        step=step,
+    )
 
-    def __init__(self, arch: str, step: Any) -> None:
-        self._arch = arch
-        self.step = step
-        self.sample = getattr(step, "sample", "sample")
-        self.tokens_per_sample = getattr(step, "tokens_per_sample", None)
-        if not isinstance(step.model, torch.nn.Module):
-            raise UserError(
-                f"arch={arch!r}: its model is a {type(step.model).__name__}; "
-                "make it a torch.nn.Module"
-            )
-        if self.sample not in _SAMPLES:
-            raise UserError(f"arch={arch!r}: sample={self.sample!r}: give {', '.join(_SAMPLES)}")
-        tokens = self.tokens_per_sample
-        if tokens is not None and (not isinstance(tokens, int) or tokens < 1):
-            raise UserError(
-                f"arch={arch!r}: tokens_per_sample={tokens!r}: give a whole number above 0, or None"
-            )
 
-    def build(self) -> torch.nn.Module:
-        """Return the model in training mode."""
-        model: torch.nn.Module = self.step.model
-        return model.train()
+def _own_model(step: Any) -> torch.nn.Module:
+    model: torch.nn.Module = step.model
+    return model.train()
 
-    def batch(self, samples: int) -> Batch:
-        """Return what the user's `batch` makes: a tensor, a tuple, a list or a dictionary."""
-        with blamed(f"arch={self._arch!r}: batch({samples}) raised"):
-            batch = self.step.batch(samples)
-        if not isinstance(batch, torch.Tensor | tuple | list | dict):
-            raise UserError(
-                f"arch={self._arch!r}: batch({samples}) returned a {type(batch).__name__}; "
-                "make it return a tensor, a tuple or a dictionary"
-            )
-        return batch
 
-    def output(self, model: Callable[..., Any], batch: Batch) -> Any:
-        """Return what the model makes of the batch."""
-        if isinstance(batch, dict):
-            return model(**batch)
-        return model(batch if isinstance(batch, torch.Tensor) else batch[0])
+def _own_batch(arch: str, step: Any, samples: int) -> Batch:
+    with blamed(f"arch={arch!r}: batch({samples}) raised"):
+        batch = step.batch(samples)
+    if not isinstance(batch, torch.Tensor | tuple | list | dict):
+        raise UserError(
+            f"arch={arch!r}: batch({samples}) returned a {type(batch).__name__}; "
+            "make it return a tensor, a tuple or a dictionary"
+        )
+    return batch
 
-    def loss(self, output: Any, batch: Batch) -> torch.Tensor:
-        """Return what the user's `loss` makes."""
-        loss = self.step.loss(output, batch)
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise UserError(
-                f"arch={self._arch!r}: loss() returned {_kind(loss)}; "
-                "make it return a tensor of one number"
-            )
-        return loss
+
+def _by_form(model: Callable[..., Any], batch: Batch) -> Any:
+    if isinstance(batch, dict):
+        return model(**batch)
+    return model(batch if isinstance(batch, torch.Tensor) else batch[0])
+
+
+def _own_loss(arch: str, step: Any, output: Any, batch: Batch) -> torch.Tensor:
+    loss = step.loss(output, batch)
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise UserError(
+            f"arch={arch!r}: loss() returned {_kind(loss)}; make it return a tensor of one number"
+        )
+    return loss
 
 
 def _classes(arch: str, model: torch.nn.Module, size: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,96 +49,80 @@ def hf_workload(
     except ValueError as error:
         raise UserError(f"arch={arch!r}: {error}") from None
     config = _configuration(arch, model)
+    build = partial(_build, arch, model.task, config)
     if model.task == "image-classification":
-        return _HfImages(arch, model.task, config, image_size)
-    return _HfTokens(arch, model.task, config, seq_len)
+        return _of_images(arch, config, build, image_size)
+    return _of_tokens(arch, model.task, config, build, seq_len)
 
 
-class _HfModel(Workload):
-    def __init__(self, arch: str, task: Task, config: Any) -> None:
-        self._arch = arch
-        self._task = task
-        self._config = config
+def _build(arch: str, task: Task, config: Any) -> torch.nn.Module:
+    """The model in float32, in training mode."""
+    import transformers
 
-    def build(self) -> torch.nn.Module:
-        """Return the model in float32, in training mode."""
-        import transformers
-
-        builder = getattr(transformers, _AUTO_CLASSES[self._task])
-        with blamed(f"arch={self._arch!r}: transformers cannot build it,"):
-            model: torch.nn.Module = builder.from_config(self._config, dtype=torch.float32)
-        _leave_out_checks(model)
-        return model.train()
-
-    def loss(self, output: Any, batch: Batch) -> torch.Tensor:
-        """Return the loss that the model has computed."""
-        loss: torch.Tensor = output.loss
-        return loss
+    builder = getattr(transformers, _AUTO_CLASSES[task])
+    with blamed(f"arch={arch!r}: transformers cannot build it,"):
+        model: torch.nn.Module = builder.from_config(config, dtype=torch.float32)
+    _leave_out_checks(model)
+    return model.train()
 
 
-class _HfTokens(_HfModel):
-    """A model of tokens; a batch has `input_ids`, int64 [N, seq_len], and `labels`."""
+def _loss(output: Any, batch: Batch) -> torch.Tensor:
+    """The loss that the model has computed."""
+    loss: torch.Tensor = output.loss
+    return loss
 
-    sample = "sequence"
-    tokens_per_sample: int
 
-    def __init__(self, arch: str, task: Task, config: Any, seq_len: int | None) -> None:
-        super().__init__(arch, task, config)
-        most = _most_tokens(config)
-        if most is not None and seq_len is not None and seq_len > most:
-            raise UserError(f"seq_len={seq_len}: {arch} takes {most} tokens at most")
-        if task == "causal-lm" and seq_len == 1:
-            raise UserError(f"seq_len=1: {arch} has no next token to guess; give 2 or more")
-        self.seq_len = self.tokens_per_sample = seq_len or min(_SEQ_LEN, most or _SEQ_LEN)
+def _of_tokens(
+    arch: str, task: Task, config: Any, build: Callable[[], torch.nn.Module], seq_len: int | None
+) -> Workload:
+    most = _most_tokens(config)
+    if most is not None and seq_len is not None and seq_len > most:
+        raise UserError(f"seq_len={seq_len}: {arch} takes {most} tokens at most")
+    if task == "causal-lm" and seq_len == 1:
+        raise UserError(f"seq_len=1: {arch} has no next token to guess; give 2 or more")
+    length = seq_len or min(_SEQ_LEN, most or _SEQ_LEN)
+    batch = partial(_tokens, task, config, length)
+    return Workload("sequence", build, batch, _by_name, _loss, None, length, length)
 
-    def batch(self, samples: int) -> Batch:
-        """Return random tokens, none of which is padding, and the labels of the task."""
-        text = self._config.get_text_config()
-        tokens = torch.randint(text.vocab_size - 1, (samples, self.tokens_per_sample))
-        if text.pad_token_id is not None:
-            tokens += tokens >= text.pad_token_id
-        return {"input_ids": tokens, "labels": self._labels(tokens)}
 
-    def output(self, model: Callable[..., Any], batch: Batch) -> Any:
-        """Return the model's logits and loss."""
-        return model(**batch)
+def _by_name(model: Callable[..., Any], batch: Batch) -> Any:
+    return model(**batch)
 
-    def _labels(self, tokens: torch.Tensor) -> torch.Tensor:
-        if self._task == "causal-lm":
-            return tokens  # the model itself compares each with the next
-        if self._task == "sequence-classification":
-            return torch.randint(self._config.num_labels, tokens.shape[:1])
-        guessed = max(1, round(_GUESSED * tokens.shape[1]))
+
+def _tokens(task: Task, config: Any, length: int, samples: int) -> Batch:
+    """Random `input_ids`, int64 [N, length], none of which is padding, and the task's `labels`."""
+    text = config.get_text_config()
+    tokens = torch.randint(text.vocab_size - 1, (samples, length))
+    if text.pad_token_id is not None:
+        tokens += tokens >= text.pad_token_id
+    labels = tokens  # for causal-lm, where the model itself compares each with the next
+    if task == "sequence-classification":
+        labels = torch.randint(config.num_labels, tokens.shape[:1])
+    elif task == "masked-lm":
+        guessed = max(1, round(_GUESSED * length))
         places = torch.rand(tokens.shape).argsort(1)[:, :guessed]
-        return torch.full_like(tokens, _NO_LABEL).scatter(1, places, tokens.gather(1, places))
+        labels = torch.full_like(tokens, _NO_LABEL).scatter(1, places, tokens.gather(1, places))
+    return {"input_ids": tokens, "labels": labels}
 
 
-class _HfImages(_HfModel):
-    """A classifier of images; a batch is images, float32 [N, 3, S, S], and labels, int64 [N]."""
+def _of_images(
+    arch: str, config: Any, build: Callable[[], torch.nn.Module], image_size: int | None
+) -> Workload:
+    part = getattr(config, "vision_config", config)
+    if getattr(part, "num_channels", 3) != 3:
+        raise UserError(
+            f"arch={arch!r}: its images have {part.num_channels} channels, not R, G and B"
+        )
+    size = image_size or _own_image_size(arch, part)
+    if hasattr(part, "image_size"):
+        part.image_size = size
+    image = ImageInput(size, config.num_labels)
 
-    sample = "image"
-    image: ImageInput
-
-    def __init__(self, arch: str, task: Task, config: Any, image_size: int | None) -> None:
-        super().__init__(arch, task, config)
-        part = getattr(config, "vision_config", config)
-        if getattr(part, "num_channels", 3) != 3:
-            raise UserError(
-                f"arch={arch!r}: its images have {part.num_channels} channels, not R, G and B"
-            )
-        size = image_size or _own_image_size(arch, part)
-        if hasattr(part, "image_size"):
-            part.image_size = size
-        self.image = ImageInput(size, config.num_labels)
-
-    def batch(self, samples: int) -> Batch:
-        """Return normal images and random labels."""
-        return random_images(self.image, samples)
-
-    def output(self, model: Callable[..., Any], batch: Batch) -> Any:
-        """Return the model's logits and loss."""
+    def output(model: Callable[..., Any], batch: Batch) -> Any:
         images, labels = batch
         return model(pixel_values=images, labels=labels)
+
+    return Workload("image", build, partial(random_images, image), output, _loss, image)
 
 
 def _configuration(arch: str, model: HfModel) -> Any:

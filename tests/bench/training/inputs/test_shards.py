@@ -14,7 +14,7 @@ from bench.errors import UserError
 from bench.training.devices import open_device
 from bench.training.inputs import Shard, ShuffledDraws, open_batches
 from bench.training.precision import Fp32
-from bench.training.workloads import OwnStep
+from bench.training.workloads import own_step
 from bench.worker.step_setup import resolve
 
 
@@ -127,7 +127,11 @@ def test_the_seed_decides_and_the_layout_does_not(opened):
 
 
 def test_a_users_batch_may_hold_more_than_tensors():
-    config, device, workload = RunConfig(batch_size=3), open_device("cpu"), OwnStep("a:b", Nested())
+    config, device, workload = (
+        RunConfig(batch_size=3),
+        open_device("cpu"),
+        own_step("a:b", Nested()),
+    )
     found = resolve(config, device, Fp32(), workload)
     batch = open_batches(config, found, workload, device.torch_device).next()
     assert torch.equal(batch.pop("parts")[0], torch.ones(3))
