@@ -1,8 +1,8 @@
 """Batches for the training step: synthetic, from an image folder, or torchvision's FakeData.
 
 Images come from torch's DataLoader, shuffled. Their grey levels are moved, a quarter of the bytes,
-and normalised on the device. `Transfer` moves a batch when it is asked for one,
-`PrefetchedTransfer` the next one while the device computes.
+and normalised on the device: when a batch is asked for, or with `PrefetchedTransfer` while the
+device computes.
 """
 
 from __future__ import annotations
@@ -157,28 +157,6 @@ class Normalise:
         return out
 
 
-class Transfer(Batches):
-    """Fetch, move, normalise, one after the other in the device's current stream.
-
-    `fetch` gives images, uint8 [N, S, S, 3], and labels, int64 [N], in the host's memory.
-    """
-
-    def __init__(
-        self, fetch: NextBatch, normalise: Normalise, device: torch.device, *, non_blocking: bool
-    ) -> None:
-        self._fetch = fetch
-        self._normalise = normalise
-        self._device = device
-        self._non_blocking = non_blocking
-
-    def next(self) -> ImageBatch:
-        """Return images, float32 [N, 3, S, S], and labels, int64 [N], on the device."""
-        images, labels = (
-            part.to(self._device, non_blocking=self._non_blocking) for part in self._fetch()
-        )
-        return self._normalise(images, self._normalise.empty(images)), labels
-
-
 class DeviceSlot:
     """Room for one batch, as grey levels and normalised, made for batches like `host`."""
 
@@ -203,7 +181,7 @@ class DeviceSlot:
         self._normalise(self._levels, self.batch[0])
 
 
-class PrefetchedTransfer(Batches):
+class PrefetchedTransfer:
     """Two slots on the device: one is computed on while a side stream fills the other.
 
     They are made once, not per batch: a host that runs ahead of the device would otherwise hold as
@@ -255,16 +233,6 @@ class PrefetchedTransfer(Batches):
         return slot
 
 
-def open_transfer(
-    fetch: NextBatch, normalise: Normalise, device: torch.device, *, non_blocking: bool
-) -> Batches:
-    """Return the way to `device`: beside the computation where it has streams."""
-    if device.type != "cuda":
-        return Transfer(fetch, normalise, device, non_blocking=non_blocking)
-    make_slot = partial(DeviceSlot, normalise=normalise, device=device, non_blocking=non_blocking)
-    return PrefetchedTransfer(fetch, make_slot, device)
-
-
 _MAX_EXIT_S = 2.0
 
 
@@ -308,15 +276,26 @@ class LoaderBatches(Batches):
     ) -> None:
         self._loader: DataLoader[Any] | None = _data_loader(images, config, resolved, shard)
         self._iterator = self._start()
-        normalise = Normalise(image, device, channels_last=resolved.channels_last)
-        self._transfer = open_transfer(
-            self._fetch, normalise, device, non_blocking=config.non_blocking
-        )
+        self._device, self._non_blocking = device, config.non_blocking
+        self._normalise = Normalise(image, device, channels_last=resolved.channels_last)
+        self._ahead: PrefetchedTransfer | None = None
+        if device.type == "cuda":  # it has streams
+            make_slot = partial(
+                DeviceSlot,
+                normalise=self._normalise,
+                device=device,
+                non_blocking=config.non_blocking,
+            )
+            self._ahead = PrefetchedTransfer(self._fetch, make_slot, device)
 
     def next(self) -> ImageBatch:
         """Return images, float32 [N, 3, S, S], and labels, int64 [N], on the device."""
-        batch: ImageBatch = self._transfer.next()
-        return batch
+        if self._ahead is not None:
+            return self._ahead.next()
+        images, labels = (
+            part.to(self._device, non_blocking=self._non_blocking) for part in self._fetch()
+        )
+        return self._normalise(images, self._normalise.empty(images)), labels
 
     def close(self) -> None:
         """End the loader processes; a batch in the making is finished first."""
@@ -326,7 +305,8 @@ class LoaderBatches(Batches):
             # Once a process was killed, torch raises here whenever another of them ends.
             with suppress(RuntimeError):
                 shut_down()
-        self._transfer.close()
+        if self._ahead is not None:
+            self._ahead.close()
         self._loader, self._iterator = None, iter(())
 
     def _fetch(self) -> ImageBatch:
