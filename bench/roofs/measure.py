@@ -105,33 +105,34 @@ _MOST_LAUNCHES = 2**16
 _LAST_S = 1.0
 
 
+@dataclass(frozen=True)
 class ProbeSampler:
-    """Gives the probes of all groups their turns on one device until the time is spent."""
+    """Gives the probes of all groups their turns on one device until the time is spent.
 
-    def __init__(
-        self, device: Device, clock: Clock, group_s: float, progress: Callable[[str], None]
-    ) -> None:
-        self._device = device
-        self._clock = clock
-        self._group_s = group_s
-        self._progress = progress
+    `group_s` is the least time of a repetition.
+    """
+
+    device: Device
+    clock: Clock
+    group_s: float
+    progress: Callable[[str], None]
 
     def sample(self, groups: Sequence[ProbeGroup], budget_s: float) -> None:
         """Fill `groups` with rates. The leaders' least repetitions may exceed `budget_s`."""
-        deadline = self._clock() + budget_s
+        deadline = self.clock() + budget_s
         for number in itertools.count(1):
             for group, probe in _in_turn(groups):
                 # However short the time, each roof gets one probe to repeat.
-                if self._clock() < deadline or (probe.waiting and not group.best_rate):
+                if self.clock() < deadline or (probe.waiting and not group.best_rate):
                     self._turn(group, probe)
             standing = [
                 f"{group.title} {leader.rate_text(sustained_rate(leader.rates))}"
                 for group in groups
                 if (leader := group.leader)
             ]
-            if self._clock() >= deadline or not standing:
+            if self.clock() >= deadline or not standing:
                 break
-            self._progress(f"round {number}: {', '.join(standing)}")
+            self.progress(f"round {number}: {', '.join(standing)}")
         for group in groups:
             for probe in group.probes:
                 if probe.waiting:
@@ -148,13 +149,13 @@ class ProbeSampler:
         if leader is None or leader.launch is None:
             return
         set_arithmetic(leader.math_mode)
-        begin_s, kept = self._clock(), list[tuple[float, float]]()
-        while (now_s := self._clock()) < begin_s + seconds:
+        begin_s, kept = self.clock(), list[tuple[float, float]]()
+        while (now_s := self.clock()) < begin_s + seconds:
             kept.append((now_s, self._rate(leader, leader.launch)))
         last = (rate for at_s, rate in kept if at_s >= now_s - _LAST_S)
         group.alone = leader.sample(f", alone for {seconds:g} s", last)
         rate = sustained_rate(group.alone.rates)
-        self._progress(f"{group.alone.probe}: {leader.rate_text(rate)}")
+        self.progress(f"{group.alone.probe}: {leader.rate_text(rate)}")
 
     def _turn(self, group: ProbeGroup, probe: Probe) -> None:
         try:
@@ -174,7 +175,7 @@ class ProbeSampler:
         if group.best_rate and probe.work_per_launch > _LONGEST_LAUNCH_S * group.best_rate:
             self._leave_out(group, probe, f"one launch takes over {_LONGEST_LAUNCH_S} s")
             return
-        if probe.operand_bytes > free_bytes(self._device) // 4:
+        if probe.operand_bytes > free_bytes(self.device) // 4:
             self._leave_out(group, probe, "its operands need over a quarter of free memory")
             return
         set_arithmetic(probe.math_mode)
@@ -182,30 +183,30 @@ class ProbeSampler:
         rate = self._rate(probe, probe.launch)
         while probe.launches < _MOST_LAUNCHES:
             launch_s = probe.work_per_launch / rate
-            if probe.launches * launch_s >= self._group_s / 2:
+            if probe.launches * launch_s >= self.group_s / 2:
                 break
-            wanted = math.ceil(self._group_s / launch_s)
+            wanted = math.ceil(self.group_s / launch_s)
             probe.launches = min(max(wanted, 2 * probe.launches), _MOST_LAUNCHES)
             rate = self._rate(probe, probe.launch)
         probe.rates.append(rate)
-        self._progress(f"{probe.name}: {probe.rate_text(rate)}")
+        self.progress(f"{probe.name}: {probe.rate_text(rate)}")
 
     def _rate(self, probe: Probe, launch: Launch) -> float:
         """One repetition after a launch that is not timed, the device idle at both ends."""
         launch()
-        self._device.synchronize()
-        start = self._clock()
+        self.device.synchronize()
+        start = self.clock()
         for _ in range(probe.launches):
             launch()
-        self._device.synchronize()
-        seconds = max(self._clock() - start, 1e-9)
+        self.device.synchronize()
+        seconds = max(self.clock() - start, 1e-9)
         return probe.launches * probe.work_per_launch / seconds
 
     def _leave_out(self, group: ProbeGroup, probe: Probe, reason: str) -> None:
         probe.give_up()
         note = f"{probe.name} left out: {reason}"
         group.notes.append(note)
-        self._progress(note)
+        self.progress(note)
 
 
 def _in_turn(groups: Sequence[ProbeGroup]) -> Iterator[tuple[ProbeGroup, Probe]]:

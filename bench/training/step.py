@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -140,6 +141,7 @@ class NvtxPhases(Phases):
         self.lap()
 
 
+@dataclass(eq=False)
 class TrainingStep:
     """Fetch, forward, backward and update; calling it returns the loss, left on the device.
 
@@ -148,54 +150,43 @@ class TrainingStep:
     Gradients are set to None after the update, not filled with zeros.
     """
 
-    def __init__(
-        self,
-        workload: Workload,
-        model: Callable[..., Any],
-        optimizer: torch.optim.Optimizer,
-        precision: Fp32,
-        *,
-        grad_accum_steps: int = 1,
-        phases: Phases | None = None,
-        no_gradient_sync: Callable[[], AbstractContextManager[object]] = nullcontext,
-    ) -> None:
-        self._workload = workload
-        self._model = model
-        self._optimizer = optimizer
-        self._precision = precision
-        self._grad_accum_steps = grad_accum_steps
-        self._phases = phases or Phases()
-        self._no_gradient_sync = no_gradient_sync
+    workload: Workload
+    model: Callable[..., Any]
+    optimizer: torch.optim.Optimizer
+    precision: Fp32
+    grad_accum_steps: int = 1
+    phases: Phases = field(default_factory=Phases)
+    no_gradient_sync: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def __call__(self, next_batch: NextBatch) -> torch.Tensor:
         """Run one step on the batches that `next_batch` gives; return the last batch's loss."""
-        for _ in range(self._grad_accum_steps - 1):
-            with self._no_gradient_sync():
+        for _ in range(self.grad_accum_steps - 1):
+            with self.no_gradient_sync():
                 self._accumulate_next(next_batch)
         loss = self._accumulate_next(next_batch)
         self.update()
         return loss
 
     def _accumulate_next(self, next_batch: NextBatch) -> torch.Tensor:
-        with self._phases.phase("data"):
+        with self.phases.phase("data"):
             batch = next_batch()
         return self.accumulate(batch)
 
     def accumulate(self, batch: Batch) -> torch.Tensor:
         """Forward and backward of one batch; return its loss."""
-        with self._phases.phase("forward"), self._precision.forward():
-            loss = self._workload.loss(self._workload.output(self._model, batch), batch)
-        with self._phases.phase("backward"):
+        with self.phases.phase("forward"), self.precision.forward():
+            loss = self.workload.loss(self.workload.output(self.model, batch), batch)
+        with self.phases.phase("backward"):
             # No division in the common case: it would be one more kernel.
-            n = self._grad_accum_steps
-            self._precision.backward(loss if n == 1 else loss / n)
+            n = self.grad_accum_steps
+            self.precision.backward(loss if n == 1 else loss / n)
         return loss.detach()
 
     def update(self) -> None:
         """Update the weights and drop the gradients."""
-        with self._phases.phase("optimizer"):
-            self._precision.step(self._optimizer)
-            self._optimizer.zero_grad(set_to_none=True)
+        with self.phases.phase("optimizer"):
+            self.precision.step(self.optimizer)
+            self.optimizer.zero_grad(set_to_none=True)
 
 
 class GraphedStep:
