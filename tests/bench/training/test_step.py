@@ -1,7 +1,9 @@
 """The training step trains: the same function under every knob, and by hand."""
 
 import math
+import os
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +15,8 @@ from torch.nn import functional
 
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
-from bench.training.devices import CudaDevice, MpsDevice, open_device
+from bench.records.journal import JournalWriter
+from bench.training.devices import CpuDevice, CudaDevice, MpsDevice, open_device
 from bench.training.precision import (
     AmpFp16,
     Fp32,
@@ -31,6 +34,7 @@ from bench.training.step import (
     TrainingStep,
     make_optimizer,
 )
+from bench.worker.step_setup import StepSetup
 
 
 def stored(dtype, trained=torch.float32):
@@ -115,18 +119,22 @@ def test_a_first_step_that_overflows_leaves_the_fused_optimizer_as_the_plain_one
     assert losses[True][-1] < losses[True][1]
 
 
-@pytest.mark.parametrize("asked", ["auto", "true"])
-def test_where_the_fused_optimizer_cannot_scale_it_is_left_out_or_refused(asked):
+def test_where_the_fused_optimizer_cannot_scale_it_is_left_out_or_refused(monkeypatch):
     apple = QueueingDevice(ScriptedClock())
     apple.fuses_loss_scaling = MpsDevice.fuses_loss_scaling
-    config = RunConfig(precision="amp-fp16", fused_optimizer=asked)
-    precision = open_precision("amp-fp16", apple)
-    if asked == "true":
-        with pytest.raises(UnsupportedError, match=r"fused_optimizer=true.*fused_optimizer=false"):
-            resolved(config, apple, precision)
-    else:
-        assert resolved(config, apple, precision).fused_optimizer is False
-        assert resolved(config, Card(ScriptedClock()), precision).fused_optimizer is True
+    for device, fused in ((apple, False), (Card(ScriptedClock()), True)):
+        precision = open_precision("amp-fp16", device)
+        found = resolved(RunConfig(precision="amp-fp16"), device, precision)
+        assert found.fused_optimizer is fused
+    monkeypatch.setattr(CpuDevice, "fuses_loss_scaling", False)
+    asked = {"precision": "amp-fp16", "fused_optimizer": "true", "cudnn_benchmark": False}
+    config = RunConfig(arch="small_models:linear", backend="cpu", batch_size=1, **asked)
+    setup = StepSetup(config, JournalWriter(Path(os.devnull)))
+    with (
+        pytest.raises(UnsupportedError, match=r"fused_optimizer=true.*fused_optimizer=auto"),
+        setup.opened(),
+    ):
+        pass
 
 
 def test_two_half_batches_accumulate_to_the_whole():
