@@ -83,15 +83,16 @@ def _digest(files: Iterable[tuple[str, Path]]) -> str:
 NO_MODEL_CODE = Unknown("no model of a user's own")
 
 
-def model_code(arch: str) -> ModelCode | Unknown:
+def model_code(arch: str, folder: Path | None = None) -> ModelCode | Unknown:
     """Return the source of a user's own model, `module:callable`, without running it.
 
     That is the module's file, and the modules that it and these import from the working folder or
-    from PYTHONPATH; of an installed package all of its files.
+    from PYTHONPATH; of an installed package all of its files. Or of a script, named as a module of
+    `folder`, and of what it imports from there.
     """
-    if split_arch(arch)[0] != "own":
+    if folder is None and split_arch(arch)[0] != "own":
         return NO_MODEL_CODE
-    return probe(_model_code, arch.partition(":")[0])
+    return probe(_model_code, arch.partition(":")[0], folder)
 
 
 def has_changed(arch: str, digest: str | None) -> bool:
@@ -102,12 +103,7 @@ def has_changed(arch: str, digest: str | None) -> bool:
     return now not in (digest, None)
 
 
-def script_code(module: str, folder: Path) -> ModelCode | Unknown:
-    """Return the source of a script, by its name as a module of `folder`, and what it imports."""
-    return probe(_model_code, module, folder)
-
-
-def _model_code(module: str, folder: Path | None = None) -> ModelCode:
+def _model_code(module: str, folder: Path | None) -> ModelCode:
     files = _sources(module, folder)
     own = files.get(module) or next(iter(files.values()))
     facts = _git_facts(own.parent, own.name, f"git does not track {own.name}")

@@ -32,7 +32,7 @@ from bench.errors import Unknown, UnsupportedError, UserError
 from bench.machine.environment import read_environment
 from bench.machine.limits import peak_memory_bytes
 from bench.machine.probes import probe, value_or_none
-from bench.machine.repository import script_code
+from bench.machine.repository import model_code
 from bench.profilers.torch_profiler import pairs_within, profiling
 from bench.records import Account, ModelCode, Outcome
 from bench.records.complexity import CallWork
@@ -441,5 +441,5 @@ def _script_code() -> ModelCode | Unknown:
         return Unknown("no file is known of the script")
     file, spec = Path(name).resolve(), getattr(main, "__spec__", None)
     if spec is None:
-        return script_code(file.stem, file.parent)
-    return script_code(spec.name, file.parents[spec.name.count(".")])
+        return model_code(file.stem, file.parent)
+    return model_code(spec.name, file.parents[spec.name.count(".")])
