@@ -28,7 +28,8 @@ from bench.launcher.processes import (
     starters,
     terminate_tree,
 )
-from bench.launcher.telemetry import Devices, HostSource, Sampler, device_source
+from bench.launcher.telemetry import Devices, Sampler
+from bench.launcher.telemetry.devices import HostSource, device_source
 from bench.machine.limits import allocator_settings, describe_exit, oom_kills
 from bench.records import Account, Job, Measurement, ProcessFigures, Telemetry
 from bench.records.folders import SPARE, RecordFolder, is_running

@@ -21,7 +21,7 @@ from bench.machine.cpu import CacheLevel, data_caches
 from bench.machine.probes import UnknownFactError, reason_of
 from bench.records import CacheRoof, CeilingSample
 from bench.records.journal import Clock, ignore
-from bench.roofs.measure import ProbeGroup, ProbeSampler, software_of
+from bench.roofs import ProbeGroup, ProbeSampler, software_of
 from bench.roofs.roof_probes import Launch, Probe, account_of, best_sample, sustained_rate
 from bench.training.devices import Device
 

@@ -95,7 +95,8 @@ class RoofsAttempt(Attempt):
 
     @override
     def run(self) -> None:
-        from bench.roofs import measure_cache_roofs, measure_ceilings  # for these roofs alone
+        from bench.roofs import measure_ceilings  # for these roofs alone
+        from bench.roofs.cache_roofs import measure_cache_roofs
 
         def progress(probe: str) -> None:
             self.journal.note("probe", probe=probe)

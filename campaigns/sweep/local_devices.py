@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from bench.config import RunConfig, TimeLimits
 from bench.errors import UserError
-from bench.launcher.telemetry import HostSource, Source, device_source
+from bench.launcher.telemetry import Source
+from bench.launcher.telemetry.devices import HostSource, device_source
 from bench.launcher.watch import WorkerWatch
 from bench.records import Environment, Job, RunRecord
 from bench.records.environment import environment_id

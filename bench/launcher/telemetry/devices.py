@@ -11,7 +11,7 @@ import psutil
 from typing_extensions import override
 
 from bench.errors import Unknown
-from bench.launcher.telemetry.sampler import Reading, Source
+from bench.launcher.telemetry import Reading, Source
 from bench.machine import gpu_drivers
 from bench.machine.cpu import PackageEnergy
 from bench.machine.gpu_drivers import AMD_UUID, amd_clock_mhz, amd_device, number_of, nvml_device

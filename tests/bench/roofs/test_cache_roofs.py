@@ -31,7 +31,7 @@ def gpu(**facts):
 
 @pytest.fixture(autouse=True)
 def _roomy(monkeypatch):
-    monkeypatch.setattr("bench.roofs.measure.free_bytes", lambda device: 128 * 2**30)
+    monkeypatch.setattr("bench.roofs.free_bytes", lambda device: 128 * 2**30)
 
 
 @pytest.fixture

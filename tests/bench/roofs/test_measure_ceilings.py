@@ -8,8 +8,7 @@ import pytest
 import torch
 from scripted_gpu import MIB, QueueingDevice, ScriptedWork
 
-from bench.roofs import MINIMUM_REPETITIONS, measure_ceilings, sustained_rate
-from bench.roofs.measure import PLANS, RoofPlan
+from bench.roofs import MINIMUM_REPETITIONS, PLANS, RoofPlan, measure_ceilings, sustained_rate
 from bench.roofs.roof_probes import set_arithmetic
 from bench.training.devices import open_device
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from scripted_gpu import QueueingDevice
 
+from bench import roofs
 from bench.records import CeilingSample
-from bench.roofs import measure
-from bench.roofs.measure import ProbeGroup, ProbeSampler
+from bench.roofs import ProbeGroup, ProbeSampler
 from bench.roofs.roof_probes import MINIMUM_REPETITIONS, Probe, best_sample, sustained_rate
 
 GROUP_S = 0.05
@@ -20,7 +20,7 @@ class Script:
         self.clock = self.device.clock
         self.diary = []
         self.lines = []
-        monkeypatch.setattr(measure, "free_bytes", lambda device: free_bytes)
+        monkeypatch.setattr(roofs, "free_bytes", lambda device: free_bytes)
 
     def probe(self, name, seconds, work=1000, operand_bytes=0):
         """A probe that takes `seconds` a launch: a number, or a function of the launch's index."""

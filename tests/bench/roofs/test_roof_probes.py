@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bench.roofs.measure import PLANS, compute_probes
+from bench.roofs import PLANS, compute_probes
 from bench.roofs.roof_probes import (
     ONE_WAY,
     array_sizes,

@@ -8,8 +8,8 @@ from scripted_nvml import ScriptedNvml
 from scripted_smi import ScriptedSmi
 
 from bench.errors import Unknown
-from bench.launcher.telemetry import Sampler, device_source
-from bench.launcher.telemetry.devices import GPU_SERIES, RaplSource
+from bench.launcher.telemetry import Sampler
+from bench.launcher.telemetry.devices import GPU_SERIES, RaplSource, device_source
 from bench.machine.probes import UnknownFactError
 from bench.records.metrics import MEAN_SERIES
 

@@ -7,8 +7,7 @@ import psutil
 import pytest
 
 from bench.errors import Unknown
-from bench.launcher.telemetry import HostSource
-from bench.launcher.telemetry.devices import ProcessTree
+from bench.launcher.telemetry.devices import HostSource, ProcessTree
 from bench.machine.probes import UnknownFactError
 from bench.records.metrics import MEAN_SERIES
 
