@@ -264,7 +264,8 @@ def own_step(arch: str, step: Any) -> Workload:
     the model is given the first part. What a sample is called, and how many tokens it has, is what
     the object says under `sample` and `tokens_per_sample`.
     """
-    sample, tokens = getattr(step, "sample", "sample"), getattr(step, "tokens_per_sample", None)
+    sample: Any = getattr(step, "sample", "sample")
+    tokens: Any = getattr(step, "tokens_per_sample", None)
     if not isinstance(step.model, torch.nn.Module):
         kind = type(step.model).__name__
         raise UserError(f"arch={arch!r}: its model is a {kind}; make it a torch.nn.Module")
