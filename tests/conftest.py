@@ -87,8 +87,14 @@ def pytest_make_collect_report(collector):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Tests of hardware that is not here are skipped by name; files of slow tests come first."""
-    slow = Counter(item.path for item in items if any(map(item.get_closest_marker, SLOW)))
+    """Tests of hardware that is not here are skipped by name; files of slow tests come first.
+
+    A slow test of a command takes as long as five others: it starts several processes.
+    """
+    slow = Counter()
+    for item in items:
+        if any(map(item.get_closest_marker, SLOW)):
+            slow[item.path] += 5 if item.path.parent.name == "commands" else 1
     items.sort(key=lambda item: -slow[item.path])
     marked = [(item, name) for item in items for name in DEVICES if item.get_closest_marker(name)]
     if not marked:

@@ -1,7 +1,6 @@
 """What is installed: the wheel, its names beside others of those names, what a script imports."""
 
 import os
-import re
 import subprocess
 import sys
 import sysconfig
@@ -126,15 +125,3 @@ def test_another_of_our_names_that_is_imported_already_ends_the_import(others):
 def test_every_name_of_a_script_is_there():
     for name in mlproject.__all__:
         assert getattr(mlproject, name)
-
-
-@pytest.mark.long
-def test_the_lines_of_the_readme_run(tmp_path, monkeypatch, embedded):
-    text = (PROJECT / "README.md").read_text("utf-8")
-    [lines] = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    small = {"batch_size": 2, "image_size": 64, "warmup_iters": 1, "iters": 4}
-    config = mlproject.RunConfig(arch="resnet18", backend="cpu", **small)
-    monkeypatch.chdir(tmp_path)
-    lines = lines.replace('RunConfig(arch="resnet18", precision="amp")', "config")
-    exec(lines, {"config": config})
-    assert (tmp_path / "roofline.png").exists()
