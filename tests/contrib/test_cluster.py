@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -18,8 +17,7 @@ from contrib import ray as cluster
 from tracking import schema
 from tracking.reading.tracked_runs import search_runs
 
-PROJECT = Path(__file__).resolve().parents[2]
-MODELS = PROJECT / "tests" / "bench"
+MODELS = Path(__file__).resolve().parents[1] / "bench"
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 
 MATRIX = """
@@ -99,30 +97,20 @@ def nodes(tmp_path_factory):
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    monkeypatch.setenv("MLPROJECT_RECORDS", str(tmp_path / "records"))
-    monkeypatch.setenv("PYTHONPATH", str(MODELS))
-    (tmp_path / "tiny.yaml").write_text(MATRIX)
-    return tmp_path
+def place(mlproject_command):
+    (mlproject_command.folder / "tiny.yaml").write_text(MATRIX)
+    return mlproject_command.folder
 
 
 @pytest.fixture
-def sweep(nodes, place):
+def sweep(nodes, place, mlproject_command):
     started = []
 
     def start(*arguments, **environment):
-        command = [sys.executable, str(PROJECT / "mlproject.py"), "sweep", str(place / "tiny.yaml")]
-        where = ["--executor", "ray", "--address", nodes.address, "--campaign", place.name]
-        process = subprocess.Popen(
-            [*command, *where, *arguments],
-            cwd=place,
-            env=os.environ | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
+        where = ("--executor", "ray", "--address", nodes.address, "--campaign", place.name)
+        words = ("sweep", place / "tiny.yaml", *where, *arguments)
+        started.append(mlproject_command.start(*words, **environment))
+        return started[-1]
 
     yield start
     for process in started:
