@@ -44,104 +44,26 @@ from bench.config import Sample
 _Item = TypeVar("_Item")
 #: Of a name, so that whole paths fit on every system.
 _MAX_LETTERS = 80
-#: The title and the caption of each kind of figure.
-_WORDS = {
-    "roofline": (
-        "Roofline",
-        "Up is faster, right is more arithmetic per byte. Colour is the model, the marker the "
-        "arithmetic, its size the batch size; a line between two open markers is a run whose "
-        "traffic is known as an interval only, dashed if the run was imported and its work is "
-        "modelled. Roofs are solid if measured, dashed if from a datasheet",
-    ),
-    "accounts": (
-        "Where the time of a step goes",
-        "The parts of each configuration's step, of its last run, and of a trace's mean step, add "
-        "up to the step; what ops are faster than their roof, and what the profiler added, stands "
-        "left of 0; a broken, pale bar is of an account whose largest part is not sure",
-    ),
-    "throughput": (
-        "Throughput over batch size",
-        "Bars are one standard deviation between repeats to either side",
-    ),
-    "gain": ("Gain over batch size", "Throughput over that of the smallest batch"),
-    "efficiency": (
-        "Efficiency over batch size",
-        "Attained FLOP/s over the compute roof of each run's own machine",
-    ),
-    "intensity": (
-        "Intensity over batch size",
-        "Filled markers were counted; an open one stands for the whole interval of modelled "
-        "bytes, eager below and fused above",
-    ),
-    "memory": (
-        "Memory over batch size",
-        "Peak memory that was measured (filled), or the cost model's sum (open) where none was",
-    ),
-    "iteration-times": (
-        "Iteration times",
-        "A thick line has the quartiles, a thin one 5 to 95 %. Outliers are over five robust "
-        "deviations from the median; none is left out",
-    ),
-    "iterations-in-order": (
-        "Iterations in order",
-        "The windows that drifted, and those with most outliers; a triangle is an iteration of "
-        "over 1.6 times the median",
-    ),
-    "ops": (
-        "Ops",
-        "Attained by the cost model's FLOP over the time of each kind of op. A marker stands at "
-        "the intensity of an op's eager bytes, its line ends at that of its fused bytes",
-    ),
-    "kernels": (
-        "Kernels",
-        "Executed FLOP over each kernel's own duration and bytes. Durations are the profiler's, "
-        "one kernel at a time with emptied caches, and not the training's; names are cut, the "
-        "numbers are those of the table",
-    ),
-    "times-as-fast": (
-        "Times as fast",
-        "Samples/s over those of the reference at the same configuration, with the 95 % interval; "
-        "open where neither machine has repeats. Batches that spilled out of memory and two "
-        "precisions of one name are in the table only",
-    ),
-    "models": (
-        "Models and machines",
-        "The fastest batch of each machine and model; its size stands beside the marker",
-    ),
-    "variability": (
-        "Variability by machine",
-        "Relative standard deviation of samples/s between repeats of one configuration",
-    ),
-    "real-synthetic": (
-        "Real against synthetic data",
-        "The same configuration with data from disk and with tensors made once",
-    ),
-}
 
 
 class ReportFigure(NamedTuple):
-    """A chart, the name of its files, its words, and the names of the runs that it shows.
+    """A chart of a kind, what tells it from others of its kind, and the names of its runs.
 
-    Once it is saved it has its number in the report. `interactive` is then trusted markup of the
-    same figure; the first one of a report has Plotly's script in it. `data_uri` is the picture, for
-    paper and for browsers that run no scripts.
+    The template has the title and the caption of each kind; `title` instead of the usual one. Once
+    it is saved it has its number in the report and the name of its files. `interactive` is then
+    trusted markup of the same figure; the first one of a report has Plotly's script in it.
+    `data_uri` is the picture, for paper and for browsers that run no scripts.
     """
 
-    name: str
-    title: str
-    caption: str
+    kind: str
     chart: Chart
     runs: Sequence[str] = ()
+    of: tuple[str, ...] = ()
+    title: str = ""
+    name: str = ""
     number: int = 0
     data_uri: str = ""
     interactive: str = ""
-
-
-def _figure(kind: str, chart: Chart, runs: Iterable[str], *of: str) -> ReportFigure:
-    """A figure in the words of its kind; `of` distinguishes it from others."""
-    title, caption = _WORDS[kind]
-    names = tuple(dict.fromkeys(runs))
-    return ReportFigure("-".join((kind, *of)), ", ".join((title, *of)), caption, chart, names)
 
 
 def file_names(labels: Iterable[str]) -> list[str]:
@@ -169,7 +91,7 @@ def save_figures(
     names: list[str] = []
 
     def saved(figure: ReportFigure) -> ReportFigure:
-        names.append(figure.name)
+        names.append("-".join((figure.kind, *figure.of)))
         name, number = file_names(names)[-1], len(names)
         png, svg = save_figure(draw_chart(figure.chart), folder, name)
         smaller = min(png, svg, key=lambda path: path.stat().st_size)
@@ -198,7 +120,7 @@ def report_figures(
 
     def roofline(placed: Sequence[Run], *of: str) -> ReportFigure:
         chart = run_chart(placed, colours=colours)
-        return _figure("roofline", chart, _names(placed), *of)
+        return ReportFigure("roofline", chart, _names(placed), of)
 
     return {
         "roofline": [
@@ -207,7 +129,7 @@ def report_figures(
         ],
         "complexity": _over_batches(runs, ("intensity", "memory"), colours),
         "measurements": _iterations(runs, colours),
-        "machines": (roofline(those, env)._replace(caption="") for env, those in several.items()),
+        "machines": (roofline(those, env) for env, those in several.items()),
         **{
             name: _inside(step, name, colours.get(_arch(step), OTHER_MODELS))
             for name, step in inside.items()
@@ -230,35 +152,35 @@ def _accounts(runs: Sequence[Run], traces: Sequence[PlacedTrace]) -> Iterator[Re
     accounts = [(run.label, account) for run, account in of_runs]
     accounts += [(trace.label, trace.account) for trace in traces]
     if accounts:
-        yield _figure("accounts", account_chart(accounts), _names(run for run, _ in of_runs))
+        yield ReportFigure("accounts", account_chart(accounts), _names(run for run, _ in of_runs))
 
 
 def _iterations(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[ReportFigure]:
     if timed := [run for run in runs if len(run.iteration_times_s) > 1]:
-        yield _figure("iteration-times", distributions_chart(timed, colours), _names(timed))
+        yield ReportFigure("iteration-times", distributions_chart(timed, colours), _names(timed))
         ordered = traced_runs(timed)
         panels = [trace_panel(run, colours.get(run.arch, OTHER_MODELS)) for run in ordered]
-        yield _figure("iterations-in-order", panel_chart(panels), _names(ordered))
+        yield ReportFigure("iterations-in-order", panel_chart(panels), _names(ordered))
 
 
 def _inside(step: PlacedProfile | PlacedTrace, name: str, colour: str) -> Iterator[ReportFigure]:
     """The ops of a profile or a trace, and a profile's kernels, as far as it has them."""
     ops = step.ops if isinstance(step, PlacedProfile) else step.kinds
     if ops is not None and (isinstance(step, PlacedProfile) or ops.placed):
-        figure = _figure("ops", op_chart(ops, step.used, colour=colour), (), name)
-        yield figure._replace(title=f"Ops of {step.label}")
+        chart = op_chart(ops, step.used, colour=colour)
+        yield ReportFigure("ops", chart, (), (name,), f"Ops of {step.label}")
     if isinstance(step, PlacedProfile) and step.kernels is not None and step.record.resolved:
         chart = kernel_chart(step.kernels, step.used, math_mode=step.record.resolved.math_mode)
-        yield _figure("kernels", chart, (), name)._replace(title=f"Kernels of {step.label}")
+        yield ReportFigure("kernels", chart, (), (name,), f"Kernels of {step.label}")
 
 
 def _across(across: AcrossMachines, colours: Mapping[str, str]) -> Iterator[ReportFigure]:
     """How many times as fast as the reference each machine is; none where none shares."""
     shared = [(pair, row) for pair in across.against for row in pair.counted]
     if shared:
-        runs = (name for _, row in shared for name in row["runs"].names)
-        figure = _figure("times-as-fast", speed_up_chart(shared, colours), runs)
-        yield figure._replace(title=f"Times as fast as {across.reference}")
+        runs = list(dict.fromkeys(name for _, row in shared for name in row["runs"].names))
+        title, chart = f"Times as fast as {across.reference}", speed_up_chart(shared, colours)
+        yield ReportFigure("times-as-fast", chart, runs, title=title)
 
 
 def run_figures(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[ReportFigure]:
@@ -269,14 +191,14 @@ def run_figures(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[Rep
     yield from _over_batches(runs, ("gain", "efficiency"), colours)
     if len({(group.env, group.arch) for group in groups}) > 1:
         for kind, alike in _by_sample(groups, lambda group: group.sample):
-            yield _figure("models", models_chart(alike, colours), names_of(alike), *kind)
+            yield ReportFigure("models", models_chart(alike, colours), names_of(alike), kind)
     rows = scatter_rows(runs)
     if sum(row["configurations"] for row in rows) > 1:  # of one the table's SD says the same
-        names = (name for row in rows for name in row["runs"].names)
-        yield _figure("variability", variability_chart(rows), names)
+        names = [name for row in rows for name in row["runs"].names]
+        yield ReportFigure("variability", variability_chart(rows), names)
     for kind, pairs in _by_sample(synthetic_pairs(groups), lambda pair: pair[0].sample):
         chart = real_synthetic_chart(pairs, colours)
-        yield _figure("real-synthetic", chart, names_of(chain.from_iterable(pairs)), *kind)
+        yield ReportFigure("real-synthetic", chart, names_of(chain.from_iterable(pairs)), kind)
 
 
 def _by_sample(
@@ -298,4 +220,4 @@ def _over_batches(
     for kind in kinds:
         for env, chart in batch_charts(runs, kind, colours).items():
             shown = [run.name for run in runs if run.env == env and run.samples_per_s]
-            yield _figure(kind, chart, shown, *of, env)
+            yield ReportFigure(kind, chart, shown, (*of, env))
