@@ -232,14 +232,15 @@ def _ratio_axis(label: str, held: Sequence[float]) -> Axis:
     """An axis that holds these; with even steps where it is too short for powers of ten."""
     low, high = min(held), max(held)
     margin, ticks = max((high / low) ** 0.08, 1.005), None
+    left, right = low / margin, high * margin
     if high / low <= 5:
         least = max(high - low, 0.01) / 5
         power = 10 ** math.floor(math.log10(least))
         step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)
-        first, last = max(1, math.floor(low / step)), math.ceil(high / step)
-        shown = (float(f"{index * step:.6g}") for index in range(first, last + 1))
+        inside = range(math.ceil(left / step), math.floor(right / step) + 1)
+        shown = (float(f"{index * step:.6g}") for index in inside)
         ticks = {tick: f"{tick:g}" for tick in shown}
-    return Axis(label=label, limits=(low / margin, high * margin), scale="log", ticks=ticks)
+    return Axis(label=label, limits=(left, right), scale="log", ticks=ticks)
 
 
 def comparison_chart(comparisons: Sequence[Comparison], threshold: float) -> Chart:

@@ -93,8 +93,6 @@ def _roof(best: Group) -> str:
     attained = point.attained_flops_per_s if gflops is None else 1e9 * gflops
     modelled = " by modelled work" if best.first.imported else ""
     unsure = "" if point.bound_sure else ", as far as modelled traffic can say"
-    if best.first.imported and point.bound == "not known":
-        unsure = f", or waiting for {sample}s, of which its file says nothing"
     return (
         f"It reaches{modelled} {flops_rate(attained)}, {percent_interval(*best.of_the_roof)} of "
         f"what the roof of its machine allows in {point.ceiling.math_mode}: "

@@ -59,6 +59,7 @@ def test_paper_and_page_show_the_same():
         real_synthetic_chart([(groups[0], groups[1])], {}),
         distributions_chart([timed], {}),
         panel_chart([trace_panel(timed)] * 3),
+        CHARTS["ratios"]["every verdict"](),
     ):
         axes, page = drawn(chart)
         assert len(axes) == len(chart.panels)
