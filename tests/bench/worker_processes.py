@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 from bench.config import RunConfig
+from bench.records.folders import RecordFolder
 
 
 def small_run(model="small", **changes) -> RunConfig:
@@ -52,3 +54,24 @@ def command_line(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.Error:  # it ended after the listing
         return []
+
+
+def until(condition, process: subprocess.Popen):
+    """What `condition` returns once that is something; the process is at work till then."""
+    while process.poll() is None:
+        if found := condition():
+            return found
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.02)  # leaves the processor to the worker
+    raise AssertionError(process.communicate())
+
+
+def in_window(process: subprocess.Popen, records: Path) -> RecordFolder:
+    """The folder of the only measurement in `records`, once its window has begun."""
+
+    def begun():
+        journals = records.glob("*/journal.jsonl")
+        return [file.parent for file in journals if '"window_started"' in file.read_text()]
+
+    [folder] = until(begun, process)
+    return RecordFolder(folder)

@@ -7,7 +7,6 @@ import re
 import shlex
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -15,6 +14,7 @@ import pytest
 import samples
 from programs import copy_project
 from stored_runs import filed
+from worker_processes import in_window
 
 from bench.images import generate_image_folder
 from bench.machine.environment import read_environment
@@ -145,18 +145,6 @@ def test_other_entry_points_measure_into_the_run_that_mlflow_made(
     assert {run.tags[schema.CAMPAIGN] for run in search_runs()} == {"c"}
 
 
-def in_window(process, records):
-    """The processes of the measurement in `records`, once its window has begun."""
-    while process.poll() is None:
-        for journal in records.glob("*/journal.jsonl"):
-            if '"window_started"' in journal.read_text():
-                owners = json.loads((journal.parent / "owners.json").read_text())["processes"]
-                return [psutil.Process(int(pid)) for pid in owners]
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.02)  # leaves the processor to the worker
-    raise AssertionError(process.communicate())
-
-
 @pytest.mark.parametrize(
     ("entry", "under_make"),
     [
@@ -175,7 +163,8 @@ def test_sigterm_takes_the_worker_along_and_keeps_its_record(place, entry, under
         (place / "Makefile").write_text(f"run:\n\t@A=1 {shlex.join(command)}; true\n")
         command = ["make", "run"]
     process = started(place, command)
-    measuring = in_window(process, place / "records")
+    owners = json.loads((in_window(process, place / "records").path / "owners.json").read_text())
+    measuring = [psutil.Process(int(pid)) for pid in owners["processes"]]
     assert len(measuring) == 2  # the launcher and its worker
     process.terminate()
     left = psutil.wait_procs(measuring, timeout=300)[1]

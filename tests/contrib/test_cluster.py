@@ -1,14 +1,13 @@
 """`mlproject sweep --executor ray` on a real Ray cluster of several nodes in one machine."""
 
-import contextlib
 import os
 import signal
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from servers import free_port
+from worker_processes import until
 
 from bench.config import RunConfig
 from bench.records import Job
@@ -122,13 +121,6 @@ def ended(process):
     out, err = process.communicate(timeout=300)
     assert "Traceback" not in err, err
     return process.returncode, out, err
-
-
-def until(condition, process):
-    while not condition():
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.02)
-            raise AssertionError(process.communicate())
 
 
 def measured_well(records):

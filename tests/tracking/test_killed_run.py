@@ -3,6 +3,7 @@
 import psutil
 import pytest
 from stored_runs import assert_one_run, project_run
+from worker_processes import in_window
 
 from bench.records.folders import RecordFolder
 from mlproject import main
@@ -55,8 +56,7 @@ def test_a_run_of_mlflow_whose_processes_are_killed_is_ended_by_sync(
     monkeypatch.setenv("MLFLOW_RUN_ID", made)
     command = run(mlproject_command, iters=10**7)
     monkeypatch.delenv("MLFLOW_RUN_ID")
-    while not any("window_started" in file.read_text() for file in records.glob("*/journal.jsonl")):
-        assert command.poll() is None, command.communicate()
+    in_window(command, records)
     family = [*psutil.Process(command.pid).children(recursive=True), psutil.Process(command.pid)]
     for process in family:
         process.kill()

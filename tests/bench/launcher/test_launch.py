@@ -5,16 +5,14 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from worker_processes import small_run, worker_of
+from worker_processes import in_window, small_run, worker_of
 
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.profile import recover
@@ -186,22 +184,11 @@ def start(command, **changes):
     return command.start("run", *options, "--records", command.folder, "--no-track")
 
 
-def wait_for_event(tmp_path, name, process):
-    """Follow the journal of the only folder until `name` is in it."""
-    while process.poll() is None:
-        for journal in tmp_path.glob("*/journal.jsonl"):
-            if f'"{name}"' in journal.read_text():
-                return RecordFolder(journal.parent)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(0.02)  # leaves the processor to the worker
-    raise AssertionError(f"ended before {name}: {process.communicate()}")
-
-
 def test_records_that_go_away_in_the_window_cost_the_record_and_not_the_figures(
     tmp_path, mlproject_command
 ):
     command = start(mlproject_command, iters=100, max_seconds="none")
-    folder = wait_for_event(tmp_path, "window_started", command)
+    folder = in_window(command, tmp_path)
     shutil.rmtree(folder.path)
     out, err = command.communicate()
     assert command.returncode == 1
@@ -213,7 +200,7 @@ def test_records_that_go_away_in_the_window_cost_the_record_and_not_the_figures(
 
 def test_a_killed_launcher_loses_nothing_that_its_worker_measures(tmp_path, mlproject_command):
     command = start(mlproject_command, iters=100, max_seconds="none")
-    folder = wait_for_event(tmp_path, "window_started", command)
+    folder = in_window(command, tmp_path)
     command.kill()
     command.wait()
     owners = json.loads((folder.path / "owners.json").read_text())["processes"]
@@ -234,7 +221,7 @@ def test_a_launcher_and_worker_killed_together_leave_an_interrupted_record(
     tmp_path, mlproject_command
 ):
     command = start(mlproject_command, iters=10**7, max_seconds="none")
-    folder = wait_for_event(tmp_path, "window_started", command)
+    folder = in_window(command, tmp_path)
     assert recover(folder) is None  # still at work
     family = [*psutil.Process(command.pid).children(recursive=True), psutil.Process(command.pid)]
     for process in family:
@@ -251,7 +238,7 @@ def test_the_command_that_is_interrupted_keeps_what_was_measured(
     tmp_path, mlproject_command, signum
 ):
     command = start(mlproject_command, iters=10**7, max_seconds="none")
-    folder = wait_for_event(tmp_path, "window_started", command)
+    folder = in_window(command, tmp_path)
     # A worker says nothing from inside its window: the time it has used is its only clock.
     [worker] = psutil.Process(command.pid).children()
     used_s = worker.cpu_times().user
