@@ -97,8 +97,8 @@ def _classes(model_type: str) -> dict[Task, str]:
     """Its class for each task, without those that are an encoder with a decoder."""
     mappings = _read_mappings()
     both = mappings[_ENCODER_DECODERS].values()
-    found = {task: mappings[mapping].get(model_type) for task, mapping in _MAPPINGS.items()}
-    return {task: name for task, name in found.items() if name is not None and name not in both}
+    names = {task: mappings[mapping].get(model_type) for task, mapping in _MAPPINGS.items()}
+    return {task: name for task, name in names.items() if name is not None and name not in both}
 
 
 @cache

@@ -44,8 +44,8 @@ def device_names(backend: str, devices: int = 1) -> tuple[str, ...]:
     """
     torch = value_or_none(partial(metadata.version, "torch")) or ""
     may_be_cuda = backend == "cuda" or (backend == "auto" and "+cpu" not in torch)
-    found = (value_or_none(partial(device_uuid, number=n)) for n in range(devices))
-    cards = tuple(uuid for uuid in found if uuid) if may_be_cuda else ()
+    uuids = (value_or_none(partial(device_uuid, number=n)) for n in range(devices))
+    cards = tuple(uuid for uuid in uuids if uuid) if may_be_cuda else ()
     if cards or backend != "auto":
         return cards or (backend,)
     if "rocm" in torch:

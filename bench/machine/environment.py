@@ -8,7 +8,8 @@ import os
 import platform
 import re
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
@@ -186,7 +187,8 @@ def software_facts() -> dict[str, Any]:
     """
     import torch
 
-    packages = {name: text for name in _PACKAGES if (text := _installed(name)) is not None}
+    versions = {name: _installed(name) for name in _PACKAGES}
+    packages = {name: text for name, text in versions.items() if text is not None}
     if torch.version.cuda is not None and (nccl := value_or_none(torch.cuda.nccl.version)):
         packages["nccl"] = ".".join(map(str, nccl))
     hip = torch.version.hip and f"HIP {torch.version.hip}"  # AMD's, which torch calls cuda too
@@ -209,10 +211,7 @@ def software_facts() -> dict[str, Any]:
 
 
 def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    return value_or_none(partial(version, package))
 
 
 def host() -> str:

@@ -234,11 +234,11 @@ def missing_kernels(index: int) -> Problem | None:
     if not built_for:  # not said
         return None
     for architecture in built_for:
-        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", architecture)
-        if found is None:  # not NVIDIA's
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)[af]?", architecture)
+        if match is None:  # not NVIDIA's
             return None
-        least = (int(found[2]), int(found[3]))
-        if least <= capability and (found[1] == "compute" or least[0] == capability[0]):
+        least = (int(match[2]), int(match[3]))
+        if least <= capability and (match[1] == "compute" or least[0] == capability[0]):
             return None
     return Problem(
         f"torch {torch.__version__} has kernels for {', '.join(built_for)} and none for "
@@ -414,7 +414,6 @@ def open_device(backend: str, *, local_rank: int = 0, devices: int = 1) -> Devic
     count = kind.count()
     if count is not None and devices > count:
         raise UnsupportedError(
-            f"devices={devices}: torch finds {count} {backend} device{'s' * (count != 1)} on this "
-            f"machine; use devices={count}"
+            f"devices={devices}: torch finds {count} here for backend={backend}; use that"
         )
     return kind(local_rank)

@@ -31,15 +31,15 @@ def weight_modes(layers: Iterable[torch.nn.Module], *inputs: torch.Tensor) -> Co
     Weights that are stored in another type, as quantised ones are, compute in that of `inputs`.
     Vectors, and embeddings whose rows are only looked up, count as one number.
     """
-    found: Counter[MathMode] = Counter()
+    modes: Counter[MathMode] = Counter()
     for layer in layers:
         looked_up = isinstance(layer, torch.nn.Embedding | torch.nn.EmbeddingBag)
         for weight in layer.parameters(recurse=False):
-            types = (one.dtype for one in (weight, *inputs) if one.dtype in _OF_WEIGHTS)
+            types = (tensor.dtype for tensor in (weight, *inputs) if tensor.dtype in _OF_WEIGHTS)
             if (dtype := next(types, None)) is not None:
                 is_product = weight.dim() > 1 and not looked_up
-                found[_OF_WEIGHTS[dtype]] += weight.numel() if is_product else 1
-    return found
+                modes[_OF_WEIGHTS[dtype]] += weight.numel() if is_product else 1
+    return modes
 
 
 def math_mode_of(weights: Counter[MathMode], asked: MathMode, *, autocast: bool) -> MathMode:
@@ -138,10 +138,10 @@ def keep_depthwise_in_fp32(model: torch.nn.Module) -> bool:
     Only the layer's `forward` is replaced: it stays the same module, with its name, weights and
     function. A user's own kind of convolution is left as it is. Returns whether there was any.
     """
-    found = [layer for layer in model.modules() if _is_strided_depthwise(layer)]
-    for layer in found:
+    kept = [layer for layer in model.modules() if _is_strided_depthwise(layer)]
+    for layer in kept:
         layer.forward = MethodType(_convolve_in_fp32, layer)
-    return bool(found)
+    return bool(kept)
 
 
 def _convolve_in_fp32(layer: torch.nn.Conv2d, images: torch.Tensor) -> torch.Tensor:

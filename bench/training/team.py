@@ -176,12 +176,12 @@ class DdpTeam(Team):
 
         A rank sends its account before it ends, so it is there before others notice the loss.
         """
-        found: dict[int, str] = {}
+        accounts: dict[int, str] = {}
         with suppress(RuntimeError):
             for rank in range(self.shard.ranks) if self._accounts is not None else ():
                 if rank != self.shard.rank and self._accounts.check([str(rank)]):
-                    found[rank] = self._accounts.get(str(rank)).decode()
-        return found
+                    accounts[rank] = self._accounts.get(str(rank)).decode()
+        return accounts
 
     def close(self) -> None:
         """End the process group with the others."""

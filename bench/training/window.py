@@ -39,8 +39,8 @@ def driven(around: Around[T], step: Callable[[], object]) -> T:
             while True:
                 around.send(step())
         except StopIteration as end:
-            found: T = end.value
-            return found
+            value: T = end.value
+            return value
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Window:
     ours: bool = True
     garbage_collections_s: float = 0.0
     _waited_s: float = 0.0
-    _second_s: float = 0.0  # what a lap took without what was around it
+    _alone_s: float = 0.0  # the second step's time, without what `second` did around it
     _collection_began_s: float = 0.0
 
     def waiting(self, next_batch: NextBatch) -> NextBatch:
@@ -123,7 +123,7 @@ class Window:
             begin_s = self.clock()
             loss = step()
             self.device.synchronize()
-            self._second_s = self.clock() - begin_s
+            self._alone_s = self.clock() - begin_s
             return loss
 
         def run() -> object:
@@ -151,16 +151,14 @@ class Window:
                 and self.most(self.clock() - begin_s + times_s[-1] > limit_s)
             ):
                 if done < limits.warmup_iters or not is_steady():
-                    asked = f"{limits.warmup_iters}{' or more' * limits.until_steady}"
-                    limit = f"max_seconds={limits.max_seconds:g} gives it {rounded_s(limit_s)}"
-                    self.warmup_ended_early = f"{done} of {asked} iterations ({limit})"
+                    self.warmup_ended_early = f"{done} of {_asked(limits, limit_s)}"
                 break
             lap_begin_s = self.clock()
             loss = yield
             self.device.synchronize()
-            is_second, lap_s = bool(self._second_s), self.clock() - lap_begin_s
-            times_s.append(self._second_s or lap_s)
-            self._second_s = 0.0
+            is_second, lap_s = bool(self._alone_s), self.clock() - lap_begin_s
+            times_s.append(self._alone_s or lap_s)
+            self._alone_s = 0.0
             on_lap(times_s[-1])
             before, made = made, (compiled_graphs(), self.device.memory_obtained())
             if made != before or done == 0 or is_second:
@@ -168,7 +166,7 @@ class Window:
             if done == 0:
                 self.first_loss = None if loss is None else float(loss)
                 if self.ours:
-                    # Of what the search for algorithms took the step itself needs a part.
+                    # The search for algorithms took more memory than the step itself needs.
                     self.device.release_cached_memory()
                 begin_s = self.clock()
         if self.ours:
@@ -304,6 +302,12 @@ def compiled_graphs() -> int:
     """Return how many graphs torch.compile has made in this process."""
     dynamo: Any = sys.modules.get("torch._dynamo")
     return dynamo.utils.counters["stats"]["unique_graphs"] if dynamo else 0
+
+
+def _asked(limits: TimeLimits, limit_s: float) -> str:
+    number = f"{limits.warmup_iters} or more" if limits.until_steady else limits.warmup_iters
+    limit = f"max_seconds={limits.max_seconds:g} gives it {rounded_s(limit_s)}"
+    return f"{number} iterations ({limit})"
 
 
 def _finite(value: float | None) -> float | None:

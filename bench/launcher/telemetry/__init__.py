@@ -38,7 +38,7 @@ class Reading:
     @property
     def known(self) -> dict[str, float]:
         """The values that could be read."""
-        return {name: one for name, one in self.values.items() if not isinstance(one, Unknown)}
+        return {name: fact for name, fact in self.values.items() if not isinstance(fact, Unknown)}
 
 
 class Source(ABC):
@@ -96,8 +96,8 @@ class Devices(Source):
 
     def foreign_processes(self) -> tuple[str, ...] | Unknown:
         """Return the foreign processes of any device."""
-        found = [source.foreign_processes() for source in self._sources.values()]
-        return _of_all(lambda lists: tuple(sorted(_any(lists))), found)
+        processes = [source.foreign_processes() for source in self._sources.values()]
+        return _of_all(lambda lists: tuple(sorted(_any(lists))), processes)
 
 
 def _of_all(combined: Callable[[list[T]], U], facts: Sequence[T | Unknown]) -> U | Unknown:
@@ -112,7 +112,7 @@ def _any(facts: Sequence[Iterable[str]]) -> frozenset[str]:
 
 def _means(counters: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = sorted(_any(counters))
-    return {name: fmean(one.get(name, 0.0) for one in counters) for name in names}
+    return {name: fmean(counter.get(name, 0.0) for counter in counters) for name in names}
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,9 @@ class Sampler:
         self._interval_s = interval_s
         self._clock = clock
         #: The instant of each reading of a source, and what it saw.
-        self._samples: dict[Source, list[tuple[float, Reading]]] = {one: [] for one in sources}
+        self._samples: dict[Source, list[tuple[float, Reading]]] = {
+            source: [] for source in sources
+        }
         self._broken: dict[str, str] = {}
         self._next_s = clock()
 
@@ -232,7 +234,7 @@ class Sampler:
         )
 
     def _device_facts(self, window: _Window) -> dict[str, Any]:
-        device = next((each for each in self._samples if each.measures_device), None)
+        device = next((source for source in self._samples if source.measures_device), None)
         facts = ("energy_j", "throttle_share", "slowed_share", "foreign_processes")
         if device is None:
             return dict.fromkeys(facts, Unknown("the worker never reported its device"))
@@ -241,17 +243,17 @@ class Sampler:
             """The device's own reason, where it gave one, comes before that of the window."""
             read = [(at, getattr(reading, name)) for at, reading in self._samples[device]]
             known = [(at, fact) for at, fact in read if not isinstance(fact, Unknown)]
-            found = probe(share, known)
+            value = probe(share, known)
             reasons = [fact for _, fact in read if isinstance(fact, Unknown)]
-            return reasons[-1] if isinstance(found, Unknown) and reasons else found
+            return reasons[-1] if isinstance(value, Unknown) and reasons else value
 
-        found = (
+        values = (
             over_window("energy_j", window.rise),
             over_window("throttle_reasons", window.shares_throttled),
             over_window("slowed_s", window.shares_slowed),
             probe(device.foreign_processes),
         )
-        return dict(zip(facts, found, strict=True))
+        return dict(zip(facts, values, strict=True))
 
     def _read(self, source: Source) -> None:
         clock_s, reading = self._clock(), probe(source.read)

@@ -169,8 +169,8 @@ def _cpu_frequency_mhz() -> float:
 
 def _cpu_temperature_c() -> float:
     sensors = getattr(psutil, "sensors_temperatures", None)
-    found = sensors() if sensors else {}
-    readings = [entry.current for name in _CPU_SENSORS for entry in found.get(name, ())]
+    entries = sensors() if sensors else {}
+    readings = [entry.current for name in _CPU_SENSORS for entry in entries.get(name, ())]
     if not readings:
         raise UnknownFactError("the system shows no processor sensor")
     return float(max(readings))
@@ -325,8 +325,8 @@ class NvidiaSource(Source):
         if isinstance(after, Unknown):
             return after
         nameless = {} if self._tree.alive else after[1]
-        found = {**before[0], **after[0], **nameless}
-        return tuple(f"{pid} {name}" for pid, name in sorted(found.items()))
+        processes = {**before[0], **after[0], **nameless}
+        return tuple(f"{pid} {name}" for pid, name in sorted(processes.items()))
 
     def _foreign_now(self) -> tuple[dict[int, str], dict[int, str]]:
         """Other processes on the device: those with a name here, and those without one."""

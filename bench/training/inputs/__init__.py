@@ -129,7 +129,7 @@ class Normalise:
     """ToTensor and Normalize in one product and sum: (x / 255 - mean) / std."""
 
     def __init__(self, image: ImageInput, device: torch.device, *, channels_last: bool) -> None:
-        mean, std = (torch.tensor(each, device=device) for each in (image.mean, image.std))
+        mean, std = (torch.tensor(rgb, device=device) for rgb in (image.mean, image.std))
         self._scale, self._shift = 1 / (255 * std), -mean / std
         self._layout = torch.channels_last if channels_last else torch.contiguous_format
         # Only CUDA's kernels convert while they read; elsewhere that takes a detour.

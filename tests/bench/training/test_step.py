@@ -361,7 +361,6 @@ def test_processes_share_a_processor_and_take_the_card_of_their_number(rich_mach
     assert open_device("cpu", local_rank=5, devices=64).backend == "cpu"
     assert open_device("auto", devices=4).torch_device == torch.device("cuda", 0)
     assert open_device("cuda", local_rank=3, devices=4).torch_device == torch.device("cuda", 3)
-    for number, found in ((4, "4 cuda devices"), (1, "1 mps device")):
-        asked = "devices=5: torch finds"
-        message = refusal(open_device, found.split()[1], devices=5, error=UnsupportedError)
-        assert message == f"{asked} {found} on this machine; use devices={number}"
+    for number, backend in ((4, "cuda"), (1, "mps")):
+        message = refusal(open_device, backend, devices=5, error=UnsupportedError)
+        assert message == f"devices=5: torch finds {number} here for backend={backend}; use that"
