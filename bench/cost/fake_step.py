@@ -28,8 +28,15 @@ from bench.cost.op_calls import OpMode, first_line, quiet_torch
 from bench.cost.step_tracer import ASK_VALUE, RecordedCalls, StepTracer, in_recomputation
 from bench.errors import UserError, one_line
 from bench.records import MathMode, MemoryFootprint, Phase, StepSpec
-from bench.training.precision import AmpBf16, AmpFp16, Fp32, keep_depthwise_in_fp32
-from bench.training.step import Phases, TrainingStep, make_optimizer
+from bench.training.step import (
+    AmpBf16,
+    AmpFp16,
+    Fp32,
+    Phases,
+    TrainingStep,
+    keep_depthwise_in_fp32,
+    make_optimizer,
+)
 from bench.training.workloads import Workload, find_workload
 
 _ALLOCATE = frozenset({torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default})

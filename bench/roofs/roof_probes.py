@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench.records import CeilingSample, MathMode
-from bench.training.precision import Fp32, Tf32
+from bench.training.step import Fp32, Tf32
 
 Layout = Literal["NN", "NT", "TN"]
 

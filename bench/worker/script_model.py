@@ -31,7 +31,7 @@ from bench.machine.probes import value_or_none
 from bench.records import Complexity, MemoryFootprint, ResolvedConfig
 from bench.records.complexity import DEFAULT_CACHE_BYTES, CallWork
 from bench.training.devices import Device
-from bench.training.precision import math_mode_of, weight_modes
+from bench.training.step import math_mode_of, weight_modes
 
 #: DistributedDataParallel and torch.compile hold the model under these names, and nothing else.
 _WRAPPED = ("module", "_orig_mod")

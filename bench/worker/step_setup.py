@@ -31,21 +31,19 @@ from bench.records.journal import JournalWriter
 from bench.records.verdict import of_precision
 from bench.training.devices import Device
 from bench.training.inputs import NextBatch, open_batches
-from bench.training.precision import (
-    Fp32,
-    keep_depthwise_in_fp32,
-    math_mode_of,
-    open_precision,
-    weight_modes,
-)
 from bench.training.step import (
+    Fp32,
     GraphedStep,
     NvtxPhases,
     Phases,
     TimedPhases,
     TrainingStep,
     fetch_only,
+    keep_depthwise_in_fp32,
     make_optimizer,
+    math_mode_of,
+    open_precision,
+    weight_modes,
 )
 from bench.training.team import Team
 from bench.training.window import Step, Window

@@ -7,8 +7,7 @@ from small_models import CLASSIFIER, batch_of_ten_classes, ten_classes
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from bench.config import RunConfig, TimeLimits
-from bench.training.precision import Fp32
-from bench.training.step import TrainingStep, make_optimizer
+from bench.training.step import Fp32, TrainingStep, make_optimizer
 from bench.training.team import DdpTeam
 
 RANKS, STEPS, ACCUMULATED, IMAGES = 2, 3, 2, 2

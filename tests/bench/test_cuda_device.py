@@ -18,8 +18,7 @@ from bench.profilers.ncu.tool import NcuTool
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.records.metrics import executed_flops, profiled_step_cost
-from bench.training.precision import AmpFp16
-from bench.training.step import TrainingStep, make_optimizer
+from bench.training.step import AmpFp16, TrainingStep, make_optimizer
 from bench.training.workloads import find_workload
 from bench.worker.step_setup import StepSetup
 

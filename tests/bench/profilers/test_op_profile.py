@@ -29,8 +29,7 @@ from bench.profilers.traces.spans import DeviceSpan
 from bench.records import Account, OpProfile, StepSpec
 from bench.records.profile import COMMUNICATION, HOST_COPY, profiler_cost
 from bench.training.devices import open_device
-from bench.training.precision import open_precision
-from bench.training.step import TrainingStep, make_optimizer
+from bench.training.step import TrainingStep, make_optimizer, open_precision
 from bench.training.window import driven
 
 CPU = open_device("cpu")

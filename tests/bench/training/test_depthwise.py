@@ -12,7 +12,7 @@ from bench.cost.estimate import step_complexity
 from bench.records import StepSpec
 from bench.records.journal import JournalWriter
 from bench.training.devices import open_device
-from bench.training.precision import keep_depthwise_in_fp32, open_precision
+from bench.training.step import keep_depthwise_in_fp32, open_precision
 from bench.worker.step_setup import StepSetup
 
 

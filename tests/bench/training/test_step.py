@@ -17,22 +17,20 @@ from bench.config import RunConfig
 from bench.errors import UnsupportedError
 from bench.records.journal import JournalWriter
 from bench.training.devices import CpuDevice, CudaDevice, MpsDevice, open_device
-from bench.training.precision import (
-    AmpFp16,
-    Fp32,
-    Tf32,
-    math_mode_of,
-    open_precision,
-    weight_modes,
-)
 from bench.training.step import (
     LEARNING_RATE,
     WEIGHT_DECAY,
+    AmpFp16,
+    Fp32,
     GraphedStep,
     NvtxPhases,
     Phases,
+    Tf32,
     TrainingStep,
     make_optimizer,
+    math_mode_of,
+    open_precision,
+    weight_modes,
 )
 from bench.worker.step_setup import StepSetup
 

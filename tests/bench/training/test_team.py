@@ -11,8 +11,7 @@ from small_models import CLASSIFIER, ten_classes
 
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
-from bench.training.precision import Fp32
-from bench.training.step import TrainingStep, make_optimizer
+from bench.training.step import Fp32, TrainingStep, make_optimizer
 from bench.training.team import Team
 
 

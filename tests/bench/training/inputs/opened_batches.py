@@ -5,7 +5,7 @@ import torch
 from bench.config import RunConfig
 from bench.training.devices import open_device
 from bench.training.inputs import Shard, open_batches
-from bench.training.precision import Fp32
+from bench.training.step import Fp32
 from bench.training.workloads import workload_of
 from bench.worker.step_setup import resolve
 

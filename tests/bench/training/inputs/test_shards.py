@@ -13,7 +13,7 @@ from bench.config import RunConfig
 from bench.errors import UserError
 from bench.training.devices import open_device
 from bench.training.inputs import Shard, ShuffledDraws, open_batches
-from bench.training.precision import Fp32
+from bench.training.step import Fp32
 from bench.training.workloads import own_step
 from bench.worker.step_setup import resolve
 

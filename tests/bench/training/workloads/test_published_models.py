@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bench.config.model_names import CHECKPOINTS
 from bench.cost.estimate import step_complexity
 from bench.records import StepSpec
-from bench.training.precision import Fp32
-from bench.training.step import TrainingStep, make_optimizer
+from bench.training.step import Fp32, TrainingStep, make_optimizer
 from bench.training.workloads import find_workload
 
 pytestmark = pytest.mark.slow  # both take seconds to import
