@@ -42,7 +42,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +56,7 @@ from bench.profilers.traces.intervals import (
     painted_at,
     span_times,
 )
-from bench.profilers.traces.spans import DeviceSpan, HostSpan, ProfilerTrace
+from bench.profilers.traces.spans import DeviceSpan, HostSpan
 
 Thread = tuple[Any, Any]
 Flags = npt.NDArray[np.bool_]
@@ -66,6 +66,8 @@ STEP_MARK = "ProfilerStep"
 #: the one around the call, or what the host ran.
 IdleCause = tuple[str, str | None, str | None]  # cause, call, op
 _Copy = tuple[HostSpan, DeviceSpan]  # the call, and what it started
+#: Of each run of a device; None where the trace does not have it.
+Launches = Sequence[HostSpan | None]
 
 _CALL = r"^(?:cuda|hip|cu)"
 _ALLOCATOR = re.compile(
@@ -94,18 +96,23 @@ _RANK = {"copies": 0, "synchronisation": 0, "allocator": 1, "input": 2}
 
 
 def idle_causes(
-    work: DeviceWork,
+    runs: Sequence[DeviceSpan],
+    launches: Launches,
     windows: Sequence[tuple[float, float]],
     threads: Mapping[Thread, Sequence[HostSpan]],
     own_marks: Set[str],
 ) -> list[dict[IdleCause, float]]:
     """Return the idle time by cause in each window (begin, end; they do not overlap), all in us.
 
-    `work` is all that one device ran, `threads` hold what the host did, `own_marks` are the steps'.
+    `runs` are all that one device ran, in order, with what launched each. `threads` hold what the
+    host did, `own_marks` are the steps'.
     """
-    gaps, pauses = _Gaps.of(work, windows), _pauses(work)
-    launching = [threads[thread] for thread in work.threads]
-    of_host = [wait for spans in launching for wait in _waits(spans, own_marks, work.copies)]
+    gaps, pauses = _Gaps.of(runs, launches, windows), _pauses(launches)
+    launched = [(run, call) for run, call in zip(runs, launches, strict=True) if call is not None]
+    copies = {call.correlation: run for run, call in launched if run.kind == "copy"}
+    # Those that launched kernels.
+    launching = dict.fromkeys(call.thread for run, call in launched if run.kind == "kernel")
+    of_host = [wait for name in launching for wait in _waits(threads[name], own_marks, copies)]
     waits = [wait for wait in of_host if wait.cause[0] in _RANK]
     waits.sort(key=lambda wait: (_RANK[wait.cause[0]], wait.begin_us))
     long_ops = [wait for wait in of_host if wait.cause[0] not in _RANK]
@@ -169,32 +176,37 @@ class _Gaps:
     launched: Numbers  # the cause of what follows `host_ends`
 
     @classmethod
-    def of(cls, work: DeviceWork, windows: Sequence[tuple[float, float]]) -> _Gaps:
+    def of(
+        cls,
+        runs: Sequence[DeviceSpan],
+        launches: Launches,
+        windows: Sequence[tuple[float, float]],
+    ) -> _Gaps:
         """The device's gaps, with those before its first and after its last work in a window."""
-        starts, ends = span_times(work.spans)
+        starts, ends = span_times(runs)
         ends = np.maximum.accumulate(ends)
         first, last = min(windows[0][0], starts[0]), max(windows[-1][1], ends[-1])
         begins, ends = np.concatenate(([first], ends)), np.concatenate((starts, [last]))
         kept = np.flatnonzero(ends > begins)
         begins, ends = begins[kept], ends[kept]
 
-        launches = [*work.launches, None]
-        calls = [launches[number] for number in kept.tolist()]
+        or_none = [*launches, None]
+        calls = [or_none[number] for number in kept.tolist()]
         launched = np.array([call.begin_us if call else np.inf for call in calls])
         arrived = np.array([max(c.end_us, c.begin_us + LATENCY_US) if c else np.inf for c in calls])
         arrived = np.clip(arrived, begins, ends)
-        in_graph, late = _within_graphs(work)[kept], ends - arrived > LATE_US
+        in_graph, late = _within_graphs(launches)[kept], ends - arrived > LATE_US
         causes = np.where(late, _UNEXPLAINED, _QUEUED) + in_graph
-        last_of_all = kept == len(work.spans)
-        seen = np.isfinite(launched) | (last_of_all & bool(work.calls))
+        last_of_all = kept == len(runs)
+        seen = np.isfinite(launched) | (last_of_all & any(launches))
         return cls(begins, launched, arrived, ends, seen, kept > 0, causes)
 
 
-def _within_graphs(work: DeviceWork) -> Flags:
+def _within_graphs(launches: Launches) -> Flags:
     """Whether a graph's launch had begun to run before each work, and one after the last."""
     first: dict[int, int] = {}
-    within = np.zeros(len(work.launches) + 1, dtype=bool)
-    for number, call in enumerate(work.launches):
+    within = np.zeros(len(launches) + 1, dtype=bool)
+    for number, call in enumerate(launches):
         if call is not None and _GRAPH_LAUNCH.search(call.name):
             within[number] = first.setdefault(id(call), number) < number
     return within
@@ -245,48 +257,15 @@ class _Credit:
         return np.where(part >= 0, np.append(self.numbers, -1)[part], -1)
 
 
-def _pauses(work: DeviceWork) -> tuple[Times, Times]:
+def _pauses(launches: Launches) -> tuple[Times, Times]:
     """Begins and ends of times in which nothing was launched."""
-    begins = np.array([*(call.begin_us for call in work.calls), np.inf])
-    ends = np.array([-np.inf, *(call.end_us + LATENCY_US for call in work.calls)])
+    calls = [call for call in launches if call is not None]
+    calls.sort(key=lambda call: call.begin_us)
+    begins = np.array([*(call.begin_us for call in calls), np.inf])
+    ends = np.array([-np.inf, *(call.end_us + LATENCY_US for call in calls)])
     ends = np.maximum.accumulate(ends)
     long = begins - ends > PAUSE_US
     return ends[long], begins[long]
-
-
-# What the device ran
-
-
-@dataclass(frozen=True)
-class DeviceWork:
-    """Kernels, copies and fills of one device, in the order of their beginning."""
-
-    spans: Sequence[DeviceSpan]
-    launches: Sequence[HostSpan | None]  # of each span; None where the trace does not have it
-
-    @classmethod
-    def of(cls, trace: ProfilerTrace, device: int | str | None) -> DeviceWork:
-        """Return what `device` ran in the whole trace."""
-        spans = [span for span in trace.device if span.device == device]
-        return cls(spans, [trace.launch_of(span) for span in spans])
-
-    @cached_property
-    def calls(self) -> list[HostSpan]:
-        """The known launches, in order."""
-        known = [call for call in self.launches if call is not None]
-        return sorted(known, key=lambda call: call.begin_us)
-
-    @property
-    def threads(self) -> list[Thread]:
-        """Those that launched kernels."""
-        pairs = zip(self.spans, self.launches, strict=True)
-        return list({call.thread: None for span, call in pairs if call and span.kind == "kernel"})
-
-    @property
-    def copies(self) -> dict[int | None, DeviceSpan]:
-        """Copies whose call is known, by its correlation."""
-        pairs = zip(self.spans, self.launches, strict=True)
-        return {call.correlation: span for span, call in pairs if call and span.kind == "copy"}
 
 
 # What the host did

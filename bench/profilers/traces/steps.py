@@ -35,7 +35,6 @@ import msgspec
 from bench.errors import UserError
 from bench.profilers.traces.idle import (
     STEP_MARK,
-    DeviceWork,
     IdleCause,
     idle_causes,
 )
@@ -201,9 +200,9 @@ def timeline(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> list[TracedSte
     busy_us: list[defaultdict[str, float]] = [defaultdict(float) for _ in steps]
     idle_us: list[defaultdict[IdleCause, float]] = [defaultdict(float) for _ in steps]
     for device in devices:
-        work = DeviceWork.of(trace, device)
-        _, computes, _, _, works = by_kind(work.spans)
-        causes = idle_causes(work, windows, threads, marks)
+        runs = [run for run in trace.device if run.device == device]
+        _, computes, _, _, works = by_kind(runs)
+        causes = idle_causes(runs, [*map(trace.launch_of, runs)], windows, threads, marks)
         for step, parts_us, causes_us, more_us in zip(steps, busy_us, idle_us, causes, strict=True):
             busy, computation, communication, copies, _ = by_kind(
                 [span for span in step.device if span.device == device]
