@@ -131,33 +131,29 @@ def join(tops: Iterable[SeenOp], work: CallsInOrder) -> list[SeenOp]:
 def _joined(op: SeenOp, calls: CallsInOrder) -> Iterator[SeenOp]:
     if (work := calls.take(op)) is not None:
         # Autograd copies the input of an op in place that the backward pass needs: another call.
-        inside = op.inner if op.name.endswith("_") else ()
-        copies = [
-            (clone, copying)
-            for clone in inside
-            if clone.name == "clone" and (copying := calls.take(clone)) is not None
-        ]
-        apart = {id(clone) for clone, _ in copies}
-        others = (other for other in op.inner if id(other) not in apart)
+        others, copies = [], []
+        for inner in op.inner:
+            clones = op.name.endswith("_") and inner.name == "clone"
+            if clones and (copying := calls.take(inner)) is not None:
+                copies.append(_with(inner, _everything(inner.inner), copying))
+            else:
+                others.append(inner)
         yield _with(op, _everything(others), work)
-        for clone, copying in copies:
-            yield _with(
-                clone, (part for other in clone.inner for part in other.everything()), copying
-            )
+        yield from copies
         return
-    inner = join(op.inner, calls)
-    matched = [other for other in inner if other.work is not None]
+    called = join(op.inner, calls)
+    matched = [other for other in called if other.work is not None]
     if op.kind is Kind.WRAPPER:
-        yield from inner
+        yield from called
     elif op.kind is Kind.OP and not matched:
         yield _with(op, _everything(op.inner))
     elif op.kind is Kind.OP and len(matched) == 1:
         # The way to the one op that does the work: `conv2d` to `convolution`.
         whole = _with(matched[0], [op], matched[0].work)
-        yield from (whole if other is matched[0] else other for other in inner)
+        yield from (whole if other is matched[0] else other for other in called)
     else:
         yield _with(op, ())
-        yield from inner
+        yield from called
 
 
 def _everything(ops: Iterable[SeenOp]) -> Iterator[SeenOp]:
