@@ -113,12 +113,18 @@ def explain(
         if costly:
             break
     places = {cause: _places(known, cause) for cause in costly}
-    findings = [_length(steps, times_s, costly), *_spent(places), *_communication(steps, known)]
+    findings = [_length(times_s, costly)]
+    for cause, spent in places.items():
+        parts = [f"{_ms(time_s)} in {' of '.join(filter(None, names))}" for time_s, *names in spent]
+        if parts:
+            words = f"{cause[:1].upper()}{cause[1:]}, mean of a step"
+            findings.append(f"{words}: {', '.join(parts[:3])}")
+    findings += _communication(steps, known)
     if others := len(steps) - len(known):
         lost = dict.fromkeys(step.missing["idle_s"] for step in steps if step.idle_s is None)
         why = "; ".join(lost) or "no time on the device"
         findings.insert(0, f"Not looked at are {others} of {len(steps)} steps: {why}")
-    words = {
+    told = {
         "compiling": "" if compiled else ", torch.compile",
         "record": HINTS[tool]["device"],
         "stack": HINTS[tool]["stack"],
@@ -127,7 +133,7 @@ def explain(
     for cause in filter(_ADVICE.get, costly):
         ops = dict.fromkeys(op or call or "" for _, call, op in places[cause][:3])
         names = f" ({', '.join(ops)})" if ops else ""
-        advice.append(_ADVICE[cause].format(names=names, **words))
+        advice.append(_ADVICE[cause].format(names=names, **told))
     bound = _bound(shares)
     if bound == COMPUTATION:
         bound = computation or bound
@@ -168,11 +174,7 @@ def _places(known: Sequence[TracedStep], cause: str) -> list[tuple[float, str | 
     return [(time_s / len(known), *names) for names, time_s in longest if time_s >= least_s]
 
 
-def _length(
-    steps: Sequence[TracedStep],
-    times_s: Sequence[Mapping[str, float]],
-    costly: Mapping[str, float],
-) -> str:
+def _length(times_s: Sequence[Mapping[str, float]], costly: Mapping[str, float]) -> str:
     """How long the steps are, and what takes most of them."""
     lengths_s = [sum(part_s.values()) for part_s in times_s]
     length, limits = "The step takes", ""
@@ -181,13 +183,6 @@ def _length(
         limits = f" ({_ms(min(lengths_s))} to {_ms(max(lengths_s))})"
     shares = ", ".join(f"{percent(share)} {_WORDS[cause]}" for cause, share in costly.items())
     return f"{length} {_ms(statistics.median(lengths_s))} on the device{limits}: {shares}"
-
-
-def _spent(places: Mapping[str, Sequence[tuple[float, str | None, str | None]]]) -> Iterator[str]:
-    for cause, spent in places.items():
-        parts = [f"{_ms(time_s)} in {' of '.join(filter(None, names))}" for time_s, *names in spent]
-        if parts:
-            yield f"{cause[:1].upper()}{cause[1:]}, mean of a step: {', '.join(parts[:3])}"
 
 
 def _communication(steps: Sequence[TracedStep], known: Sequence[TracedStep]) -> Iterator[str]:

@@ -32,7 +32,6 @@ from bench.profilers.traces.steps import (
     marks_of,
     step_time_s,
     timeline,
-    whole_steps,
     why_hidden,
 )
 from bench.records import (
@@ -103,7 +102,8 @@ def explained_trace(
     on_cpu = measured is not None and measured.device.backend == "cpu"
     hidden = None if on_cpu else why_hidden(trace, steps)
     rows = op_rows(
-        *(whole_steps(steps), trace),
+        [step for step in steps if not step.lost] or steps,
+        trace,
         work_of=lambda ops: dict.fromkeys(ops, hidden) if hidden else work_of(ops),
         calls=model.calls if model and not hidden else (),
     )

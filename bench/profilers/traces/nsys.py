@@ -79,7 +79,6 @@ class _Database:
         self._memory = dict(self._rows("ENUM_CUDA_MEM_KIND", "id", "label"))
         processes = {_process(thread) for (thread,) in self._rows(f"{_CUPTI}RUNTIME", "globalTid")}
         self._several = len(processes) > 1
-        self._numbers: dict[tuple[int | None, int], int] = {}
         self._gpus = {
             (process, ordinal): gpu
             for process, ordinal, gpu in self._rows(
@@ -129,7 +128,7 @@ class _Database:
                 begin_us,
                 end_us,
                 (_pid(process), thread & 0xFFFFFF if process is not None else None),
-                correlation=self._number(process, correlation) if kind == "call" else None,
+                correlation=_number(process, correlation) if kind == "call" else None,
             )
 
     def _device(self, table: str, kind: DeviceKind) -> Iterator[DeviceSpan]:
@@ -145,7 +144,7 @@ class _Database:
                 end_us,
                 self._gpus.get((_pid(process), ordinal), self._own(process, ordinal)),
                 self._own(process, stream),
-                self._number(process, correlation),
+                _number(process, correlation),
                 size_bytes=size_bytes if isinstance(size_bytes, int) else None,
             )
 
@@ -169,16 +168,15 @@ class _Database:
                 return printable(name[:_MOST_NAME])
         return ""
 
-    def _number(self, process: int | None, correlation: Any) -> int | None:
-        """A correlation, which each process counts from 1, made one of the whole trace."""
-        if not isinstance(correlation, int):
-            return None
-        return self._numbers.setdefault((process, correlation), len(self._numbers) + 1)
-
     def _own(self, process: int | None, number: Any) -> int | str | None:
         """A process's number of a device or a stream, which others have too."""
         plain = number if isinstance(number, int) else None
         return f"{_pid(process)}:{plain}" if self._several else plain
+
+
+def _number(process: int | None, correlation: Any) -> int | None:
+    """A correlation, which each process counts from 1 in 32 bits, made one of the whole trace."""
+    return (process or 0) << 32 | correlation if isinstance(correlation, int) else None
 
 
 def _process(serialized: Any) -> int | None:

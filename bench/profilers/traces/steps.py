@@ -235,11 +235,6 @@ def _not_known(step: StepSpans) -> TracedStep:
     return TracedStep.of(why, name=step.name, wall_s=step.wall_s, idle=())
 
 
-def whole_steps(steps: Sequence[StepSpans]) -> Sequence[StepSpans]:
-    """Return the steps of which no launch was lost; all, where each lost some."""
-    return [step for step in steps if not step.lost] or steps
-
-
 def why_hidden(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> str | None:
     """Why times of ops are not those of the work that they launched; None where they may be."""
     if all(step.lost for step in steps):
