@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from itertools import chain, count, pairwise
 from pathlib import Path
@@ -34,9 +34,6 @@ from analysis.traces.placed import PlacedTrace
 from bench.errors import UserError
 from bench.records.folders import write_atomically
 
-#: Headings of the notes begin below the report's own of two signs.
-_FIRST_LEVEL = 3
-_LAST_LEVEL = 6
 #: A paragraph put after the notes; where it is not the last one, they leave something open.
 _END = "end of the notes"
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome",
@@ -48,15 +45,16 @@ _PRINTING_LIMIT_S = 180
 
 @dataclass(frozen=True)
 class FrontMatter:
-    """What a person adds: a title, an author, and notes in Markdown by section; none is needed."""
+    """What a person adds: a title, an author, and notes in Markdown; none is needed."""
 
     title: str = "Training steps under their roofs"
     author: str = ""
-    notes: Mapping[str, str] = field(default_factory=dict)
+    notes: str = ""
 
-    def html_of(self, section: str) -> str:
-        """The notes of a section for a page: raw HTML in them is text."""
-        return str(_parser().render(self.notes.get(section, "")))
+    @property
+    def html(self) -> str:
+        """The notes for a page: raw HTML in them is text."""
+        return str(_parser().render(self.notes))
 
 
 def write_report(
@@ -93,9 +91,6 @@ def write_report(
     across = across_machines(runs, prices, reference)
     tables = report_tables(runs, inside, ids, numbers, across)
     shown = list(chain.from_iterable(tables.values()))
-    # what a section is of, if not of the runs
-    needs = {"Complexity": tables["complexity"], "Traces": tables["traces"],
-             "Reproduction": recorded(runs), "Limits": True, "References": False}  # fmt: skip
     content: dict[str, Any] = {
         "front": front or FrontMatter(),
         "written": utc(written or datetime.now(timezone.utc)),
@@ -111,7 +106,6 @@ def write_report(
         "commands": sentences.commands(recorded(runs)),
         "matrix": sentences.matrix(recorded(runs)),
         "counts": sentences.counts_of(runs),
-        "sections": [name for name in _SECTIONS if needs.get(name, runs)],
         "judged": any(row.get("ratio_low") is not None for one in shown for row in one.rows),
     }
     try:
@@ -254,10 +248,6 @@ _PARTS = {
     "across": "times-as-fast prices",
     "runs": "uplift batch-gains scaling predictions",
 }
-#: Its sections: notes below a heading of such a name stand there.
-_NOTES = "Notes"
-_SECTIONS = ("Design", "Complexity", "Measurement", "Rooflines", "Traces", "Analysis",
-             "Reproduction", "Limits", "References")  # fmt: skip
 
 
 def report_tables(
@@ -332,11 +322,12 @@ def _doubtful_roofs(
 
 def front_matter(title: str | None, author: str | None, notes: Path | None) -> FrontMatter:
     """Return what was given, else the usual. Raises `UserError` for bad notes."""
-    sections = _notes(notes) if notes else {}
-    return FrontMatter(title=title or FrontMatter.title, author=author or "", notes=sections)
+    text = _notes(notes) if notes else ""
+    return FrontMatter(title=title or FrontMatter.title, author=author or "", notes=text)
 
 
-def _notes(path: Path) -> dict[str, str]:
+def _notes(path: Path) -> str:
+    """The text, whose headings are below the report's own."""
     where = f"notes={str(path)!r}:"
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -345,41 +336,18 @@ def _notes(path: Path) -> dict[str, str]:
     blocks = MarkdownIt("commonmark").parse(f"{text}\n\n{_END}\n")
     if blocks[-1].type != "paragraph_close" or blocks[-2].content != _END:
         raise UserError(f"{where} a code block or an HTML comment in it is not closed; close it")
-    return _by_section(text)
+    lines = text.splitlines()
+    for token, words in reversed([*pairwise(blocks)]):
+        if token.type == "heading_open" and token.level == 0 and token.map:
+            level = min(int(token.tag[1:]) + 2, 6)
+            lines[slice(*token.map)] = [f"{'#' * level} {' '.join(words.content.split())}"]
+    return "\n".join(lines).strip("\n")
 
 
 def _parser() -> MarkdownIt:
     """CommonMark with tables; raw HTML is text, pictures are links: a report is one file."""
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     return parser.disable("image")
-
-
-def _by_section(text: str) -> dict[str, str]:
-    """Return the notes of each section, and those of none as of `Notes`.
-
-    Headings begin at the third level, under the report's own; that of a section is the report's.
-    """
-    lines = text.splitlines()
-    headings = [
-        (int(token.tag.removeprefix("h")), token.map, " ".join(words.content.split()))
-        for token, words in pairwise(_parser().parse("\n".join(lines)))
-        if token.type == "heading_open" and token.level == 0 and token.map
-    ]
-    highest = min((level for level, _, _ in headings), default=_FIRST_LEVEL)
-    found: dict[str, list[str]] = {}
-    section, done = _NOTES, 0
-    for level, (start, end), words in headings:
-        found.setdefault(section, []).extend(lines[done:start])
-        done = end
-        if level == highest:
-            section = words.capitalize() if words.capitalize() in _SECTIONS else _NOTES
-        if level > highest or section == _NOTES:
-            below = level - highest - (section != _NOTES)
-            signs = "#" * min(below + _FIRST_LEVEL, _LAST_LEVEL)
-            found.setdefault(section, []).append(f"{signs} {words}")
-    found.setdefault(section, []).extend(lines[done:])
-    texts = {name: "\n".join(those).strip("\n") for name, those in found.items()}
-    return {name: text for name, text in texts.items() if text.strip()}
 
 
 # PDF
