@@ -74,8 +74,6 @@ class Device(ABC):
     supports_cuda_graphs = False
     #: Whether the fused optimizer takes the loss scaler's factor and leaves a step out by itself.
     fuses_loss_scaling = True
-    #: Whether a profiler leaves something in the process that later iterations pay for.
-    profiler_stays = False
 
     def __init__(self, local_rank: int = 0) -> None:
         """Take this machine's device number `local_rank`, where there are several."""
@@ -279,7 +277,6 @@ class CudaDevice(Device):
     default_batch_size = 128
     pins_memory = True
     supports_cuda_graphs = True
-    profiler_stays = True  # CUPTI's callbacks
 
     def __init__(self, local_rank: int = 0) -> None:
         if local_rank:

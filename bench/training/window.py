@@ -86,7 +86,6 @@ class Window:
     ours: bool = True
     garbage_collections_s: float = 0.0
     _waited_s: float = 0.0
-    _alone_s: float = 0.0  # the second step's time, without what `second` did around it
     _collection_began_s: float = 0.0
 
     def waiting(self, next_batch: NextBatch) -> NextBatch:
@@ -101,36 +100,16 @@ class Window:
 
         return timed
 
-    def warm_up(
-        self,
-        step: Step,
-        limits: TimeLimits,
-        on_lap: Callable[[float], None],
-        *,
-        second: Callable[[Step], object] | None = None,
-    ) -> None:
+    def warm_up(self, step: Step, limits: TimeLimits, on_lap: Callable[[float], None]) -> None:
         """Run the warm-up's steps, each synchronised; none of them enters the window.
 
         The first iteration, in which libraries and compilers start, shows no pace, nor does any up
         to the last that compiled or obtained memory. The others must have taken `limits.settle_s`
         seconds and, with `limits.until_steady`, be of one pace. With a time limit, which the first
         iteration is outside of, the warm-up ends before an iteration that would pass it if it took
-        as long as the one before, but not before `limits.min_warmup` iterations. `second` calls the
-        step of the second iteration once, with something around it that is not timed.
+        as long as the one before, but not before `limits.min_warmup` iterations.
         """
-
-        def lap() -> torch.Tensor:
-            begin_s = self.clock()
-            loss = step()
-            self.device.synchronize()
-            self._alone_s = self.clock() - begin_s
-            return loss
-
-        def run() -> object:
-            is_second = second is not None and len(self.warmup_times_s) == 1
-            return second(lap) if second is not None and is_second else step()
-
-        driven(self.warming(limits, on_lap), run)
+        driven(self.warming(limits, on_lap), step)
 
     def warming(self, limits: TimeLimits, on_lap: Callable[[float], None]) -> Around[None]:
         """Yield where a step of the warm-up is to run; its loss is sent."""
@@ -156,12 +135,10 @@ class Window:
             lap_begin_s = self.clock()
             loss = yield
             self.device.synchronize()
-            is_second, lap_s = bool(self._alone_s), self.clock() - lap_begin_s
-            times_s.append(self._alone_s or lap_s)
-            self._alone_s = 0.0
+            times_s.append(self.clock() - lap_begin_s)
             on_lap(times_s[-1])
             before, made = made, (compiled_graphs(), self.device.memory_obtained())
-            if made != before or done == 0 or is_second:
+            if made != before or done == 0:
                 unpaced = done + 1
             if done == 0:
                 self.first_loss = None if loss is None else float(loss)

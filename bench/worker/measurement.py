@@ -23,7 +23,6 @@ from bench.records.journal import JournalWriter
 from bench.training.devices import Device
 from bench.training.step import NO_MODEL
 from bench.training.team import Team
-from bench.training.window import Step
 from bench.worker.attempt import Attempt
 from bench.worker.step_setup import ReadyStep, StepSetup
 
@@ -81,37 +80,38 @@ class StepAttempt(Attempt):
         return {**facts, "complexity": probe(self.setup.complexity)}
 
     def _measure(self, ready: ReadyStep) -> None:
-        """Warm up, measure; count outside the window what a step launches and waits for.
+        """Warm up and measure; look into further steps only then, and whatever happens there.
 
-        What a profiler leaves in the process must not enter the window: where it leaves nothing,
-        the warm-up's second iteration is profiled, else one more after the window. The first is
-        like no other: it makes gradients and momentum. Nor is the second of several ranks, in
-        which DistributedDataParallel orders its buckets.
-
-        A probe that fails leaves its fact missing: it does not decide how the run ended.
+        What a profiler leaves in the process must not enter the window.
         """
-        has_model = not ready.config.data_only
-        in_warm_up = (
-            has_model
-            and ready.limits.warmup_iters > 1
-            and ready.config.world_size == 1
-            and not ready.device.profiler_stays
-        )
         ready.journal.note("notice", text=str(ready.limits))
         if self._team is None:
             sys.stdin.buffer.read()
-        ready.warm_up(partial(self._profile, ready.device) if in_warm_up else None)
+        ready.warm_up()
         ready.measure()
         self._whole = self.measurement()
-        if has_model:
-            self._look_into_step(ready, with_profiler=not in_warm_up)
+        if ready.config.data_only:
+            return
+        alone = ready.config.world_size == 1
+        if alone and self._whole is not None:
+            self.found["ops"] = Unknown("the worker ended while it profiled a step")
+            self.write_account("ok", None)
+        try:
+            self._look_into_step(ready)
             self._explain(ready)
+        except BaseException as error:  # an interrupt, or an exit of the model's own code
+            if not alone:
+                raise
+            self.found["ops"] = Unknown(f"cut off: {type(error).__name__}")
 
-    def _look_into_step(self, ready: ReadyStep, *, with_profiler: bool) -> None:
-        """Look into the step after the window; after a failure ranks are no longer in step."""
+    def _look_into_step(self, ready: ReadyStep) -> None:
+        """Look into steps after the window; after a failure ranks are no longer in step.
+
+        A probe that fails leaves its fact missing: it does not decide how the run ended.
+        """
         probes: dict[str, Callable[[], Any]] = {
             "hidden_syncs": lambda: ready.device.hidden_syncs(ready.step),
-            **({"work": lambda: work_set(ready.step, ready.device)} if with_profiler else {}),
+            "work": lambda: work_set(ready.step, ready.device),
             **({"ranks": lambda: self._compare_ranks(ready)} if self._team else {}),
         }
         for name, look in probes.items():
@@ -123,7 +123,7 @@ class StepAttempt(Attempt):
                 return
 
     def _explain(self, ready: ReadyStep) -> None:
-        """Time the ops of a few more steps; whatever happens there, the measurement stands.
+        """Time the ops of a few more steps.
 
         They take at most `_EXPLAIN_SHARE` of the time so far, where that is enough for two pairs.
         """
@@ -135,32 +135,10 @@ class StepAttempt(Attempt):
         if why or self._whole is None:
             self.found["ops"] = Unknown(why or "no iteration was measured")
             return
-        self.found["ops"] = Unknown("the worker ended while it profiled a step")
-        self.write_account("ok", None)
         before_s = sum(self._whole.startup_s.values()) + sum(self._whole.warmup_times_s)
         spent_s = before_s + self._whole.window_s
         pairs = pairs_within(_EXPLAIN_SHARE * spent_s, self._whole.step_s)
-        try:
-            self.found["ops"] = probe(ready.profile_ops, pairs)
-        except BaseException as error:  # an interrupt, or an exit of the model's own code
-            self.found["ops"] = Unknown(f"cut off: {type(error).__name__}")
-
-    def _profile(self, device: Device, step: Step) -> None:
-        """Run one step of the warm-up and keep what it launched.
-
-        Raises what the step raises without a profiler: it runs in any case.
-        """
-        ran = False
-
-        def once() -> None:
-            nonlocal ran
-            step()
-            ran = True
-
-        with self.setup.looked_into():
-            self.probed["work"] = probe(work_set, once, device)
-        if not ran:
-            step()
+        self.found["ops"] = probe(ready.profile_ops, pairs)
 
     def measurement(self) -> Measurement | None:
         """Return the window's times, whole or up to where it was cut; None if it never began."""
@@ -172,10 +150,10 @@ class StepAttempt(Attempt):
                 samples_per_iteration=ready.resolved.batch_size * batches,
                 compiled=config.compile != "none",
                 startup_s=self.setup.startup_s,
-                changed_switches=self.setup.changed_switches(),
                 no_model=NO_MODEL if config.data_only else None,
             )
-        return window and window.replaced(**self.probed)
+        switches = self.setup.changed_switches()  # also within the steps that were looked into
+        return window and window.replaced(changed_switches=switches, **self.probed)
 
     def _compare_ranks(self, ready: ReadyStep) -> DistributedFigures:
         """Probe what communication costs and collect every rank's figures."""

@@ -190,19 +190,11 @@ class ReadyStep:
         """How long warm-up and window may take."""
         return TimeLimits.of(self.config, self.device.backend)
 
-    def warm_up(
-        self, second: Callable[[Step], object] | None = None, *, window: bool = True
-    ) -> None:
-        """Run the warm-up; `second`, if given, is called with the step of its second iteration.
-
-        `window`: whether a window follows.
-        """
-        follow = self.limits.iters if window else 0
-        self.journal.note("warmup_started", **asdict(replace(self.limits, iters=follow)))
-
-        self.window.warm_up(
-            self.step, self.limits, lambda s: self.journal.note("warmup", seconds=s), second=second
-        )
+    def warm_up(self, *, window: bool = True) -> None:
+        """Run the warm-up; `window`: whether a window follows."""
+        limits, follow = self.limits, self.limits.iters if window else 0
+        self.journal.note("warmup_started", **asdict(replace(limits, iters=follow)))
+        self.window.warm_up(self.step, limits, lambda s: self.journal.note("warmup", seconds=s))
 
     def profile_ops(self, pairs: int, trace_file: Path | None = None) -> OpProfile:
         """Time the step's ops, beside the cost model's work where it can follow the model."""

@@ -6,7 +6,6 @@ import signal
 import statistics
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,9 +18,6 @@ from bench.records.step_settings import settings_of
 from bench.worker.hook.sitecustomize import _Hook
 
 PROJECT = Path(__file__).resolve().parents[2]
-#: A variant that `make test` leaves out.
-LONG = partial(pytest.param, marks=pytest.mark.long)
-
 #: Like PyTorch's example for ImageNet; it keeps its own clock, and saves it when it is told to end.
 TRAINS = """
 import argparse, json, signal, sys, time

@@ -75,7 +75,7 @@ def measured(times_s):
         clock.pass_s(next(times_s))
         return LOSS
 
-    window.warm_up(step, limits, ignore, second=lambda lap: lap())
+    window.warm_up(step, limits, ignore)
     window.measure(step, Team().plan(limits, window.warmup_times_s))
     found = window.measurement(samples_per_iteration=1, startup_s={})
     verdict = judge(samples.run_record(measurement=found))

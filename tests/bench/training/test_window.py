@@ -176,25 +176,15 @@ def test_max_seconds_ends_the_window_after_an_iteration(step, window, seconds, l
         ((400.0,), 1, 2, 1),
     ],
 )
-@pytest.mark.parametrize("profiled", [False, True])
-def test_a_third_of_max_seconds_ends_the_warm_up(
-    clock, step, window, seconds, asked, least, ran, profiled
-):
-    around = []
-
-    def second(lap):
-        around.append(len(laps))
-        lap()
-
+def test_a_third_of_max_seconds_ends_the_warm_up(clock, step, window, seconds, asked, least, ran):
     limits = TimeLimits(asked, 100, max_seconds=45.0, min_warmup=least)
     laps = []
-    window.warm_up(step(*seconds), limits, laps.append, second=second if profiled else None)
+    window.warm_up(step(*seconds), limits, laps.append)
     window.measure(step(1.0), WindowPlan(5))
     found = measured(window)
     assert found.warmup_times_s == pytest.approx(laps)
     assert len(laps) == ran
     assert max(laps) == max(seconds)
-    assert around == [1] * (profiled and asked > 1)
     if ran < asked:
         assert found.warmup_ended_early == (
             f"{ran} of {asked} iterations (max_seconds=45 gives it 15 s)"
@@ -205,25 +195,24 @@ def test_a_third_of_max_seconds_ends_the_warm_up(
 
 @pytest.mark.slow  # a collection of garbage each
 @pytest.mark.parametrize(
-    ("seconds", "limits", "profiled", "ran"),
+    ("seconds", "limits", "ran"),
     [
-        ((400.0,), TimeLimits(10, 100), False, 10),  # without a time limit
-        ((0.5,), TimeLimits(3, 10, 45.0, settle_s=2.0), True, 6),  # the second is the profiled one
-        ((30.0, *[0.5] * 9), TimeLimits(2, 10, settle_s=2.0), False, 5),  # the first compiles
-        ((0.5,), TimeLimits(1, 10, 3.0, settle_s=2.0), False, 3),  # its time limit comes first
+        ((400.0,), TimeLimits(10, 100), 10),  # without a time limit
+        ((0.5,), TimeLimits(3, 10, 45.0, settle_s=2.0), 5),  # the first shows no pace
+        ((30.0, *[0.5] * 9), TimeLimits(2, 10, settle_s=2.0), 5),  # the first compiles
+        ((0.5,), TimeLimits(1, 10, 3.0, settle_s=2.0), 3),  # its time limit comes first
         # cuDNN's search, then what was given back is reserved again, then the pace that lasts
         (
             (1.0, 0.17, *[0.05] * 20),
             TimeLimits.of(RunConfig(warmup_iters=10, max_seconds=2.0), "cuda"),
-            *(False, 11),
+            11,
         ),
     ],
 )
 def test_a_warm_up_has_its_iterations_and_goes_on_until_the_device_has_settled(
-    step, window, seconds, limits, profiled, ran
+    step, window, seconds, limits, ran
 ):
-    second = (lambda lap: lap()) if profiled else None
-    window.warm_up(step(*seconds), limits, ignore, second=second)
+    window.warm_up(step(*seconds), limits, ignore)
     expected = (seconds * ran)[:ran]
     assert window.warmup_times_s == pytest.approx(expected)
     assert window.warmup_ended_early is None
