@@ -36,7 +36,7 @@ from statistics import median
 from typing import Any, Literal
 
 from analysis.profiles import short_kernel_name
-from analysis.roofs.roof import Roof
+from analysis.roofs import Roof
 from analysis.words import percent, ratio_digits, three_digits
 from bench.errors import Unknown
 from bench.records import Measurement, OpProfile, OpTime, ProfileRecord, RunRecord, TracedOp

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from analysis.roofs.ceilings import UsedCeiling
-from analysis.roofs.roof import CEILING_MARGIN, Roof
+from analysis.roofs import CEILING_MARGIN, Roof, UsedCeiling
 from bench.records import (
     CacheRoof,
     Finding,

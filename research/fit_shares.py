@@ -35,7 +35,7 @@ from analysis.prediction.shares import (
     kernel_times_s,
     kernels_of,
 )
-from analysis.roofs.roof import Peaks, datasheet_peaks, normalised
+from analysis.roofs import Peaks, datasheet_peaks, normalised
 from bench.config import RunConfig
 from bench.cost import cached_ops
 from bench.records import StepSpec

@@ -25,7 +25,7 @@ from scipy import stats
 
 from analysis.columns import columns
 from analysis.comparison.judgement import METRICS, ComparedMetric, compare_pairs
-from analysis.roofs.ceilings import alike_devices
+from analysis.roofs import alike_devices
 from analysis.runs.frame import Row
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.run import Run

@@ -23,7 +23,7 @@ from typing import Any
 from analysis.figures.chart import OTHER_MODELS, SHAPES, Chart, Marks, hover
 from analysis.figures.roofline import legend_of, roof_lines, roofline_chart, under_roof
 from analysis.profiles import KernelPlace, MemoryLevel, OpPlace, Places, time_share
-from analysis.roofs.ceilings import UsedCeiling
+from analysis.roofs import UsedCeiling
 from analysis.words import percent
 from bench.records import MathMode
 

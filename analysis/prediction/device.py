@@ -37,8 +37,7 @@ from analysis.prediction.shares import (
     kernels_of,
     shares,
 )
-from analysis.roofs.ceilings import ceiling_by_name, driver_name, rows_of
-from analysis.roofs.roof import Peaks, Roof, datasheet_peaks
+from analysis.roofs import Peaks, Roof, ceiling_by_name, datasheet_peaks, driver_name, rows_of
 from analysis.words import interval, percent, three_digits
 from bench.config import RunConfig, rate_column, rate_unit
 from bench.config.resolved import Sample

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.roofs.roof import Peaks
+from analysis.roofs import Peaks
 from bench.records.complexity import ListedOp
 
 Numbers = NDArray[np.float64]

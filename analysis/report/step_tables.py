@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from analysis.columns import Row, account_rows, both_sides, columns, table, tables
 from analysis.profiles import check_ops, time_share
-from analysis.roofs.ceilings import UsedCeiling
+from analysis.roofs import UsedCeiling
 from analysis.table import Table
 from analysis.traces.placed import PlacedTrace, TraceComparison, compare_two
 from analysis.words import bytes_rate, counted, flops_rate, percent, three_digits

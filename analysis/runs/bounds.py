@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from analysis.account import Kind, StepAccount
-from analysis.roofs.roof import CEILING_MARGIN, Roof
+from analysis.roofs import CEILING_MARGIN, Roof
 from bench.records import Finding
 from bench.records.metrics import StepCost
 

@@ -22,14 +22,14 @@ from analysis.profiles import (
     place_kernels,
     place_ops,
 )
-from analysis.roofs.ceilings import (
+from analysis.roofs import (
+    Peaks,
     UsedCeiling,
     ceiling_by_name,
     choose_ceiling,
     driver_name,
     highest_roof,
 )
-from analysis.roofs.roof import Peaks
 from analysis.runs.bounds import check_possible, step_times
 from analysis.runs.points import RooflinePoint, point_under, roofline_point
 from analysis.runs.run import Run, Trust, distinguished, problem_lines, trust

@@ -13,8 +13,7 @@ from operator import attrgetter
 
 from analysis.account import StepAccount, account_of
 from analysis.profiles import NOT_SEEN, ProfiledStep, profiled_step, profiles_of
-from analysis.roofs.ceilings import UsedCeiling, choose_ceiling
-from analysis.roofs.roof import CEILING_MARGIN, Peaks, Roof
+from analysis.roofs import CEILING_MARGIN, Peaks, Roof, UsedCeiling, choose_ceiling
 from analysis.runs.bounds import Bound, StepTimes, check_possible, decide_bound, step_times
 from bench.errors import Unknown
 from bench.records import Ceiling, CeilingsRecord, Finding, ProfileRecord, RunRecord

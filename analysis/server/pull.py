@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from analysis.account import StepAccount
 from analysis.profiles import explains
-from analysis.roofs.ceilings import alike_devices
-from analysis.roofs.roof import Peaks
+from analysis.roofs import Peaks, alike_devices
 from analysis.runs.place import place, place_runs
 from analysis.runs.run import Run, distinguished
 from bench.config import Sample, cost_metric

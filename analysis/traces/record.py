@@ -12,8 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import cast
 
-from analysis.roofs.ceilings import choose_ceiling
-from analysis.roofs.roof import Peaks
+from analysis.roofs import Peaks, choose_ceiling
 from analysis.runs.bounds import ROOF_SHARE
 from analysis.traces.explain import NOT_KNOWN, explain
 from analysis.traces.placed import PlacedTrace, place_traces

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from analysis import RecordSet
     from analysis.comparison.judgement import ComparedMetric
     from analysis.comparison.prices import Prices
-    from analysis.roofs.roof import Peaks
+    from analysis.roofs import Peaks
     from analysis.runs.run import Run
 
 Found = TypeVar("Found")
@@ -222,7 +222,7 @@ class WithPeaks(Command):
 
     def peaks(self) -> tuple[Peaks, ...]:
         """Return those peaks; raises `UserError` for a file that has none."""
-        from analysis.roofs.roof import read_peaks
+        from analysis.roofs import read_peaks
 
         return read_peaks(self.peaks_file) if self.peaks_file else ()
 

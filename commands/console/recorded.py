@@ -156,7 +156,7 @@ def _account(record: MeasuredRecord, records: Path) -> StepAccount | None:
     if not isinstance(record, RunRecord | ProfileRecord) or record.ops is None:
         return None
     from analysis.account import account_of
-    from analysis.roofs.ceilings import choose_ceiling
+    from analysis.roofs import choose_ceiling
 
     used = choose_ceiling(record, ceilings_in(records))
     timed: object = record

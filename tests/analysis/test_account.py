@@ -13,7 +13,7 @@ from analysis.account import (
 )
 from analysis.findings import find_all
 from analysis.report.run_tables import run_tables
-from analysis.roofs.roof import Roof
+from analysis.roofs import Roof
 from analysis.runs.groups import newest_accounts
 from analysis.runs.place import place_runs
 from analysis.server.pull import addition_of

@@ -31,8 +31,7 @@ from analysis.figures.rows import (
 )
 from analysis.figures.times import distributions_chart, trace_panel, trend_chart
 from analysis.profiles import place_kernels, place_ops
-from analysis.roofs.ceilings import UsedCeiling
-from analysis.roofs.roof import Roof
+from analysis.roofs import Roof, UsedCeiling
 from analysis.runs.groups import group_runs
 from analysis.runs.place import place, place_runs
 from bench.statistics.ratios import LogError, RatioEstimate

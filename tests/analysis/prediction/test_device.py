@@ -20,7 +20,7 @@ from analysis.prediction.device import (
     predict_on,
 )
 from analysis.prediction.shares import shares
-from analysis.roofs.roof import Peaks
+from analysis.roofs import Peaks
 from analysis.runs.place import place_runs
 from analysis.server.pull import RecordSet
 from bench.config import RunConfig

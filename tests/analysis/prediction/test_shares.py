@@ -16,7 +16,7 @@ from analysis.prediction.shares import (
     kernels_of,
     shares,
 )
-from analysis.roofs.roof import datasheet_peaks
+from analysis.roofs import datasheet_peaks
 from bench.records.complexity import ListedOp
 
 #: Every share is 1 and nothing costs extra, so that times can be computed by hand.

@@ -13,7 +13,7 @@ from analysis.profiles import (
     shortened,
     time_share,
 )
-from analysis.roofs.roof import Roof
+from analysis.roofs import Roof
 
 ROOF = Roof(200e9, 50e9)
 

@@ -5,7 +5,7 @@ import pytest
 import samples
 
 from analysis.report.write import number_runs, problems
-from analysis.roofs.ceilings import UsedCeiling, choose_ceiling, datasheet_ceiling
+from analysis.roofs import UsedCeiling, choose_ceiling, datasheet_ceiling
 from analysis.runs.place import place_runs
 from bench.errors import Unknown
 from bench.records import Finding

@@ -2,7 +2,7 @@
 
 import pytest
 
-from analysis.roofs.roof import Peaks, datasheet_peaks, read_peaks
+from analysis.roofs import Peaks, datasheet_peaks, read_peaks
 from bench.errors import UserError
 
 #: Units, their boost clock in MHz, FLOP per clock of one unit in fp32 and in 16 bits, the bits and

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.account import Part, StepAccount
-from analysis.roofs.roof import Roof
+from analysis.roofs import Roof
 from analysis.runs.bounds import Bound, StepTimes, decide_bound
 
 SECONDS = st.floats(min_value=1e-6, max_value=1e3)

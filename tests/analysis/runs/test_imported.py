@@ -7,8 +7,8 @@ import pytest
 
 from analysis.figures import run_chart
 from analysis.findings import find_all
+from analysis.roofs import Peaks, datasheet_peaks, normalised
 from analysis.roofs import ceilings as by_name
-from analysis.roofs.roof import Peaks, datasheet_peaks, normalised
 from analysis.runs.place import place
 from tracking.importing import Result, SourceFile
 from tracking.importing.readers import record_of

@@ -11,7 +11,7 @@ import samples
 from observed import PUBLISHED, Server, Tracked, published_records, tracked
 
 from analysis import RecordSet, place_runs, pull_iterations, pull_points, pull_records, pull_runs
-from analysis.roofs.roof import Peaks
+from analysis.roofs import Peaks
 from analysis.server.pull import addition_of, with_cost
 from analysis.server.tracked_frame import tracked_frame
 from bench.config import RunConfig
