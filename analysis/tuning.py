@@ -14,7 +14,7 @@ from bench.errors import Unknown
 from bench.records import RunRecord
 from bench.statistics.ratios import RatioEstimate
 from campaigns.tune.knobs import changes, differing
-from campaigns.tune.result import Effect, TuneResult
+from campaigns.tune.trials import Effect, TuneResult
 
 Place = RooflinePoint | Unknown
 _RATIO = ("ratio", "low", "high")

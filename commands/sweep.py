@@ -35,11 +35,24 @@ from bench.records import Environment, ProfileRecord, RunRecord
 from bench.records.folders import readable_records
 from bench.records.journal import Event
 from bench.records.metrics import summary
-from campaigns.sweep.executor import Executor, SweepOrder, SweepWatch, Turn, remote_executor
-from campaigns.sweep.local import LocalExecutor, in_precisions, measure_roofs
-from campaigns.sweep.local_devices import Durations, environment_of, identify_machine
+from campaigns.sweep.local import (
+    Durations,
+    LocalExecutor,
+    environment_of,
+    identify_machine,
+    in_precisions,
+    measure_roofs,
+)
 from campaigns.sweep.matrix import MATRICES, Matrix, read_matrix
-from campaigns.sweep.plan import Plan, plan_runs
+from campaigns.sweep.plan import (
+    Executor,
+    Plan,
+    SweepOrder,
+    SweepWatch,
+    Turn,
+    plan_runs,
+    remote_executor,
+)
 from commands import INTERRUPTED, NOT_TRACKED
 from commands.console.options import Count, Seconds, Tracked, argument, note, option, set_values
 from commands.console.output import Answering, Output, Shown, duration_text, table_of

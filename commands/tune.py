@@ -17,12 +17,18 @@ from bench.records import CeilingsRecord, Environment, RunRecord
 from bench.records.environment import environment_id
 from bench.records.folders import readable_records
 from bench.records.journal import Event
-from campaigns.sweep.local_devices import environment_of, identify_machine
+from campaigns.sweep.local import environment_of, identify_machine
 from campaigns.sweep.plan import campaign_records
 from campaigns.tune.knobs import WINDOW_S, changes
-from campaigns.tune.result import PairedComparison, TuneResult, TuneWatch
 from campaigns.tune.search import FEWEST_ROUNDS, Limits, tune
-from campaigns.tune.trials import StartFailedError, Trial, measure_here
+from campaigns.tune.trials import (
+    PairedComparison,
+    StartFailedError,
+    Trial,
+    TuneResult,
+    TuneWatch,
+    measure_here,
+)
 from commands import INTERRUPTED, NOT_TRACKED, OUTCOME_CODES
 from commands.console.options import Configured, Count, Folder, Tracked, Truth, note, option
 from commands.console.output import Answering, Output

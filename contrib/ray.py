@@ -45,9 +45,17 @@ from bench.records.folders import (
     write_atomically,
 )
 from bench.records.journal import Event
-from campaigns.sweep.executor import Deliver, SweepOrder, SweepWatch, Turn, turn_before
-from campaigns.sweep.local_devices import Settler
-from campaigns.sweep.plan import PastRun, PastRuns, take_over
+from campaigns.sweep.local import Settler
+from campaigns.sweep.plan import (
+    Deliver,
+    PastRun,
+    PastRuns,
+    SweepOrder,
+    SweepWatch,
+    Turn,
+    take_over,
+    turn_before,
+)
 
 #: How Ray starts its processes, by its own variables (src/ray/common/ray_config_def.h).
 _PROCESSES = {

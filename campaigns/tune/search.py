@@ -7,11 +7,20 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Literal
 
 from bench.config import RunConfig, spelled
+from bench.errors import Unknown
 from bench.records import Environment, RunRecord
 from bench.records.journal import Clock
-from bench.statistics.ratios import Repeats, paired_ratio, pooled_scatter, repeats_of
+from bench.statistics.ratios import (
+    LogError,
+    RatioEstimate,
+    Repeats,
+    paired_ratio,
+    pooled_scatter,
+    repeats_of,
+)
 from campaigns.tune.knobs import (
     BATCH,
     KNOBS,
@@ -20,15 +29,17 @@ from campaigns.tune.knobs import (
     values_to_try,
     with_value,
 )
-from campaigns.tune.result import (
+from campaigns.tune.trials import (
     Effect,
+    Measure,
+    OutOfTimeError,
     PairedComparison,
+    StartFailedError,
+    Trial,
+    Trials,
     TuneResult,
     TuneWatch,
-    far_slower,
-    judge_pairs,
 )
-from campaigns.tune.trials import Measure, OutOfTimeError, StartFailedError, Trial, Trials
 
 #: Rounds that the search leaves time for, and the fewest that are worth an interval.
 PLANNED_ROUNDS, FEWEST_ROUNDS = 4, 3
@@ -40,6 +51,43 @@ _MOST_RESERVE = 0.55
 _ANY_BATCH = 2**20
 #: Runs of the start, besides the first, that show how much runs differ.
 _START_REPEATS = 2
+
+
+#: Chance, in one comparison, of adopting a knob that does nothing.
+ADOPTION_ERROR = 0.01
+#: And of giving one up that is faster by more than a tie.
+LOSS_ERROR = 0.05
+FIRST_TEST, LAST_TEST = 2, 4
+#: Gains below this are not worth more time.
+TIE = 0.01
+#: One window so far below the incumbent's needs no second, unless the machine scatters so much
+#: that this many deviations reach further.
+FAR_SLOWER = 0.90
+_DEVIATIONS = 4
+
+Ruling = Literal["faster", "not faster", "undecided", "measure on"]
+
+
+def far_slower(scatter: LogError | Unknown) -> float:
+    """Return the ratio below which one pair says enough."""
+    deviation = scatter.deviation if scatter else 0.0
+    return min(FAR_SLOWER, math.exp(-_DEVIATIONS * deviation))
+
+
+def judge_pairs(
+    log_ratios: Sequence[float], before: Sequence[Repeats]
+) -> tuple[Ruling, RatioEstimate]:
+    """Return what the pairs so far say of the challenger, beside the comparisons `before`."""
+    estimate = paired_ratio(log_ratios, before)
+    count, tests = len(log_ratios), LAST_TEST - FIRST_TEST + 1
+    if count < FIRST_TEST:
+        slower = estimate.ratio < far_slower(pooled_scatter(before))
+        return ("not faster" if slower else "measure on"), estimate
+    if estimate.p_above(1) < ADOPTION_ERROR / tests:
+        return "faster", estimate
+    if estimate.p_below(1 + TIE) < LOSS_ERROR / tests:
+        return "not faster", estimate
+    return ("measure on" if count < LAST_TEST else "undecided"), estimate
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
-"""Trials within a budget of time: measured now, or taken from records of earlier sessions."""
+"""What a tuning measures within a budget of time, now or in earlier sessions, and what it finds."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from bench.config import RunConfig, rate_unit
+from bench.config import RunConfig, Sample, common_sample, rate_unit
 from bench.launcher.device_lock import device_names, exclusive
 from bench.launcher.measurement import launch_measurement
 from bench.launcher.watch import TimeLimit
@@ -18,9 +20,11 @@ from bench.machine.repository import has_changed
 from bench.records import RunRecord
 from bench.records.folders import RecordFolder
 from bench.records.journal import Clock, Event, OnEvent
-from campaigns.sweep.executor import Deliver
+from bench.statistics.ratios import RatioEstimate
+from campaigns.sweep.plan import Deliver
 
 Stage = Literal["start", "search", "confirmation"]
+Decision = Literal["adopted", "not faster", "no change", "undecided", "failed", "cut short"]
 #: Runs of one session start at most this long after the one before has ended.
 _NEIGHBOURS_S = 60.0
 #: Of the whole budget: one trial that takes longer (a compilation, mostly) is given up.
@@ -83,14 +87,103 @@ class Trial:
         return f"{self.record.outcome}: {self.record.reason}"
 
 
-class TrialWatch:
-    """Follows trials; this base does nothing."""
+@dataclass
+class PairedComparison:
+    """One value of one knob against the setting that was the fastest until then.
+
+    `log_ratios` are of the challenger's samples/s over the incumbent's; `end_trial` is the number
+    after its last one.
+    """
+
+    field: str
+    value: str
+    challenger: RunConfig
+    first_trial: int
+    end_trial: int = 0
+    decision: Decision = "cut short"
+    reason: str = ""
+    log_ratios: list[float] = dataclasses.field(default_factory=list)
+    estimate: RatioEstimate | None = None
+
+    @property
+    def name(self) -> str:
+        """The value by its name, such as compile=default."""
+        return f"{self.field}={self.value}"
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """The challenger's samples/s over the incumbent's, pair by pair."""
+        return tuple(map(math.exp, self.log_ratios))
+
+    @property
+    def trials(self) -> range:
+        """The numbers of its trials."""
+        return range(self.first_trial, self.end_trial)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The best setting over another one, from runs made after the search.
+
+    `ratios` are samples/s of the best over those of the other, one per round.
+    """
+
+    name: str  # of the knob, "compile"
+    best_value: str
+    other_value: str
+    ratios: tuple[float, ...]
+    estimate: RatioEstimate
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the interval says that the best is the faster one."""
+        low, _ = self.estimate.ends
+        return low is not None and low > 1
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """The best setting, what each knob gave, and everything that was tried."""
+
+    start: RunConfig
+    best: RunConfig
+    trials: tuple[Trial, ...]
+    comparisons: tuple[PairedComparison, ...]
+    confirmed: Effect | None  # of all adopted knobs together, over the start
+    unconfirmed: str  # why `confirmed` is None, else empty
+    ablation: tuple[Effect, ...]
+    not_ablated: tuple[str, ...]  # knobs, each with its reason
+    untried: tuple[str, ...]  # values that there was no time for
+    left_out: tuple[str, ...]  # values that the configuration forbids, each with its reason
+    notes: tuple[str, ...]
+    scatter: float | None  # standard deviation of neighbouring runs' ratio; None where unknown
+    budget_s: float
+    used_s: float
+    interrupted: bool
+
+    @property
+    def sample(self) -> Sample:
+        """What the model trains on; just samples where no trial came so far as to say."""
+        resolved = (trial.record.resolved for trial in self.trials)
+        return common_sample(settings.sample for settings in resolved if settings is not None)
+
+    @property
+    def fresh_trials(self) -> int:
+        """Trials measured by this session."""
+        return sum(trial.fresh for trial in self.trials)
+
+
+class TuneWatch:
+    """Follows a tuning; this base does nothing."""
 
     def starting(self, config: RunConfig) -> None:
         """A trial is about to be measured."""
 
     def ended(self, trial: Trial) -> None:
         """A trial has ended, or was taken from an earlier session."""
+
+    def ruled(self, comparison: PairedComparison) -> None:
+        """A value of a knob was compared with the fastest setting so far."""
 
 
 #: Measures a configuration in at most so many seconds, and gives a record whatever happens. A
@@ -124,7 +217,7 @@ class Trials:
         self,
         measure: Measure,
         known: Iterable[RunRecord],
-        watch: TrialWatch,
+        watch: TuneWatch,
         budget_s: float,
         clock: Clock = time.monotonic,
         began_s: float | None = None,

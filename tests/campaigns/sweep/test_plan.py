@@ -7,7 +7,7 @@ import pytest
 import samples
 
 from bench.config import RunConfig
-from campaigns.sweep.local_devices import Durations
+from campaigns.sweep.local import Durations
 from campaigns.sweep.matrix import Block, Matrix, read_matrix
 from campaigns.sweep.plan import plan_runs
 from commands.sweep import plan_result

@@ -10,8 +10,7 @@ from fakes import ScriptedClock
 from bench.config import RunConfig
 from bench.records.journal import Event
 from campaigns.sweep import local
-from campaigns.sweep.executor import SweepOrder, SweepWatch
-from campaigns.sweep.plan import Plan
+from campaigns.sweep.plan import Plan, SweepOrder, SweepWatch
 
 
 def roofs(gflops):

@@ -11,10 +11,8 @@ from worker_processes import small_run
 from bench.launcher.device_lock import exclusive
 from bench.records import Finding, Verdict
 from bench.records.folders import read_records
-from campaigns.sweep.executor import SweepOrder, SweepWatch
-from campaigns.sweep.local import LocalExecutor
-from campaigns.sweep.local_devices import identify_machine
-from campaigns.sweep.plan import Plan
+from campaigns.sweep.local import LocalExecutor, identify_machine
+from campaigns.sweep.plan import Plan, SweepOrder, SweepWatch
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]
 

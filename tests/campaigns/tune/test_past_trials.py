@@ -8,8 +8,7 @@ import samples
 from bench.config import RunConfig
 from bench.records.folders import RecordFolder
 from campaigns.sweep.plan import campaign_records
-from campaigns.tune.result import TuneWatch
-from campaigns.tune.trials import OutOfTimeError, Trials
+from campaigns.tune.trials import OutOfTimeError, Trials, TuneWatch
 
 A, B, C = (RunConfig(campaign="c", threads=count) for count in (1, 2, 3))
 
