@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bench.config import RunConfig
-    from bench.cost.count_step import count_step
+    from bench.cost.estimate import count_step
     from bench.errors import UserError
     from bench.launcher.measurement import measure, measure_roofs
     from bench.records import CeilingsRecord, RunRecord
@@ -34,7 +34,7 @@ _MODULES = {
     "RunConfig": "bench.config",
     "RunRecord": "bench.records",
     "UserError": "bench.errors",
-    "count_step": "bench.cost.count_step",
+    "count_step": "bench.cost.estimate",
     "measure": "bench.launcher.measurement",
     "measure_roofs": "bench.launcher.measurement",
     "read_records": "bench.records.folders",

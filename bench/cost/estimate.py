@@ -1,20 +1,35 @@
-"""From a model to what one training step must compute, move and hold, in all and by module."""
+"""From a step, fake or real, to what it must compute, move and hold, in all and by module."""
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from bench.config import RunConfig
 from bench.cost.fake_step import RecordedStep, record_step
-from bench.cost.step_tracer import RecordedCalls
+from bench.cost.step_tracer import LiveStepTracer, RecordedCalls
 from bench.cost.traffic import compulsory_bytes, fused_bytes
+from bench.errors import UserError
 from bench.records import Complexity, OpCost, Phase, StepSpec
 from bench.records.base import ratio
-from bench.records.complexity import NO_WORK, CallWork, ListedOp, ListedStep, Work
+from bench.records.complexity import (
+    DEFAULT_CACHE_BYTES,
+    NO_WORK,
+    CallWork,
+    ListedOp,
+    ListedStep,
+    Work,
+    by_phase,
+)
 
 
 def step_complexity(spec: StepSpec) -> Complexity:
@@ -182,3 +197,96 @@ def _work(complexity: Complexity, calls: Sequence[CallWork]) -> dict[str, Any]:
         "bytes_min_share": ratio(work.fused_bytes, complexity.fused_bytes),
         "bytes_max_share": ratio(work.eager_bytes, complexity.eager_bytes),
     }
+
+
+# A user's own step, while it runs
+
+
+@contextmanager
+def count_step(*, cache_bytes: int = DEFAULT_CACHE_BYTES) -> Iterator[CountedStep]:
+    """Count what a block of code computes and moves, on any device.
+
+    `with count_step() as cost:` stands around one training step, or any part of one. Every op runs
+    once, as without it, and slower: Python is called for each. `cost` can be read after the block.
+    An op without a formula is named in a warning and in `cost.uncounted`, and the FLOP are then a
+    lower bound. `cache_bytes` is the cache of `cost.compulsory_bytes`.
+
+    Only what torch dispatches is seen, so not the kernels of a replayed CUDA graph, or of a library
+    that is called from Python. A compiled model runs, and counts, op by op within the block.
+    """
+    cost, step = CountedStep(cache_bytes), LiveStepTracer()
+    hooks = (
+        register_optimizer_step_pre_hook(step.begin_update),
+        register_optimizer_step_post_hook(step.end_update),
+    )
+    try:
+        # Torch compiles nothing while ops are counted, but fails where one graph is asked for.
+        with torch.compiler.set_stance("force_eager"), step:
+            yield cost
+    finally:
+        for hook in hooks:
+            hook.remove()
+    cost.close(step)
+    if step.uncounted:
+        warnings.warn(f"count_step: {cost.why_incomplete}", stacklevel=3)
+
+
+class CountedStep:
+    """What a step must compute and move, of the whole batch; a multiply-add is 2 FLOP.
+
+    Its counts are those of `mlproject complexity`, under the same names. `uncounted` has the ops
+    whose FLOP are missing, by name with the reason: empty where the count is complete.
+    """
+
+    forward_macs: int  # multiply-adds of convolutions, products and attention, forward
+    step_flops: int  # algorithmic FLOP of the same, in all phases
+    recomputed_flops: int  # of what checkpoints compute again; not in step_flops
+    causal_skipped_flops: int  # the part of step_flops that fused attention may skip
+    fp32_flops: int  # the part of step_flops that is of 32-bit numbers
+    elementwise_flops: int  # of everything else, by the conventions of `bench.cost.flops`
+    eager_bytes: int  # DRAM traffic if every op reads its inputs and writes its outputs
+    fused_bytes: int  # the same if all small ops are folded into their neighbours
+    compulsory_bytes: int  # what a cache of `cache_bytes` cannot save: a floor
+    ops: tuple[OpCost, ...]  # the counts of every op in every phase
+
+    def __init__(self, cache_bytes: int) -> None:
+        self.cache_bytes = cache_bytes
+        self.uncounted: dict[str, str] = {}
+
+    def close(self, step: LiveStepTracer) -> None:
+        """Count what was recorded: it can be read from now on."""
+        self.uncounted = step.uncounted
+        vars(self).update(counts_of(step.recorded(step.lasting()), self.cache_bytes))
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in type(self).__annotations__:
+            raise AttributeError(f"a counted step has no {name!r}")
+        raise UserError("count_step: nothing is counted yet; read the cost after the with block")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the FLOP of every op were counted."""
+        return not self.uncounted
+
+    @property
+    def why_incomplete(self) -> str | None:
+        """Which ops lack a count, and why; None where the count is complete."""
+        if self.is_complete:
+            return None
+        ops = "; ".join(f"{op}, {reason}" for op, reason in self.uncounted.items())
+        return f"the FLOP are a lower bound, without those of {ops}"
+
+    @property
+    def phases(self) -> dict[Phase, Work]:
+        """Work of forward, backward and optimizer; their sum is the step's."""
+        return by_phase(self.ops)
+
+    def __str__(self) -> str:
+        """Return a table of the phases, and what is missing."""
+        header = ("GFLOP", "small GFLOP", "fused MB", "eager MB")
+        lines = [f"{'':9}" + "".join(f"{word:>14}" for word in header)]
+        for name, work in (*self.phases.items(), ("step", sum(self.ops, NO_WORK))):
+            giga = (work.flops / 1e9, work.elementwise_flops / 1e9)
+            numbers = (*giga, work.fused_bytes / 1e6, work.eager_bytes / 1e6)
+            lines.append(f"{name:9}" + "".join(f"{number:14,.3f}" for number in numbers))
+        return "\n".join([*lines, *filter(None, [self.why_incomplete])])

@@ -24,7 +24,7 @@ from typing_extensions import Self
 
 from bench.config import split_arch
 from bench.cost.cuda_rules import cuda_rules
-from bench.cost.op_calls import OpMode, first_line, quiet_torch
+from bench.cost.op_table import OpMode, first_line, quiet_torch
 from bench.cost.step_tracer import ASK_VALUE, RecordedCalls, StepTracer, in_recomputation
 from bench.errors import UserError, one_line
 from bench.records import MathMode, MemoryFootprint, Phase, StepSpec

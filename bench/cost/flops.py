@@ -21,8 +21,7 @@ from typing import Any
 
 import torch
 
-from bench.cost.op_calls import OpCall, tensors_in
-from bench.cost.op_table import OPS, known_op
+from bench.cost.op_table import OPS, OpCall, known_op, tensors_in
 from bench.cost.traffic import Role
 from bench.records.complexity import is_attention
 

@@ -14,8 +14,7 @@ from warnings import catch_warnings, simplefilter
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from bench.cost.op_calls import OpCall, bind, first_line, quiet_torch
-from bench.cost.op_table import op_names
+from bench.cost.op_table import OpCall, bind, first_line, op_names, quiet_torch
 from bench.cost.step_tracer import StepTracer
 from bench.cost.traffic import UNFUSABLE, eager_bytes, schedule
 from bench.errors import UserError

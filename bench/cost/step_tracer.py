@@ -8,7 +8,7 @@ up to three products or sums, each of which reads the output's gradient.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import BackwardCFunction
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
 from bench.cost.flops import (
     NORM_FLOPS,
@@ -25,9 +26,9 @@ from bench.cost.flops import (
     convolution_macs,
     elementwise_flops,
 )
-from bench.cost.op_calls import OpCall, OpMode, bind
-from bench.cost.op_table import refuse_uncounted
+from bench.cost.op_table import OpCall, OpMode, bind, refuse_uncounted
 from bench.cost.traffic import Access, Pass, Role, eager_bytes
+from bench.errors import UserError, one_line
 from bench.records import Phase
 
 ASK_VALUE = torch.ops.aten._local_scalar_dense.default
@@ -369,3 +370,106 @@ _SPLITTERS: dict[str, Callable[[OpCall], list[TensorPass]]] = {
     "channel_norm_backward": _channel_norm_backward,
     "row_norm_backward": _row_norm_backward,
 }
+
+
+# A step that runs
+
+#: What processes send each other is no work of the device's memory or arithmetic.
+_COMMUNICATION = frozenset({"c10d", "c10d_functional", "_c10d_functional"})
+
+
+class LiveStepTracer(StepTracer):  # type: ignore[no-untyped-call]
+    """While active, records every op that torch dispatches; each runs once, as without it.
+
+    Backward is what autograd's engine runs. Optimizer is what runs in the step of an optimizer,
+    and what reads gradients outside of autograd: clipping, unscaling. Forward is all else.
+    `begin_update` and `end_update` are for torch's hooks around each optimizer's step. `uncounted`
+    has the ops without a formula, each with the reason. `saved_bytes` is what the forward pass has
+    made and still holds when the backward pass begins.
+    """
+
+    saved_bytes: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uncounted: dict[str, str] = {}
+        self._updates: list[bool] = []  # optimizers whose step runs: whether it has a closure
+        self._gradients: set[int] = set()  # values made in the backward pass, or of such values
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # it dispatches the ops of the tensors that it is made of
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the op and record it."""
+        result = func(*args, **kwargs)
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            self.uncounted[func._name] = "what it calls is not seen"
+        elif func.namespace not in _COMMUNICATION:
+            try:
+                self._note(bind(func, args, kwargs, result))
+            except Exception as error:  # of any kind: the user's step goes on, its count says so
+                self.uncounted[str(func)] = f"its tensors cannot be read: {one_line(error)}"
+        return result
+
+    def lasting(self) -> frozenset[int]:
+        """Return the values that outlive the step, as far as it has run.
+
+        Those are in storages that are in use now, and were there before the step (weights,
+        statistics of batch norms, momentum) or were made by the optimizer (its state, if this is
+        its first step).
+        """
+        update = (call for call in self.calls if call.phase == "optimizer")
+        updated = {
+            access.value for call in update for item in call.passes for access in item.writes
+        }
+        found, made = (set(self.values.living(made=is_made).values()) for is_made in (False, True))
+        return frozenset(found | made & updated)
+
+    def split(self, call: OpCall, writes: list[torch.Tensor]) -> list[TensorPass]:
+        """Bytes alone where the FLOP of `call` cannot be counted."""
+        try:
+            return super().split(call, writes)
+        except UserError:
+            self.uncounted[call.name] = "there is no formula for its FLOP"
+        except Exception as error:  # a formula met arguments that it was not written for
+            self.uncounted[call.name] = f"its formula failed: {one_line(error)}"
+        return [TensorPass(Role.OPAQUE, call.reads(), writes)]
+
+    def _note(self, call: OpCall) -> None:
+        phase = self._phase_of(call)
+        count = len(self.calls)
+        # The ones that are the loss's gradient are made just before autograd's engine starts.
+        last = self.calls[-1] if count else None
+        if phase == "backward" and last and (last.op, last.phase) == ("ones_like", "forward"):
+            passes = tuple(replace(item, phase=phase) for item in last.passes)
+            self.calls[-1] = replace(last, phase=phase, passes=passes)
+        if phase == "backward" and self.saved_bytes is None:
+            living = self.values.living(made=True).values()
+            self.saved_bytes = sum(self.values.sizes_bytes[value] for value in living)
+        self.record(call, phase)
+        if phase == "backward" or (phase == "optimizer" and not self._updates):
+            made = (item for each in self.calls[count:] for item in each.passes)
+            self._gradients.update(access.value for item in made for access in item.writes)
+
+    def _phase_of(self, call: OpCall) -> Phase:
+        if torch._C._current_graph_task_id() != -1:
+            return "backward"
+        in_closure = any(self._updates) and torch.is_grad_enabled()
+        if self._updates and not in_closure:
+            return "optimizer"
+        read = filter(None, map(self.values.read, call.tensors()))
+        if not torch.is_grad_enabled() and any(one.value in self._gradients for one in read):
+            return "optimizer"
+        return "forward"
+
+    def begin_update(
+        self, optimizer: object, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Note that the step of an optimizer begins."""
+        self._updates.append(any(map(callable, (*args[1:], *kwargs.values()))))
+
+    def end_update(self, *_: object) -> None:
+        """Note that it has ended."""
+        self._updates.pop()

@@ -26,7 +26,7 @@ import psutil
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from bench.cost.op_calls import OpMode, bind
+from bench.cost.op_table import OpMode, bind
 from bench.errors import Unknown, UserError
 from bench.profilers.traces import HostSpan, ProfilerTrace, keep_trace, read_trace
 from bench.profilers.traces.nest import DeviceTime, Kind, Nest, SeenOp, host_of_steps, op_names

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 
 from bench.config import TimeLimits, max_seconds_on
 from bench.config.resolved import MathMode
-from bench.cost.count_step import LiveStepTracer
+from bench.cost.step_tracer import LiveStepTracer
 from bench.errors import Unknown, UnsupportedError, UserError
 from bench.machine.environment import read_environment
 from bench.machine.limits import peak_memory_bytes

@@ -22,9 +22,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from bench.config import RunConfig, Sample
 from bench.config.resolved import MathMode
-from bench.cost.count_step import LiveStepTracer
 from bench.cost.estimate import calls_of, counts_of
 from bench.cost.fake_step import sizes_bytes
+from bench.cost.step_tracer import LiveStepTracer
 from bench.errors import UserError, one_line
 from bench.machine.limits import allocator_in_use
 from bench.machine.probes import value_or_none

@@ -8,8 +8,7 @@ from generated_steps import traced
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bench.cost.flops import contraction_macs
-from bench.cost.op_calls import OpCall
-from bench.cost.op_table import known_op, refuse_uncounted
+from bench.cost.op_table import OpCall, known_op, refuse_uncounted
 from bench.cost.step_tracer import StepTracer
 from bench.cost.traffic import Role
 from bench.errors import UserError
