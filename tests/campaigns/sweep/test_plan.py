@@ -1,5 +1,6 @@
 """The order of a sweep, what fits a machine, and how long it will take."""
 
+import importlib.util
 from collections import Counter
 from types import SimpleNamespace
 
@@ -114,9 +115,9 @@ def test_what_no_record_shows_stays_unknown():
 def test_models_whose_package_is_not_installed_are_left_out_with_what_to_install(
     tmp_path, monkeypatch
 ):
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        "bench.config.model_names.package_folder",
-        lambda name: None if name == "timm" else tmp_path,
+        importlib.util, "find_spec", lambda name: None if name == "timm" else find_spec(name)
     )
     path = tmp_path / "m.yaml"
     path.write_text(
