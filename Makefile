@@ -25,6 +25,8 @@ COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.10 \
 
 # bytecode: what pytest makes of the tests is made once and not by each of its processes each time
 TESTS = $(ACTIVATED) env -u MLFLOW_TRACKING_URI -u PYTHONDONTWRITEBYTECODE python -m pytest
+# threads of several processes at once would wait for each other
+ONE_THREAD := OMP_NUM_THREADS=1
 # a file's tests share its servers; tests/conftest.py puts files of slow tests first
 AT_ONCE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
@@ -61,10 +63,10 @@ ui: setup ## open the tracked runs in MLflow's web pages
 	esac
 
 test: setup-dev ## set up, then run the tests (all but those of test-slow)
-	@$(TESTS) $(AT_ONCE) -m "not long and not cluster"
+	@$(ONE_THREAD) $(TESTS) $(AT_ONCE) -m "not long and not cluster"
 
 test-fast: setup-dev ## set up, then run the tests that take seconds
-	@$(TESTS) $(AT_ONCE) -m "not slow and not long and not cluster"
+	@$(ONE_THREAD) $(TESTS) $(AT_ONCE) -m "not slow and not long and not cluster"
 
 test-slow: setup-dev ## set up, then run the long tests, then those of Ray clusters one by one
 	@$(TESTS) $(AT_ONCE) -m "long and not cluster"
