@@ -410,14 +410,15 @@ def test_ceilings_are_a_run_of_their_own_kind(tracking, tmp_path):
 
 def test_a_store_that_was_lost_gets_every_record_again(mlproject_command, embedded, tmp_path):
     records = {filed(tmp_path / "records", samples.run_record())[1].record_id for _ in range(3)}
-    for _ in range(2):
-        sync = mlproject_command.start("sync")  # this process would keep the lost file open
-        out, err = sync.communicate(timeout=300)
-        assert sync.returncode == 0, err
-        assert "3 uploaded" in out
-        (tmp_path / "mlflow.db").replace(tmp_path / "moved.db")
-    moved = f"sqlite:///{tmp_path}/moved.db"
-    assert {run.tags[schema.RECORD_ID] for run in search_runs(tracking_uri=moved)} == records
+    assert "3 uploaded" in mlproject_command("sync")[1]
+    (tmp_path / "mlflow.db").replace(tmp_path / "moved.db")
+    sync = mlproject_command.start("sync")  # this process keeps the lost file open
+    out, err = sync.communicate(timeout=300)
+    assert sync.returncode == 0, err
+    assert "3 uploaded" in out
+    (tmp_path / "mlflow.db").replace(tmp_path / "again.db")
+    again = f"sqlite:///{tmp_path}/again.db"
+    assert {run.tags[schema.RECORD_ID] for run in search_runs(tracking_uri=again)} == records
 
 
 def test_many_records_are_looked_for_in_few_searches(tracking, tmp_path):
