@@ -166,6 +166,7 @@ def _outside_loader(spans: Sequence[HostSpan]) -> list[HostSpan]:
 
 def _why_not_kept(file: Path) -> str | None:
     """Compress the trace `file` beside itself, as it is uploaded; why it is not kept, or None."""
+    file.with_name("trace.json.gz").unlink(missing_ok=True)  # of an attempt before
     packed = keep_trace(file, file.parent)
     file.unlink()
     size_bytes = packed.stat().st_size

@@ -110,6 +110,9 @@ def test_the_trace_of_the_last_step_is_kept_as_a_file_that_is_read_again(tmp_pat
     calls = sum(span.name == "aten::convolution_backward" for span in trace.host)
     assert calls == sum(op.calls for op in profile.ops if op.op == "convolution_backward")
     assert next(span.name for span in trace.host if span.kind == "mark") == "ProfilerStep#0"
+    profile_ops(step_of(accumulated=2), CPU, (), pairs=1, trace_file=file)
+    again = read_trace(tmp_path / "trace.json.gz")
+    assert sum(span.name == "aten::convolution_backward" for span in again.host) == 2 * calls
     monkeypatch.setattr(torch_profiler, "MOST_BYTES", 1000)
     profile = profile_ops(step_of(), CPU, (), pairs=1, trace_file=file)
     assert "no trace of more than" in profile.missing["trace"]
