@@ -192,7 +192,8 @@ class ProfilerTrace:
             if not (span.kind == "call" and span.correlation in elsewhere)
             and (not processes or span.thread[0] in processes)
         ]
-        trace = replace(self, host=host, device=runs)
+        # Counters are added up over all devices.
+        trace = replace(self, host=host, device=runs, counters=None if others else self.counters)
         if others:
             trace._leave_out(f"left out is what ran on device {', '.join(sorted(others))}")
         return trace
