@@ -20,9 +20,17 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from bench.errors import Problem
-from bench.machine import environment, gpu_drivers, limits
+from bench.machine import (
+    UnknownFactError,
+    environment,
+    gpu_drivers,
+    limits,
+    reason_of,
+    system_path,
+    text_of,
+    value_or_none,
+)
 from bench.machine.cpu import PackageEnergy
-from bench.machine.probes import UnknownFactError, reason_of, system_path, text_of, value_or_none
 from bench.machine.repository import TREE, kit_facts
 from bench.profilers.ncu.tool import (
     PERMIT,

@@ -22,9 +22,9 @@ from pathlib import Path
 from bench.config import RunConfig
 from bench.errors import one_line
 from bench.launcher.processes import starters
+from bench.machine import value_or_none
 from bench.machine.cpu import usable_cores
 from bench.machine.gpu_drivers import device_uuid
-from bench.machine.probes import value_or_none
 from bench.records.folders import cache_folder, is_running
 
 _POLL_S = 0.2

@@ -27,9 +27,9 @@ from bench.config.run_config import node_rank
 from bench.errors import Unknown, UnsupportedError, UserError
 from bench.launcher.device_lock import crowding, device_names, exclusive
 from bench.launcher.watch import ScriptWatch, WorkerWatch
+from bench.machine import value_or_none
 from bench.machine.cpu import cpu_model, cpu_signature
 from bench.machine.gpu_drivers import device_uuid, management_facts
-from bench.machine.probes import value_or_none
 from bench.records import (
     Account,
     CeilingsRecord,

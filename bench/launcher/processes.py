@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from bench.errors import Unknown
-from bench.machine.probes import value_or_none
+from bench.machine import value_or_none
 from bench.records import ProcessFigures
 from bench.records.folders import is_running
 from bench.records.journal import Clock

@@ -10,8 +10,7 @@ from functools import partial
 
 import psutil
 
-from bench.machine.limits import cpu_quota, memory_bytes
-from bench.machine.probes import (
+from bench.machine import (
     UnknownFactError,
     output_of,
     probe,
@@ -21,6 +20,7 @@ from bench.machine.probes import (
     text_of,
     value_or_none,
 )
+from bench.machine.limits import cpu_quota, memory_bytes
 from bench.records import DeviceInfo
 
 

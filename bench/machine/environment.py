@@ -17,9 +17,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 import psutil
 
 from bench.errors import Unknown
-from bench.machine.cpu import cpu_model, cpu_signature, physical_cores, usable_cores
-from bench.machine.limits import container, memory_bytes, read_dmi, virtualization
-from bench.machine.probes import (
+from bench.machine import (
     UnknownFactError,
     output_of,
     probe,
@@ -27,6 +25,8 @@ from bench.machine.probes import (
     text_of,
     value_or_none,
 )
+from bench.machine.cpu import cpu_model, cpu_signature, physical_cores, usable_cores
+from bench.machine.limits import container, memory_bytes, read_dmi, virtualization
 from bench.machine.repository import NO_MODEL_CODE, repository_facts
 from bench.records import DeviceInfo, Environment, ModelCode
 

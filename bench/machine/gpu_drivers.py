@@ -13,7 +13,7 @@ import uuid
 from typing import Any
 
 from bench.errors import Unknown
-from bench.machine.probes import UnknownFactError, output_of, probe, reason_of
+from bench.machine import UnknownFactError, output_of, probe, reason_of
 
 #: CUdevice_attribute of cuda.h.
 _CAPABILITY_MAJOR = 75

@@ -21,7 +21,7 @@ import psutil
 
 from bench.config import RunConfig
 from bench.errors import UnsupportedError
-from bench.machine.probes import (
+from bench.machine import (
     UnknownFactError,
     probe,
     sysctl,

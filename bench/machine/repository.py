@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.config import split_arch
 from bench.errors import Unknown
-from bench.machine.probes import UnknownFactError, output_of, probe, value_or_none
+from bench.machine import UnknownFactError, output_of, probe, value_or_none
 from bench.records import ModelCode
 
 #: The folder that holds the packages.

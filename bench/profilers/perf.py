@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from bench.errors import Problem, UserError
+from bench.machine import UnknownFactError, output_of, system_path, text_of, value_or_none
 from bench.machine.limits import container
-from bench.machine.probes import UnknownFactError, output_of, system_path, text_of, value_or_none
 from bench.profilers.base import Tool, ToolWorker
 from bench.records import Account, Backend, CpuCounters, ResolvedConfig, ToolName
 

@@ -17,8 +17,8 @@ from typing import Literal, NamedTuple
 import torch
 
 from bench.errors import Unknown
+from bench.machine import UnknownFactError, reason_of
 from bench.machine.cpu import CacheLevel, data_caches
-from bench.machine.probes import UnknownFactError, reason_of
 from bench.records import CacheRoof, CeilingSample
 from bench.records.journal import Clock, ignore
 from bench.roofs import ProbeGroup, ProbeSampler, software_of

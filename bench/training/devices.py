@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 
 from bench.errors import Problem, UnsupportedError
+from bench.machine import probe, value_or_none
 from bench.machine.cpu import cpu_device_info, cpu_model
 from bench.machine.gpu_drivers import (
     amd_management_facts,
@@ -25,7 +26,6 @@ from bench.machine.gpu_drivers import (
     management_facts,
 )
 from bench.machine.limits import peak_memory_bytes
-from bench.machine.probes import probe, value_or_none
 from bench.records import DeviceInfo, MathMode
 from bench.records.journal import Clock
 

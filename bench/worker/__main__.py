@@ -64,8 +64,8 @@ def main() -> int:
     attempt = work(folder, journal)
     if attempt is not None:
         attempt.attempt()
+    from bench.machine import value_or_none
     from bench.machine.limits import peak_memory_bytes
-    from bench.machine.probes import value_or_none
 
     if peak_bytes := value_or_none(peak_memory_bytes):
         journal.note("memory", max_rss_bytes=peak_bytes)

@@ -12,8 +12,8 @@ import torch
 from typing_extensions import override
 
 from bench.errors import UnsupportedError, UserError, one_line
+from bench.machine import reason_of, value_or_none
 from bench.machine.environment import read_environment
-from bench.machine.probes import reason_of, value_or_none
 from bench.records import Account, Outcome
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter

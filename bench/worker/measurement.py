@@ -14,7 +14,7 @@ import torch
 from typing_extensions import override
 
 from bench.errors import Unknown, UnsupportedError, UserError
-from bench.machine.probes import probe
+from bench.machine import probe
 from bench.profilers.perf import counting
 from bench.profilers.torch_profiler import pairs_within, work_set
 from bench.records import DistributedFigures, Measurement, RankFigures

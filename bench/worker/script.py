@@ -29,9 +29,9 @@ from bench.config import TimeLimits, max_seconds_on
 from bench.config.resolved import MathMode
 from bench.cost.step_tracer import LiveStepTracer
 from bench.errors import Unknown, UnsupportedError, UserError
+from bench.machine import probe, value_or_none
 from bench.machine.environment import read_environment
 from bench.machine.limits import peak_memory_bytes
-from bench.machine.probes import probe, value_or_none
 from bench.machine.repository import model_code
 from bench.profilers.torch_profiler import pairs_within, profiling
 from bench.records import Account, ModelCode, Outcome

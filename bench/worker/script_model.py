@@ -26,8 +26,8 @@ from bench.cost.estimate import calls_of, counts_of
 from bench.cost.fake_step import sizes_bytes
 from bench.cost.step_tracer import LiveStepTracer
 from bench.errors import UserError, one_line
+from bench.machine import value_or_none
 from bench.machine.limits import allocator_in_use
-from bench.machine.probes import value_or_none
 from bench.records import Complexity, MemoryFootprint, ResolvedConfig
 from bench.records.complexity import DEFAULT_CACHE_BYTES, CallWork
 from bench.training.devices import Device

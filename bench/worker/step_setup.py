@@ -19,10 +19,10 @@ from bench.config import SYNTHETIC, RunConfig, Switch, TimeLimits, captures_grap
 from bench.cost import cached_complexity
 from bench.cost.estimate import op_work, step_complexity
 from bench.errors import UnsupportedError, UserError
+from bench.machine import value_or_none
 from bench.machine.cpu import others_cpu_s, usable_cores
 from bench.machine.environment import read_environment
 from bench.machine.limits import allocator_in_use
-from bench.machine.probes import value_or_none
 from bench.machine.repository import model_code
 from bench.profilers.torch_profiler import profile_ops
 from bench.records import Complexity, Environment, OpProfile, ResolvedConfig, StepSpec

@@ -45,7 +45,7 @@ def tree(tmp_path, monkeypatch):
     """Return a function that writes files below a root that looks like a machine's, and is ours."""
     root = tmp_path / "root"
     root.mkdir()
-    monkeypatch.setattr("bench.machine.probes.ROOT", root)
+    monkeypatch.setattr("bench.machine.ROOT", root)
 
     def write(texts):
         for name, text in texts.items():

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from bench.errors import Unknown
-from bench.machine.probes import UnknownFactError, probe
+from bench.machine import UnknownFactError, probe
 from bench.records import SampledSeries, Telemetry
 from bench.records.journal import Clock
 

@@ -12,10 +12,9 @@ from typing_extensions import override
 
 from bench.errors import Unknown
 from bench.launcher.telemetry import Reading, Source
-from bench.machine import gpu_drivers
+from bench.machine import UnknownFactError, gpu_drivers, probe
 from bench.machine.cpu import PackageEnergy
 from bench.machine.gpu_drivers import AMD_UUID, amd_clock_mhz, amd_device, number_of, nvml_device
-from bench.machine.probes import UnknownFactError, probe
 from bench.records import CLOCK_SETTING, POWER_LIMIT
 from bench.records.folders import is_running
 from bench.records.journal import Clock

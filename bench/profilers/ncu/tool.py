@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from bench.errors import Problem, UserError, one_line
+from bench.machine import UnknownFactError, output_of, system_path, text_of, value_or_none
 from bench.machine.gpu_drivers import compute_capability
 from bench.machine.limits import profiling_capabilities
-from bench.machine.probes import UnknownFactError, output_of, system_path, text_of, value_or_none
 from bench.profilers.base import Tool, ToolWorker
 from bench.profilers.ncu.metrics import (
     CHIPS,

@@ -7,8 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from bench.doctor import Diagnosis, diagnosis, host_checks, run_checks
-from bench.machine import environment, limits
-from bench.machine.probes import UnknownFactError
+from bench.machine import UnknownFactError, environment, limits
 from commands.doctor import Doctor
 
 NO_NCU = Diagnosis("ncu", "warning", "not found", "install it")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bench.doctor import device_checks, package_checks
-from bench.machine.probes import UnknownFactError
+from bench.machine import UnknownFactError
 
 PROJECT = """[project]
 requires-python = "{python}"

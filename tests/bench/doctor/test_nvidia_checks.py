@@ -5,8 +5,7 @@ import pytest
 from scripted_nvml import ScriptedNvml
 
 from bench.doctor import nvidia_checks
-from bench.machine import gpu_drivers
-from bench.machine.probes import UnknownFactError
+from bench.machine import UnknownFactError, gpu_drivers
 from bench.profilers.ncu.tool import NcuTool
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")

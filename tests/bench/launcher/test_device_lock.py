@@ -12,7 +12,7 @@ from bench.errors import UserError
 from bench.launcher import device_lock, measurement
 from bench.launcher.device_lock import device_names, exclusive
 from bench.launcher.measurement import launch_measurement
-from bench.machine.probes import UnknownFactError
+from bench.machine import UnknownFactError
 from bench.records.folders import RecordFolder
 
 PROGRAM = """

@@ -11,8 +11,8 @@ from bench import RunConfig, UserError, measure, measure_roofs
 from bench.errors import Unknown, UnsupportedError
 from bench.launcher import measurement
 from bench.launcher.measurement import find_ceilings
+from bench.machine import UnknownFactError, value_or_none
 from bench.machine.cpu import cpu_model, cpu_signature
-from bench.machine.probes import UnknownFactError, value_or_none
 from bench.records import Verdict
 from bench.records.folders import RecordFolder
 

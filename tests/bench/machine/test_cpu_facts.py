@@ -8,7 +8,7 @@ import pytest
 import torch
 from worker_processes import output_of
 
-from bench.machine import cpu
+from bench.machine import UnknownFactError, cpu
 from bench.machine.cpu import (
     CacheLevel,
     cpu_device_info,
@@ -20,7 +20,6 @@ from bench.machine.cpu import (
     usable_cores,
     usable_physical_cores,
 )
-from bench.machine.probes import UnknownFactError
 from bench.training.devices import MpsDevice
 
 posix_only = pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for programs")

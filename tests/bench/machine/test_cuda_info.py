@@ -11,8 +11,8 @@ import torch
 from scripted_nvml import ScriptedNvml
 from scripted_smi import ScriptedSmi
 
+from bench.machine import UnknownFactError
 from bench.machine.gpu_drivers import nvml_device, open_nvml
-from bench.machine.probes import UnknownFactError
 from bench.records import DeviceInfo
 from bench.training.devices import cuda_device_info
 

@@ -6,10 +6,9 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
-from bench.machine import environment
+from bench.machine import UnknownFactError, environment
 from bench.machine.environment import host
 from bench.machine.limits import container, virtualization
-from bench.machine.probes import UnknownFactError
 
 pytestmark = pytest.mark.usefixtures("on_linux")
 

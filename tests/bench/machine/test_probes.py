@@ -1,7 +1,7 @@
 import pytest
 
 from bench.errors import Unknown
-from bench.machine.probes import UnknownFactError, output_of, probe, registry_text, text_of
+from bench.machine import UnknownFactError, output_of, probe, registry_text, text_of
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import torch
 from scripted_gpu import QueueingDevice
 
 from bench.errors import Unknown
+from bench.machine import UnknownFactError
 from bench.machine.cpu import CacheLevel
-from bench.machine.probes import UnknownFactError
 from bench.records import CacheRoof
 from bench.roofs import cache_roofs
 from bench.roofs.cache_roofs import Level, measure_cache_roofs

@@ -10,7 +10,7 @@ from scripted_smi import ScriptedSmi
 from bench.errors import Unknown
 from bench.launcher.telemetry import Sampler
 from bench.launcher.telemetry.devices import GPU_SERIES, RaplSource, device_source
-from bench.machine.probes import UnknownFactError
+from bench.machine import UnknownFactError
 from bench.records.metrics import MEAN_SERIES
 
 DEVICE_FACTS = ("energy_j", "throttle_share", "slowed_share", "foreign_processes")

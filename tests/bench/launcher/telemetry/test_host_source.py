@@ -8,7 +8,7 @@ import pytest
 
 from bench.errors import Unknown
 from bench.launcher.telemetry.devices import HostSource, ProcessTree
-from bench.machine.probes import UnknownFactError
+from bench.machine import UnknownFactError
 from bench.records.metrics import MEAN_SERIES
 
 BUSY = "print('on', flush=True)\nwhile True: pass"

@@ -12,8 +12,8 @@ import torch
 from fakes import Card, QueueingDevice, ScriptedClock
 
 from bench.errors import UnsupportedError
+from bench.machine import UnknownFactError
 from bench.machine.gpu_drivers import compute_capability, device_uuid
-from bench.machine.probes import UnknownFactError
 from bench.profilers.ncu.tool import NcuTool
 from bench.records import Account
 from bench.records.verdict import kernel_set

@@ -8,7 +8,7 @@ import samples
 from scripted_ncu import CHIPS, PERMISSION, ScriptedNcu
 
 from bench.errors import UserError
-from bench.machine.probes import UnknownFactError
+from bench.machine import UnknownFactError
 from bench.profilers.ncu.metrics import MEMBERS, metrics_for_chip
 from bench.profilers.ncu.tool import NcuTool, RefusalError, choose_metrics, find_ncu
 from bench.records import Account
