@@ -99,7 +99,6 @@ class ScriptMeter:
         self._samples = 1
         self._batches: Batches | None = None
         self._changed: Any = Unknown("no step was looked at after the window")
-        self._before = 0  # steps before the window whose sizes are known
         self._account: Account | None = None
         self._found: dict[str, Any] = {"script": {}}  # by the fields of `Account`
         self._code = _script_code()  # as early as it is imported
@@ -199,8 +198,8 @@ class ScriptMeter:
         """The sizes of the window's steps, if one has another than the first that was looked at."""
         if self._batches is None or self._batches.hook is None or self._window is None:
             return []
-        first, iterations = self._batches.sizes[0], len(self._window.data_wait_s)
-        sizes = self._batches.sizes[self._before :][:iterations]
+        first, *sizes = self._batches.sizes
+        sizes = sizes[: len(self._window.data_wait_s)]
         return sizes if {*sizes} - {first} else []
 
     def _samples_of_steps(self) -> dict[str, Any]:
@@ -270,7 +269,8 @@ class ScriptMeter:
         alarm.daemon = True
         alarm.start()
         self.is_timing = True
-        self._before = len(self._batches.sizes) if self._batches else 0
+        if self._batches is not None:
+            del self._batches.sizes[1:]  # of the steps between the first and the window
         yield from window.measuring(plan)
         alarm.cancel()
         self.is_timing, self._whole = False, True
