@@ -379,12 +379,12 @@ class ScriptWatch(WorkerWatch):
             self._interrupted = self._signalled
             return super()._death()
         after = f"seconds={self._job.task['seconds']}" if self._ended_by_us else "the script ended"
-        none, remedy = "optimizer of torch stepped", _REMEDY
+        why = f"{after}, and no optimizer of torch stepped: {_REMEDY}"
         if "device" in self._reached:
-            none = "step ended in time"
+            why = f"{after}, and no step ended in time: {_REMEDY}"
         elif step_of := self._job.task["step_of"]:
-            none, remedy = f"call of step-of={step_of} was seen", _STEP_OF
-        return Account.of_none("refused", f"{after}, and no {none}: {remedy}")
+            why = f"{after}, and no call of step-of={step_of} was seen: {_STEP_OF}"
+        return Account.of_none("refused", why)
 
 
 def _last_words(console: str) -> str:

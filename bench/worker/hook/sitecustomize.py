@@ -108,9 +108,9 @@ class _Hook:
     def _stand_around(self, holder: Any, name: str) -> None:
         from inspect import getattr_static
 
-        found = getattr_static(holder, name)
-        kind = type(found) if isinstance(found, staticmethod | classmethod) else lambda same: same
-        function = getattr(found, "__func__", found)
+        defined = getattr_static(holder, name)
+        is_wrapped = isinstance(defined, staticmethod | classmethod)
+        function = getattr(defined, "__func__", defined)
         if not callable(function):
             raise TypeError(name)
 
@@ -120,9 +120,9 @@ class _Hook:
             self._call("stepped")
             return result
 
-        setattr(holder, name, kind(stepping))
+        setattr(holder, name, type(defined)(stepping) if is_wrapped else stepping)
         for place in [*sys.modules.values()]:  # other modules may have imported it
-            if getattr(place, "__dict__", {}).get(name) is found:  # a lazy one imports nothing
+            if getattr(place, "__dict__", {}).get(name) is defined:  # a lazy one imports nothing
                 setattr(place, name, stepping)
 
     def _before(self, *about: Any) -> None:
