@@ -13,9 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-VERSION = """NVIDIA (R) Nsight Compute Command Line Profiler
-Copyright (c) 2018-2024 NVIDIA Corporation
-Version {version} (build 33998838) (public-release)"""
+VERSION = "NVIDIA (R) Nsight Compute\nVersion {version} (build 33998838) (public-release)"
 PERMISSION = (
     "ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance "
     "Counters on the target device 0. For instructions on enabling permissions and to get more "

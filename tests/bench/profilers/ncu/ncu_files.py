@@ -139,64 +139,54 @@ def long_rows(table, form, style):
     label = ["Body Item Label"] if rules else []
     names = ["Section Name", *label, "Metric Name", "Metric Unit", "Metric Value"]
     yield quoted([*identity(table[0], form), *names, *rules])
-    section = ["Command line profiler metrics", *label]
     for launch in table:
-        begin = [*identity(launch, form).values()]
+        begin = [*identity(launch, form).values(), "Command line profiler metrics", *label]
         for metric, value in figures(launch, style).items():
-            row = [*begin, *section, metric, *cell(metric, value, style)]
-            yield quoted(row, ragged=bool(rules))
+            yield quoted([*begin, metric, *cell(metric, value, style)], ragged=bool(rules))
         if rules:
             rule = ["SOLBottleneck", "OPT", 'Look at "L2", 1.5x\nand at DRAM', "global", "20,33"]
-            yield quoted([*begin, *section, "", "", "", *rule])
+            yield quoted([*begin, "", "", "", *rule])
 
 
 def raw_rows(table, form, style):
     """Header, units and rows of the raw form; a missing figure is an empty cell."""
-    metrics = list(dict.fromkeys(name for one in table for name in figures(one, style)))
+    metrics = list(dict.fromkeys(name for launch in table for name in figures(launch, style)))
     columns = identity(table[0], form)
     yield quoted([*columns, *metrics])
     yield quoted([*[""] * len(columns), *(unit(metric, style) for metric in metrics)])
     for launch in table:
         values = figures(launch, style)
-        cells = [cell(name, values.get(name), style)[1] for name in metrics]
-        yield quoted([*identity(launch, form).values(), *(c.replace("n/a", "") for c in cells)])
+        cells = [cell(name, values.get(name), style)[1].replace("n/a", "") for name in metrics]
+        yield quoted([*identity(launch, form).values(), *cells])
 
 
-def summary_rows(table, style):
+def summary_rows(table, form, style):
     """Header and rows of a summary per kernel: means over its launches, all or none n/a."""
-    begin = ["Process ID", "Process Name", "Host Name", "Kernel Name", "Block Size", "Grid Size"]
+    begin = ["Process ID", "Kernel Name", "Block Size", "Grid Size", "Device", "CC", "Invocations"]
     names = ["Section Name", "Metric Name", "Metric Unit", "Minimum", "Maximum", "Average"]
-    yield quoted([*begin, "Device", "CC", "Invocations", *names])
+    yield quoted([*begin, *names])
     kernels = defaultdict(list)
     for launch in table:
         kernels[launch.kernel].append(figures(launch, style))
     for kernel, rows in kernels.items():
-        group = [4711, "python3.11", "127.0.0.1", kernel, "(256, 1, 1)", "(8, 4, 1)", 0, "8.0"]
+        group = [4711, kernel, "(256, 1, 1)", "(8, 4, 1)", 0, "8.0", len(rows)]
         for metric in rows[0]:
             values = [row[metric] for row in rows]
-            if metric == PERCENT or None in values:
-                spread = [values[0]] * 3
-            else:
+            spread = [values[0]] * 3
+            if metric != PERCENT and None not in values:
                 spread = [min(values), max(values), Decimal(sum(values)) / len(values)]
-            texts = [cell(metric, value, style)[1] for value in spread]
-            name = cell(metric, values[0], style)[0]
-            yield quoted([*group, len(rows), "Command line profiler metrics", metric, name, *texts])
+            cells = [cell(metric, value, style) for value in spread]
+            texts = [text for _, text in cells]
+            yield quoted([*group, "Command line profiler metrics", metric, cells[0][0], *texts])
 
 
 def written(table, form="new", style=None):
     """The text of a file that holds `table`."""
     style = style or Style()
-    if form == "summary":
-        rows = list(summary_rows(table, style))
-    elif form.startswith("raw"):
-        rows = list(raw_rows(table, form, style))
-    else:
-        rows = list(long_rows(table, form, style))
+    rows_of = {"summary": summary_rows, "raw": raw_rows, "raw nvtx": raw_rows}.get(form, long_rows)
     lines = []
-    for index, row in enumerate(rows):
-        if index in style.noise:
-            lines.append(style.noise[index])
-        lines.append(row)
+    for index, row in enumerate(rows_of(table, form, style)):
+        lines += [style.noise[index], row] if index in style.noise else [row]
     return style.line_end.join(lines) + style.line_end
 
 
@@ -234,5 +224,4 @@ def truth(table, form="new"):
 
 def found(counters):
     """The same figures of a record."""
-    names = ("kernels", "duration_s", "flops", "tensor_flops", "dram_bytes", "l2_bytes")
-    return {name: getattr(counters, name) for name in (*names, "l1_bytes", "pcie_bytes")}
+    return {name: getattr(counters, name) for name in truth([])}
