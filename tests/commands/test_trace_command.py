@@ -133,6 +133,17 @@ def trace_of(folder, *spans):
     return folder / "trace.json"
 
 
+def test_one_device_of_several_is_asked_for_by_its_number(traced, tmp_path):
+    kernels = [
+        {"ph": "X", "cat": "kernel", "name": "k", "ts": 0, "dur": dur, "pid": device, "tid": 7}
+        for device, dur in enumerate((100, 300))
+    ]
+    path = tmp_path / "two.json"
+    path.write_text(json.dumps({"traceEvents": kernels}))
+    both, last = traced(path)["steps"], traced(path, "--device", "1")["steps"]
+    assert [step["device_busy_s"] for step in (*both, *last)] == pytest.approx([2e-4, 3e-4])
+
+
 @pytest.mark.slow
 def test_the_profile_beside_a_trace_knows_its_device_and_its_roof(traced, tmp_path):
     roofs = samples.ceilings_record()
