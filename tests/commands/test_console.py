@@ -1,11 +1,15 @@
-"""What a command found, in every form and in files."""
+"""What a command found, in every form and in files; and what its measurement says meanwhile."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
+from bench.config import TimeLimits
 from bench.errors import UserError
-from commands.console.output import Output, table_of
+from bench.records.journal import Event
+from commands.console.output import Output, duration_text, table_of
+from commands.console.progress import WorkerProgress
 
 ROWS = [
     {"model": "resnet18", "images_per_s": 1234.5678, "batch": 8},
@@ -44,3 +48,31 @@ def test_a_file_has_the_form_of_its_suffix_and_a_folder_has_everything(tmp_path)
     assert names == {"found.json", "found.md", "speeds.csv", "speeds.md", "speeds.tex"}
     with pytest.raises(UserError, match="cannot write there"):
         FOUND.write(tmp_path / "out" / "found.json" / "x", "found")
+
+
+# The line of a measurement, from a scripted journal
+
+
+LIMITS = TimeLimits(10, 100, max_seconds=45.0)
+
+
+def test_a_duration_is_in_seconds_minutes_or_hours():
+    spoken = [duration_text(seconds) for seconds in (45.0, 119.0, 150.1, 3599.0, 7500.0)]
+    assert spoken == ["45 s", "119 s", "3 min", "1 h 0 min", "2 h 5 min"]
+
+
+def test_what_a_worker_has_to_say_is_a_line_and_a_rank_is_no_limit(capsys):
+    facts = {**asdict(LIMITS), "rank": 0, "pid": 7}
+    events = [
+        ("notice", {"text": f"{LIMITS} [of one device]"}),
+        *(("warmup_started", facts), ("warmup", {"seconds": 1.0}), ("window_started", facts)),
+        *(("tick", {}), ("window_ended", {}), ("probe", {"probe": "matmul"})),
+    ]
+    with WorkerProgress("resnet18 amp") as progress:
+        for at_s, (name, known) in enumerate(events):
+            progress.on_event(Event(name, float(at_s), known))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        f"resnet18 amp: {LIMITS} [of one device]",
+        "resnet18 amp: about 54 s left",  # where no terminal shows a bar
+    ]
