@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -29,10 +28,12 @@ ImageBatch = tuple[torch.Tensor, torch.Tensor]
 NextBatch = Callable[[], Batch]
 
 
-class Batches(ABC):
-    """An endless stream of full batches."""
+class Batches:
+    """An endless stream of full batches; by itself it gives the same one every time."""
 
-    @abstractmethod
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
     def next(self) -> Batch:
         """Return a batch of the workload, on the device.
 
@@ -41,6 +42,7 @@ class Batches(ABC):
         `UserError` for an image that cannot be decoded, and `RuntimeError` if a loader process
         dies.
         """
+        return self._batch
 
     def close(self) -> None:
         """End loader processes and copies, where there are some; may be called twice."""
@@ -67,34 +69,6 @@ class Shard(NamedTuple):
 ALL = Shard()
 
 
-class SyntheticBatches(Batches):
-    """The same random batch of the workload every time, whatever the layout of its images."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        resolved: ResolvedConfig,
-        workload: Workload,
-        device: torch.device,
-        shard: Shard,
-    ) -> None:
-        layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
-
-        def placed(tensor: torch.Tensor) -> torch.Tensor:
-            tensor = tensor.to(device)
-            return tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor
-
-        # The generators go on as if nothing had been drawn, whatever the batch and the rank.
-        with torch.random.fork_rng([device] if device.type == "cuda" else []), device:
-            torch.manual_seed(shard.seed(config.seed))
-            batch = workload.batch(resolved.batch_size)
-        self._batch = tree_map_only(torch.Tensor, placed, batch)
-
-    def next(self) -> Batch:
-        """Return the batch."""
-        return self._batch
-
-
 def open_batches(
     config: RunConfig,
     resolved: ResolvedConfig,
@@ -107,7 +81,7 @@ def open_batches(
     Raises `UserError` for a folder that cannot be trained on.
     """
     if config.data == SYNTHETIC:
-        return SyntheticBatches(config, resolved, workload, device, shard)
+        return Batches(_random_batch(config, resolved, workload, device, shard))
     image = workload.image
     if image is None:
         raise UserError(
@@ -123,6 +97,27 @@ def open_batches(
     else:
         images = open_image_folder(config, resolved, image)
     return LoaderBatches(images, image, config, resolved, device, shard)
+
+
+def _random_batch(
+    config: RunConfig,
+    resolved: ResolvedConfig,
+    workload: Workload,
+    device: torch.device,
+    shard: Shard,
+) -> Batch:
+    """A random batch of the workload, the same whatever the layout of its images."""
+    layout = torch.channels_last if resolved.channels_last else torch.contiguous_format
+
+    def placed(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.to(device)
+        return tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor
+
+    # The generators go on as if nothing had been drawn, whatever the batch and the rank.
+    with torch.random.fork_rng([device] if device.type == "cuda" else []), device:
+        torch.manual_seed(shard.seed(config.seed))
+        batch = workload.batch(resolved.batch_size)
+    return tree_map_only(torch.Tensor, placed, batch)
 
 
 class Normalise:
