@@ -8,7 +8,7 @@ from typing import Any
 
 from analysis.runs.points import RooflinePoint
 from analysis.table import Column, Table
-from analysis.words import three_digits
+from analysis.words import estimated, flops_rate, interval, percent_interval, ratio_digits
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, rate_column, rate_unit, run_options
 from bench.errors import Unknown
 from bench.records import RunRecord
@@ -42,27 +42,21 @@ def verdict_line(result: TuneResult) -> str:
     effect = result.confirmed
     if effect is None:
         return f"no speed-up confirmed: {result.unconfirmed}"
-    ratio = f"{effect.estimate.ratio:.3f} times ({_bounds(*effect.estimate.ends)})"
     what = "speed-up over" if effect.confirmed else "not confirmed as faster than"
-    return f"{what} the start: {ratio} in {len(effect.ratios)} fresh rounds"
+    return f"{what} the start: {estimated(effect.estimate)} in {len(effect.ratios)} fresh rounds"
 
 
 def roof_line(place: Place) -> str:
     """Return the distance to the roof in one sentence."""
     if isinstance(place, Unknown):
         return f"distance to the roof unknown: {place.reason}"
-    low, high = place.fraction_of_roof_min, place.fraction_of_roof_max
-    span = f"{low:.2f}" if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f} to {high:.2f}"
-    attained = place.attained_flops_per_s / 1e9
-    attainable = place.attainable_max_flops_per_s / 1e9
+    share = percent_interval(place.fraction_of_roof_min, place.fraction_of_roof_max)
+    rates = (place.attained_flops_per_s, place.attainable_max_flops_per_s)
+    unsure = "" if place.bound_sure else " (unsure)"
     return (
-        f"{span} of the roof: {three_digits(attained)} of {three_digits(attainable)} GFLOP/s "
-        f"attainable; bound {place.bound}{'' if place.bound_sure else ' (unsure)'}"
+        f"{share} of the roof: {' of '.join(map(flops_rate, rates))} attainable; "
+        f"bound {place.bound}{unsure}"
     )
-
-
-def _bounds(low: float | None, high: float | None) -> str:
-    return "one pair: no interval" if low is None or high is None else f"{low:.3f} to {high:.3f}"
 
 
 def tuning_lines(result: TuneResult, place: Place) -> list[str]:
@@ -159,8 +153,8 @@ def _effect_facts(effect: Effect) -> dict[str, Any]:
 def tuning_tables(result: TuneResult, facts: dict[str, Any]) -> Iterator[Table]:
     """Yield what each knob gave (`knobs`), what was `tried`, and all `trials`, from its facts."""
     ratio = (
-        Column(f"{rate_unit(result.sample)}, times", _RATIO[:1], "{:.3f}".format, numeric=True),
-        Column("95 % interval", _RATIO, lambda _, low, high: _bounds(low, high)),
+        Column(f"{rate_unit(result.sample)}, times", _RATIO[:1], ratio_digits, numeric=True),
+        Column("95 % interval", _RATIO[1:], interval),
         Column("pairs", ("ratios",), lambda ratios: f"{len(ratios)}", numeric=True),
     )
     if result.ablation:
