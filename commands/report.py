@@ -183,17 +183,11 @@ def _run_lines(
 
 
 def _line(run: Run) -> str:
-    from analysis.runs.run import TOKENS_PER_S
-
-    rate_per_s, tokens_per_s = run.samples_per_s, run.usable(TOKENS_PER_S)
-    if rate_per_s is None:
+    if run.samples_per_s is None:
         return run.verdict
-    bound = f"bound {run.point.bound}" if run.point else "bound unknown"
-    unsure = " (unsure)" if run.point and not run.point.bound_sure else ""
-    rate = f"{rate_per_s:.4g} {run.rate_unit}"
-    if tokens_per_s is not None:
-        rate += f", {tokens_per_s:.4g} tokens/s"
-    return f"{rate}, {bound}{unsure}, {run.verdict}"
+    unsure = "?" if run.point and not run.point.bound_sure else ""
+    bound = f"{run.point.bound}{unsure}" if run.point else "unknown"
+    return f"{run.samples_per_s:.4g} {run.rate_unit}, bound {bound}, {run.verdict}"
 
 
 def fill_in(runs: Sequence[Run], prices: Prices) -> str:
