@@ -39,7 +39,7 @@ from analysis.roofs import Peaks, datasheet_peaks, normalised
 from bench.config import RunConfig
 from bench.cost import cached_ops
 from bench.records import StepSpec
-from bench.records.complexity import ListedOp
+from bench.records.complexity import CallWork
 
 #: Where a share starts, and how far from there it may be drawn: the deviation of its logarithm.
 PRIOR: dict[str, tuple[float, float]] = {
@@ -146,7 +146,7 @@ def _rows(path: Path) -> list[dict[Any, str]]:
     return pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
 
 
-def _op_of(row: Mapping[str, str], name: str) -> ListedOp:
+def _op_of(row: Mapping[str, str], name: str) -> CallWork:
     """The op that was timed, in fp32 with the names of torch."""
     if name == "conv":
         keys = ("B", "Input_Channel", "Output_Channel", "Kernel_Szie", "Input_Size")
@@ -164,7 +164,7 @@ def _op_of(row: Mapping[str, str], name: str) -> ListedOp:
         shapes = [(int(row["B"]), int(row["H"]))]
         elements, macs = [prod(shapes[0])] * (3 if name == "mul" else 2), 0
     op = {"conv": "convolution", "linear": "mm", "ln": "layer_norm"}.get(name, name)
-    return ListedOp(op=op, label=op, phase="forward", shapes=tuple(shapes), flops=2 * macs, calls=1,
+    return CallWork(op=op, label=op, phase="forward", shapes=tuple(shapes), flops=2 * macs, calls=1,
                     elementwise_flops=0, eager_bytes=4 * sum(elements), fused_bytes=0)  # fmt: skip
 
 

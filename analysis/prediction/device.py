@@ -52,7 +52,7 @@ from bench.records import (
     RunRecord,
     StepSpec,
 )
-from bench.records.complexity import WORK, ListedOp, ListedStep
+from bench.records.complexity import WORK, CallWork, ListedStep
 from bench.records.metrics import data_wait_share
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _by_datasheet(name: str, mode: MathMode, row: Peaks, met: Environment | None
     return Target(name, mode, True, Roof(peak, rate), chip, size, False, is_newer, rests_on)
 
 
-def _op_times_s(ops: Sequence[ListedOp], target: Target) -> tuple[Numbers, Any]:
+def _op_times_s(ops: Sequence[CallWork], target: Target) -> tuple[Numbers, Any]:
     """Seconds of all calls of each op, and its kind, of several kernels that of the last."""
     known: dict[str, float] = dict(shares()["shares"])
     if target.is_gpu and (target.mode != "fp32" or target.is_newer):
@@ -179,7 +179,7 @@ def _op_times_s(ops: Sequence[ListedOp], target: Target) -> tuple[Numbers, Any]:
     return np.bincount(kernels["op"], each, len(ops)).astype(float), kinds
 
 
-def _timed(op: ListedOp, time_s: float = 0.0) -> OpTime:
+def _timed(op: CallWork, time_s: float = 0.0) -> OpTime:
     """The op as a profile has one, of all its calls."""
     work = {name: op.calls * getattr(op, name) for name in (*WORK, "causal_skipped_flops")}
     named = {name: getattr(op, name) for name in ("label", "op", "phase", "calls")}
@@ -206,7 +206,7 @@ class OwnRuns:
     ratios: Mapping[tuple[str, str], float]
     host_call_s: float | None
 
-    def ratio(self, op: ListedOp) -> float | None:
+    def ratio(self, op: CallWork) -> float | None:
         """Return that of ops like `op`, or None where no run had one."""
         return next((self.ratios[key] for key in _keys(_timed(op)) if key in self.ratios), None)
 
@@ -232,7 +232,7 @@ def own_runs(runs: Sequence[Run], count: Count) -> list[OwnRuns]:
 
 class _ProfiledStep(NamedTuple):
     target: Target
-    ops: Sequence[ListedOp]
+    ops: Sequence[CallWork]
     profile: OpProfile
     timed: Measurement | None
 
@@ -409,7 +409,7 @@ def _check_memory(step: ListedStep, target: Target, config: RunConfig) -> None:
 class _Guess:
     """The times of a step's ops, and what each is known from."""
 
-    def __init__(self, ops: Sequence[ListedOp], target: Target, own: Sequence[OwnRuns]) -> None:
+    def __init__(self, ops: Sequence[CallWork], target: Target, own: Sequence[OwnRuns]) -> None:
         known = self._known = shares()
         self._target = target
         # Runs there in the same precision, in another one, on another GPU in the same one.

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.roofs import Peaks
-from bench.records.complexity import ListedOp
+from bench.records.complexity import CallWork
 
 Numbers = NDArray[np.float64]
 Shares = Mapping[str, float]
@@ -142,7 +142,7 @@ _PASS_OF = {
 _OF_SUMS = dict.fromkeys(("sum", "mean"), "sum")
 
 
-def kernels_of(ops: Sequence[ListedOp]) -> Any:
+def kernels_of(ops: Sequence[CallWork]) -> Any:
     """Return each `KERNEL` that ops launch, two for the backward pass of a convolution."""
     rows = [
         (KINDS.index(kind), sizes, flops, moved, winograd, op.calls, number)
@@ -152,7 +152,7 @@ def kernels_of(ops: Sequence[ListedOp]) -> Any:
     return np.array(rows, KERNEL)
 
 
-def _kernels(op: ListedOp) -> list[tuple[Any, ...]]:
+def _kernels(op: CallWork) -> list[tuple[Any, ...]]:
     """(kind, sizes, flops, bytes, winograd) of the kernels of one call."""
     if not op.flops:
         passes = (name for part, name in _PASS_OF.items() if part in op.op)
@@ -172,12 +172,12 @@ def _kernels(op: ListedOp) -> list[tuple[Any, ...]]:
 _PLAIN_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "linear")
 
 
-def _bytes_of(op: ListedOp, flops: float) -> tuple[Any, ...]:
+def _bytes_of(op: CallWork, flops: float) -> tuple[Any, ...]:
     """(sizes, flops, bytes, winograd) of a kernel that is no plain product."""
     return _NONE[:4], flops, op.eager_bytes, _NONE
 
 
-def _of_convolution(op: ListedOp) -> list[tuple[Any, ...]]:
+def _of_convolution(op: CallWork) -> list[tuple[Any, ...]]:
     is_forward = op.op == "convolution"
     inputs, weight = op.shapes[:2] if is_forward else op.shapes[1:3]
     (images, channels, *pixels), (filters, depth, *window) = inputs, weight

@@ -25,7 +25,6 @@ from bench.records.complexity import (
     DEFAULT_CACHE_BYTES,
     NO_WORK,
     CallWork,
-    ListedOp,
     ListedStep,
     Work,
     by_phase,
@@ -99,7 +98,7 @@ def listed_step(spec: StepSpec) -> ListedStep:
         sample=step.workload.sample,
         tokens_per_sample=step.workload.tokens_per_sample,
         memory=step.memory,
-        ops=tuple(ListedOp(**dict(call), calls=calls) for call, calls in counts.items()),
+        ops=tuple(call.model_copy(update={"calls": n}) for call, n in counts.items()),
     )
 
 

@@ -250,11 +250,12 @@ def _run(given: _Arguments, tracer: StepTracer, fake: FakeTensorMode) -> None:
     why = _UNKNOWN_OP
     for overload in (overloads[i] for count, i in counted if count >= len(order)):
         schema = overload._schema.arguments
-        try:
-            values = [_value(schema[i], given, order[i] if i < len(order) else None)
-                      for i in range(len(schema))]  # fmt: skip
-        except _OtherOverloadError:
+        places = [*order, *[None] * (len(schema) - len(order))]
+        printed = [*zip(schema, places, strict=True)]
+        if not all(_fits(each, given, at) for each, at in printed):
             continue
+        try:
+            values = [_value(each, given, at) for each, at in printed]
         except UserError as error:
             why = str(error)
             continue
@@ -272,25 +273,24 @@ def _run(given: _Arguments, tracer: StepTracer, fake: FakeTensorMode) -> None:
     raise UserError(why)
 
 
-class _OtherOverloadError(Exception):
-    """What was printed is not for this overload."""
+def _fits(argument: Any, given: _Arguments, index: int | None) -> bool:
+    """Whether what was printed there may be this argument of an overload."""
+    if index is None or index >= len(given.dims):
+        return True
+    kind, is_list = str(argument.type), given.types[index] == "TensorList"
+    if not (given.is_tensor(index) or is_list):
+        return kind != "Tensor"
+    return "Tensor" in kind and is_list is ("List[" in kind)
 
 
 def _value(argument: Any, given: _Arguments, index: int | None) -> Any:
     kind = str(argument.type)
     if index is None or index >= len(given.dims):
         return _value_not_printed(argument, kind, given)
-    is_tensor, is_list = given.is_tensor(index), given.types[index] == "TensorList"
     if "Tensor" not in kind:
-        if is_tensor or is_list:
-            raise _OtherOverloadError
         return _number(argument, kind, given, index)
-    if (is_tensor or is_list) and is_list is not ("List[" in kind):
-        raise _OtherOverloadError
-    if is_list:
+    if given.types[index] == "TensorList":
         raise UserError(_NO_LIST)
-    if not is_tensor and kind == "Tensor":
-        raise _OtherOverloadError
     return given.tensor(index)
 
 

@@ -131,7 +131,7 @@ class OpWork(Work):
 
 
 class CallWork(OpWork):
-    """Work of one call of a step that moves something.
+    """Work of one call of a step that moves something, or of each of so many equal `calls`.
 
     `op` is aten's name, `shapes` are those of its tensor arguments in order, lists of tensors and
     tensors without dimensions left out. `module` is the path in the model of the module that made
@@ -142,6 +142,7 @@ class CallWork(OpWork):
     phase: Phase
     shapes: tuple[tuple[int, ...], ...]
     module: str | None = None
+    calls: Count = 1
 
 
 def by_phase(ops: Iterable[OpCost]) -> dict[Phase, Work]:
@@ -263,19 +264,13 @@ class Complexity(Record):
         return facts | self.memory.model_dump() | {"method": self.method}
 
 
-class ListedOp(CallWork):
-    """Equal calls of a step; the work is that of one of them, its module not followed."""
-
-    calls: Count
-
-
 class ListedStep(Record):
     """The ops of a training step, each with its sizes, and what the step holds in memory."""
 
     sample: Sample
     tokens_per_sample: PositiveCount | None
     memory: MemoryFootprint
-    ops: tuple[ListedOp, ...]
+    ops: tuple[CallWork, ...]
 
 
 @dataclass(frozen=True)

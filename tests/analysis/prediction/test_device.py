@@ -26,13 +26,13 @@ from analysis.server.pull import RecordSet
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import MemoryFootprint
-from bench.records.complexity import ListedOp, ListedStep
+from bench.records.complexity import CallWork, ListedStep
 
 GIGA = make.GIGA
 
 
 def op(name, shapes, gflop, moved_gb, phase="forward", label=None, calls=1):
-    return ListedOp(op=name, phase=phase, shapes=shapes, flops=int(gflop * GIGA), calls=calls,
+    return CallWork(op=name, phase=phase, shapes=shapes, flops=int(gflop * GIGA), calls=calls,
                     label=label or name, elementwise_flops=0, eager_bytes=int(moved_gb * GIGA),
                     fused_bytes=int(moved_gb * GIGA))  # fmt: skip
 

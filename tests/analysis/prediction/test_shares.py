@@ -17,7 +17,7 @@ from analysis.prediction.shares import (
     shares,
 )
 from analysis.roofs import datasheet_peaks
-from bench.records.complexity import ListedOp
+from bench.records.complexity import CallWork
 
 #: Every share is 1 and nothing costs extra, so that times can be computed by hand.
 PLAIN = {
@@ -42,7 +42,7 @@ def time_of(kind, sizes=NO_SIZES, moved=0.0, winograd=NO_WINOGRAD, on=None, know
 
 def op(name, shapes=(), flops=0, phase="forward", label=None, moved=1000, calls=1):
     work = {"flops": flops, "elementwise_flops": 0, "eager_bytes": moved, "fused_bytes": moved}
-    return ListedOp(op=name, phase=phase, shapes=shapes, label=label or name, calls=calls, **work)
+    return CallWork(op=name, phase=phase, shapes=shapes, label=label or name, calls=calls, **work)
 
 
 def test_products_run_in_waves_of_tiles():

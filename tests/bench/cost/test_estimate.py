@@ -81,7 +81,6 @@ def test_the_random_numbers_and_settings_of_the_process_stay_as_they_were():
             4,
             "sparse tensors, nested ones and flex_attention",
         ),
-        ("tiny_models:SparseRows", 2, 4, "sparse tensors, nested ones and flex_attention"),
         ("tiny_models:sparse_gradient", 2, 4, "nn.Embedding(sparse=False)"),
         ("tiny_models:scripted", 2, 4, "without torch.jit.script"),
         ("tiny_models:flexible", 2, 4, "use scaled_dot_product_attention"),

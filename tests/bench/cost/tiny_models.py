@@ -157,12 +157,6 @@ class SparseBuffer(nn.Module):
         return torch.sparse.mm(self.matrix, (images.flatten(1) * self.scale).t()).t()
 
 
-class SparseRows(SparseBuffer):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("matrix", torch.eye(48).to_sparse_csr())
-
-
 class DrawsItself:
     """A training step whose batches are of a generator of its own."""
 
