@@ -13,8 +13,8 @@ from bench.config import FILING_FIELDS, WINDOW_FIELDS, rate_column, rate_unit, r
 from bench.errors import Unknown
 from bench.records import RunRecord
 from bench.statistics.ratios import RatioEstimate
-from campaigns.tune.knobs import changes, differing
-from campaigns.tune.trials import Effect, TuneResult
+from campaigns.knobs import changes, differing
+from campaigns.trials import Effect, TuneResult
 
 Place = RooflinePoint | Unknown
 _RATIO = ("ratio", "low", "high")

@@ -12,8 +12,7 @@ from bench.config import RunConfig, common_sample, parse_config
 from bench.errors import UserError
 from bench.records.complexity import NO_WORK, WORK, Work
 from commands.console.options import field_option, option
-from commands.console.output import Answering, Output, Shown, table_of
-from commands.console.progress import watched
+from commands.console.output import Answering, Output, Shown, table_of, watched
 
 if TYPE_CHECKING:
     from analysis.table import Table

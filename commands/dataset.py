@@ -16,8 +16,7 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from bench.config import user_path
 from bench.errors import UserError, one_line
 from commands.console.options import Command, argument, option
-from commands.console.output import Answering, Output
-from commands.console.progress import Bar
+from commands.console.output import Answering, Bar, Output
 
 
 class Generate(Answering):

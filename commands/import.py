@@ -16,8 +16,7 @@ from bench.errors import UserError
 from bench.records import Complexity, ImportedRecord, StepSpec
 from bench.records.folders import RecordFolder, ceilings_in
 from commands.console.options import Tracked, argument, note, option, set_values
-from commands.console.output import Formatted, Output
-from commands.console.progress import watched
+from commands.console.output import Formatted, Output, watched
 from commands.console.recorded import upload_at_the_end, write_record
 from tracking.importing import load_readers, read_results
 from tracking.importing.readers import GIVEN, GIVEN_COUNTS

@@ -21,8 +21,7 @@ from commands.console.options import (
     note,
     option,
 )
-from commands.console.output import Answering, Output, table_of, writing
-from commands.console.progress import watched
+from commands.console.output import Answering, Output, table_of, watched, writing
 from commands.console.recorded import log_folder
 from tracking import schema
 

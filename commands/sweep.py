@@ -35,7 +35,7 @@ from bench.records import Environment, ProfileRecord, RunRecord
 from bench.records.folders import readable_records
 from bench.records.journal import Event
 from bench.records.metrics import summary
-from campaigns.sweep.local import (
+from campaigns.local import (
     Durations,
     LocalExecutor,
     environment_of,
@@ -43,8 +43,8 @@ from campaigns.sweep.local import (
     in_precisions,
     measure_roofs,
 )
-from campaigns.sweep.matrix import MATRICES, Matrix, read_matrix
-from campaigns.sweep.plan import (
+from campaigns.matrix import MATRICES, Matrix, read_matrix
+from campaigns.plan import (
     Executor,
     Plan,
     SweepOrder,
@@ -55,8 +55,15 @@ from campaigns.sweep.plan import (
 )
 from commands import INTERRUPTED, NOT_TRACKED
 from commands.console.options import Count, Seconds, Tracked, argument, note, option, set_values
-from commands.console.output import Answering, Output, Shown, duration_text, table_of
-from commands.console.progress import Bar, WorkerProgress
+from commands.console.output import (
+    Answering,
+    Bar,
+    Output,
+    Shown,
+    WorkerProgress,
+    duration_text,
+    table_of,
+)
 from commands.console.recorded import (
     AnyDelivery,
     open_delivery,

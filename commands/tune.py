@@ -17,11 +17,11 @@ from bench.records import CeilingsRecord, Environment, RunRecord
 from bench.records.environment import environment_id
 from bench.records.folders import readable_records
 from bench.records.journal import Event
-from campaigns.sweep.local import environment_of, identify_machine
-from campaigns.sweep.plan import campaign_records
-from campaigns.tune.knobs import WINDOW_S, changes
-from campaigns.tune.search import FEWEST_ROUNDS, Limits, tune
-from campaigns.tune.trials import (
+from campaigns.knobs import WINDOW_S, changes
+from campaigns.local import environment_of, identify_machine
+from campaigns.plan import campaign_records
+from campaigns.search import FEWEST_ROUNDS, Limits, tune
+from campaigns.trials import (
     PairedComparison,
     StartFailedError,
     Trial,
@@ -31,8 +31,7 @@ from campaigns.tune.trials import (
 )
 from commands import INTERRUPTED, NOT_TRACKED, OUTCOME_CODES
 from commands.console.options import Configured, Count, Folder, Tracked, Truth, note, option
-from commands.console.output import Answering, Output
-from commands.console.progress import Bar
+from commands.console.output import Answering, Bar, Output
 from commands.console.recorded import (
     AnyDelivery,
     log_folder,

@@ -45,8 +45,8 @@ from bench.records.folders import (
     write_atomically,
 )
 from bench.records.journal import Event
-from campaigns.sweep.local import Settler
-from campaigns.sweep.plan import (
+from campaigns.local import Settler
+from campaigns.plan import (
     Deliver,
     PastRun,
     PastRuns,

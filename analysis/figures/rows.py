@@ -33,7 +33,7 @@ from analysis.runs.run import TOKENS_PER_S
 from analysis.words import percent, three_digits
 from bench.config import common_sample, rate_column, rate_unit
 from bench.statistics.ratios import RatioEstimate
-from campaigns.tune.trials import TuneResult
+from campaigns.trials import TuneResult
 
 #: Rows that a page holds.
 MAX_ROWS = 45

@@ -35,11 +35,10 @@ from bench.records.folders import (
 )
 from bench.records.journal import OnEvent
 from bench.records.metrics import profile_summary
-from campaigns.sweep.plan import PastRun, take_over
+from campaigns.plan import PastRun, take_over
 from commands import NOT_TRACKED, OUTCOME_CODES
 from commands.console.options import Tracked, Truth, note, option, server_needed
-from commands.console.output import Output, Shown, fact_lines
-from commands.console.progress import WorkerProgress
+from commands.console.output import Output, Shown, WorkerProgress, fact_lines
 
 if TYPE_CHECKING:
     from analysis.account import StepAccount

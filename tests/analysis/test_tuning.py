@@ -20,7 +20,7 @@ from analysis.tuning import (
 from analysis.words import estimated
 from bench.errors import Unknown
 from bench.statistics.ratios import LogError, RatioEstimate
-from campaigns.tune.search import Limits, tune
+from campaigns.search import Limits, tune
 
 NOWHERE = Unknown("no ceiling: none was measured")
 

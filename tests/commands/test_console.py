@@ -8,8 +8,7 @@ import pytest
 from bench.config import TimeLimits
 from bench.errors import UserError
 from bench.records.journal import Event
-from commands.console.output import Output, duration_text, table_of
-from commands.console.progress import WorkerProgress
+from commands.console.output import Output, WorkerProgress, duration_text, table_of
 
 ROWS = [
     {"model": "resnet18", "images_per_s": 1234.5678, "batch": 8},

@@ -11,7 +11,7 @@ from servers import free_port, mlflow_server
 from stored_runs import project_run
 
 from bench.config import RunConfig
-from campaigns.sweep.plan import Turn
+from campaigns.plan import Turn
 from commands.console.recorded import open_delivery
 from commands.sweep import sweep_result
 from tracking import schema

@@ -12,8 +12,8 @@ from worker_processes import small_run
 
 from bench.errors import Unknown
 from bench.records.folders import read_records
-from campaigns.tune.search import Limits, tune
-from campaigns.tune.trials import measure_here
+from campaigns.search import Limits, tune
+from campaigns.trials import measure_here
 from commands.tune import TuneProgress, tune_result
 from tracking import schema
 from tracking.reading.tracked_runs import search_runs

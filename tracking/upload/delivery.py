@@ -20,7 +20,7 @@ from bench.errors import UserError, fault_line
 from bench.records import Outcome, RunRecord
 from bench.records.folders import MeasuredRecord, RecordFolder, record_folders
 from bench.records.journal import Clock
-from campaigns.sweep.plan import PastRun
+from campaigns.plan import PastRun
 from tracking import schema
 from tracking.connection import Server, TrackingError
 from tracking.reading.tracked_runs import TrackedRun, search_runs

@@ -23,7 +23,7 @@ from analysis.words import percent, three_digits
 from bench.config import THROUGHPUT, RunConfig, parse_config
 from bench.errors import UserError
 from bench.records import Finding
-from campaigns.sweep.matrix import read_matrix
+from campaigns.matrix import read_matrix
 
 pytestmark = pytest.mark.usefixtures("unpainted")
 WRITTEN = datetime(2025, 6, 2, 9, 30, tzinfo=timezone.utc)

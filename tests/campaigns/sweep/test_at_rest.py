@@ -4,7 +4,7 @@ import pytest
 from fakes import ScriptedClock
 
 from bench.launcher.telemetry import Reading, Source
-from campaigns.sweep.local import Settler
+from campaigns.local import Settler
 
 
 class ScriptedSource(Source):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from refusals import refusal
 
 from bench.errors import UserError
-from campaigns.sweep.matrix import MANY_RUNS, MATRICES, read_matrix
+from campaigns.matrix import MANY_RUNS, MATRICES, read_matrix
 
 PROJECT = Path(__file__).resolve().parents[3]
 DESCRIPTION = (PROJECT / "docs" / "sweeps.md").read_text(encoding="utf-8")
@@ -118,7 +118,7 @@ def test_the_matrices_that_come_with_the_project_are_valid_and_described(path):
         ("seed: -1\nblocks: [{arch: vgg16}]\n", ["seed='-1'"]),
         ("seed: 4294967296\nblocks: [{arch: vgg16}]\n", ["seed='4294967296'"]),
         ("defaults: {arch: x}\nblocks: [{seed: 1}]\n", ["defaults: arch='x'"]),
-        ("blocks:\n  - {phases: true, cuda_graphs: true}\n", ["blocks.1", "switch one off"]),
+        ("blocks:\n  - {phases: true, cuda_graphs: true}\n", ["blocks.1", "leave out phases"]),
         ("blocks:\n  - {nodes: 2, batch_size: 8}\n", ["blocks.1", "nodes=2", "one machine"]),
         ("blocks: [{arch: vgg16, exclude: {arch: resnet18}}]\n", ["blocks.1.exclude.1", "fits"]),
         ("exclude: {seed: 1}\nblocks: [{arch: vgg16}]\n", ["exclude.1", "no configuration"]),

@@ -14,7 +14,7 @@ from bench.machine.repository import model_code
 from bench.records import Account, Job
 from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder
-from campaigns.sweep.plan import PastRun, PastRuns, take_over
+from campaigns.plan import PastRun, PastRuns, take_over
 
 HERE = environment_id(samples.environment())
 

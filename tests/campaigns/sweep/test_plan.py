@@ -8,9 +8,9 @@ import pytest
 import samples
 
 from bench.config import RunConfig
-from campaigns.sweep.local import Durations
-from campaigns.sweep.matrix import Block, Matrix, read_matrix
-from campaigns.sweep.plan import plan_runs
+from campaigns.local import Durations
+from campaigns.matrix import Block, Matrix, read_matrix
+from campaigns.plan import plan_runs
 from commands.sweep import plan_result
 
 

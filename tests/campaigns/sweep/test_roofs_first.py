@@ -9,8 +9,8 @@ from fakes import ScriptedClock
 
 from bench.config import RunConfig
 from bench.records.journal import Event
-from campaigns.sweep import local
-from campaigns.sweep.plan import Plan, SweepOrder, SweepWatch
+from campaigns import local
+from campaigns.plan import Plan, SweepOrder, SweepWatch
 
 
 def roofs(gflops):

@@ -11,8 +11,8 @@ from worker_processes import small_run
 from bench.launcher.device_lock import exclusive
 from bench.records import Finding, Verdict
 from bench.records.folders import read_records
-from campaigns.sweep.local import LocalExecutor, identify_machine
-from campaigns.sweep.plan import Plan, SweepOrder, SweepWatch
+from campaigns.local import LocalExecutor, identify_machine
+from campaigns.plan import Plan, SweepOrder, SweepWatch
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]
 
@@ -114,8 +114,8 @@ def scripted(monkeypatch):
         )
         return folder.read_record()
 
-    monkeypatch.setattr("campaigns.sweep.local.launch_measurement", measured)
-    monkeypatch.setattr("campaigns.sweep.local.launch_profile", profiled)
+    monkeypatch.setattr("campaigns.local.launch_measurement", measured)
+    monkeypatch.setattr("campaigns.local.launch_profile", profiled)
     return here, profiles, doubts
 
 

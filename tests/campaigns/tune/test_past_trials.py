@@ -7,8 +7,8 @@ import samples
 
 from bench.config import RunConfig
 from bench.records.folders import RecordFolder
-from campaigns.sweep.plan import campaign_records
-from campaigns.tune.trials import OutOfTimeError, Trials, TuneWatch
+from campaigns.plan import campaign_records
+from campaigns.trials import OutOfTimeError, Trials, TuneWatch
 
 A, B, C = (RunConfig(campaign="c", threads=count) for count in (1, 2, 3))
 

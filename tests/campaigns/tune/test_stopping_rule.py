@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from bench.statistics.ratios import of_logs, paired_ratio
-from campaigns.tune.search import (
+from campaigns.search import (
     ADOPTION_ERROR,
     FAR_SLOWER,
     LAST_TEST,

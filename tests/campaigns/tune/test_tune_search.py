@@ -7,9 +7,9 @@ from simulated_device import START, Device, environment
 
 from bench.config import RunConfig
 from bench.records import Finding, Verdict
-from campaigns.tune.knobs import KNOBS, WINDOW_S, differing
-from campaigns.tune.search import Limits, tune
-from campaigns.tune.trials import StartFailedError, TuneWatch
+from campaigns.knobs import KNOBS, WINDOW_S, differing
+from campaigns.search import Limits, tune
+from campaigns.trials import StartFailedError, TuneWatch
 
 LONG_S = 10_000.0
 

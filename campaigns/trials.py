@@ -21,7 +21,7 @@ from bench.records import RunRecord
 from bench.records.folders import RecordFolder
 from bench.records.journal import Clock, Event, OnEvent
 from bench.statistics.ratios import RatioEstimate
-from campaigns.sweep.plan import Deliver
+from campaigns.plan import Deliver
 
 Stage = Literal["start", "search", "confirmation"]
 Decision = Literal["adopted", "not faster", "no change", "undecided", "failed", "cut short"]

@@ -21,7 +21,7 @@ from bench.statistics.ratios import (
     pooled_scatter,
     repeats_of,
 )
-from campaigns.tune.knobs import (
+from campaigns.knobs import (
     BATCH,
     KNOBS,
     current,
@@ -29,7 +29,7 @@ from campaigns.tune.knobs import (
     values_to_try,
     with_value,
 )
-from campaigns.tune.trials import (
+from campaigns.trials import (
     Effect,
     Measure,
     OutOfTimeError,

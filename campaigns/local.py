@@ -34,7 +34,7 @@ from bench.records import (
 from bench.records.environment import environment_id
 from bench.records.folders import RecordFolder
 from bench.records.journal import Clock, OnEvent, ignore
-from campaigns.sweep.plan import (
+from campaigns.plan import (
     Deliver,
     PastRuns,
     Plan,

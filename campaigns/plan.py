@@ -22,7 +22,7 @@ from bench.records import Environment, Outcome, ProfileRecord, RunRecord, ToolNa
 from bench.records.environment import environment_id
 from bench.records.folders import MeasuredRecord, RecordFolder, readable_records, record_folders
 from bench.records.journal import Event
-from campaigns.sweep.matrix import Block, Matrix
+from campaigns.matrix import Block, Matrix
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""A whole matrix of configurations: read, ordered, claimed, measured and taken up again."""

@@ -1,1 +1,0 @@
-"""The fastest setting of a configuration's knobs in bounded time, and what each knob gave."""
