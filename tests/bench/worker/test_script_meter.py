@@ -46,6 +46,7 @@ def trained(model, steps, *, accumulated=1, is_over=lambda: False):
 def short_window(monkeypatch):
     """Warm-up and window have so many steps at any pace; other tests have compiled nothing."""
     monkeypatch.setattr("bench.worker.script.compiled_graphs", lambda: 0)
+    monkeypatch.setattr("bench.profilers.torch_profiler._ROOM_BYTES", 2**20)  # of small models
     monkeypatch.setattr(TimeLimits, "of", lambda *_: TimeLimits(3, 6, 500.0))
 
 
