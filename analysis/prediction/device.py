@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from analysis.account import StepAccount, account_of_times, class_of
-from analysis.prediction.memory import MemoryModel
+from analysis.prediction.batch_size import MemoryModel
 from analysis.prediction.shares import (
     KINDS,
     PRODUCTS,
