@@ -160,19 +160,23 @@ def read_table(
     known = _known_columns(table.columns, named, _TIMM if is_timm else counters)
     facts = {fact for fact, _ in known.values()}
     has_result = any(fact.startswith(("throughput", "iteration_time")) for fact in facts)
+    times = _known_columns(table.columns, named, {**_OF_ITERATIONS, **counters})
+    columns = {fact: column for column, (fact, _) in times.items()}
+    is_run = "iteration" in columns and (
+        _TIME in columns or _counts(table, plain(columns["iteration"]))
+    )
     like_rates = [column for column in table.columns if _LIKE_A_RATE.fullmatch(plain(column))]
-    if "iteration" in facts or has_result or ("arch" in facts and like_rates):
-        has_rate = "iteration" in facts or _RATE in facts
+    if is_run or has_result or ("arch" in facts and like_rates):
+        has_rate = is_run or _RATE in facts
         _check_headings(table, known, named, [] if has_rate else like_rates)
-    if "iteration" in facts:
-        known = _known_columns(table.columns, named, {**_OF_ITERATIONS, **counters})
-        yield from _read_iterations(table, known, file, given)
+    if is_run:
+        yield from _read_iterations(table, times, file, given)
     elif has_result:
         yield from _read_rows(table, known, file, "timm" if is_timm else "table")
     else:
-        columns = ", ".join(table.columns)[:200]
+        headings = ", ".join(table.columns)[:200]
         raise OtherFileError(
-            f"no column of it is known as a throughput or a time ({columns}): name it, as "
+            f"no column of it is known as a throughput or a time ({headings}): name it, as "
             "--column throughput=HEADING"
         )
 
@@ -334,7 +338,7 @@ def _counts(table: Sheet, name: str) -> bool:
         numbers = [count(cell) for cell in cells]
     except ValueError:
         return False
-    return len(cells) > 2 and all(b in (0, a + 1) for a, b in pairwise(numbers))
+    return len(cells) > 2 and all(b == a + 1 or a > b == 0 for a, b in pairwise(numbers))
 
 
 def _measured_rows(table: Sheet, counter: str, warm_up: int) -> Sequence[Row]:

@@ -264,7 +264,7 @@ def test_a_precision_of_another_library_has_our_name_where_it_is_the_same(read, 
     assert record.precision == ours
 
 
-@pytest.mark.parametrize("column", ["s", "mean_ms", "gflop", "user_ms", "iterations_s"])
+@pytest.mark.parametrize("column", ["step", "s", "mean_ms", "gflop", "user_ms", "iterations_s"])
 def test_a_column_that_only_looks_like_a_fact_stays_a_text(read, column):
     [record] = read(f"model,images_per_s,{column}\nresnet18,8,2.5\n").records
     assert (record.metrics, record.extra) == ({}, {column: "2.5"})

@@ -98,6 +98,7 @@ def test_times_that_also_fall_are_no_clock_and_a_ledger_that_counts_is_no_run(re
     times = [f"{0.5 + 0.01 * (n % 3):.2f}" for n in range(11)]
     assert len(read(iterations("iteration,time_s,loss", times), NAME).records) == 1
     assert len(read("repeat,images_per_s,model\n0,5,a\n1,6,a\n2,5,a\n").records) == 3
+    assert len(read("step,images_per_s,model\n0,5,a\n0,6,a\n0,5,b\n").records) == 3
     ledger = "model,batch_size,iters,train_time_s,images_per_s\n" + "".join(
         f"resnet18,{batch},100,{time_s},9\n" for batch, time_s in ((8, 2), (16, 3), (32, 5))
     )
