@@ -302,8 +302,8 @@ def _read_iterations(
     if column is None:
         raise ValueError(
             f"column {counter!r} counts iterations, but no column is known as the time of one "
-            f"({', '.join(table.columns)[:200]}): add --column iteration_time_ms=HEADING, or "
-            f"--column other={shlex.quote(counter)} if rows are runs"
+            f"({', '.join(table.columns)[:200]}): add --column iteration_time_ms=HEADING; where "
+            f"rows are runs say what it is, as --column batch_size={shlex.quote(counter)}, or other"
         )
     bad, times_s = [*table.problems], {}
     for row in table.rows:

@@ -72,7 +72,11 @@ CLOCK = iterations("iteration,time_s,loss", [f"{0.5 * n:.1f}" for n in range(1, 
             None,
             "--column iteration_time_ms=HEADING",
         ),
-        (iterations("batch,images_per_s,loss"), None, "--column other=batch if rows are runs"),
+        (
+            iterations("batch,images_per_s,loss"),
+            None,
+            "say what it is, as --column batch_size=batch",
+        ),
         (CLOCK, None, "grows from row to row"),
         # a run with a hole in it is no run
         (
