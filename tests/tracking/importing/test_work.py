@@ -65,7 +65,7 @@ def test_a_count_says_what_the_file_leaves_open(read):
 
 
 def test_a_model_of_timms_has_no_cost_where_timm_is_not_installed(read, monkeypatch):
-    monkeypatch.setattr("bench.config.model_names.package_folder", lambda package: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda package: None)
     timm_architectures.cache_clear()
     (record,) = read(f"{HEADER}\ntimm:vgg16,9,fp32,8,cuda,").records
     assert "timm is not installed" in step_of(record)
