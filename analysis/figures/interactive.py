@@ -78,9 +78,9 @@ def interactive_chart(chart: Chart) -> go.Figure:
     last = {trace.name: index for index, trace in enumerate(figure.data)}
     for index, trace in enumerate(figure.data):
         trace.showlegend = bool(trace.name) and last[trace.name] == index
-    series = [one for panel in chart.panels for one in panel.series]
+    series = [marks for panel in chart.panels for marks in panel.series]
     # the entries of the legend take about so much of a page of usual width
-    entries = sum(52 + 7 * len(group) for group in {one.group for one in series if one.group})
+    entries = sum(52 + 7 * len(group) for group in {marks.group for marks in series if marks.group})
     legend_rows = -(-entries // (430 if chart.is_narrow else 760))
     title = "" if several else _text([chart.panels[0].title])
     figure.update_layout(
@@ -92,7 +92,7 @@ def interactive_chart(chart: Chart) -> go.Figure:
         height=plot + _LEGEND_GAP_PIXELS + _LEGEND_ROW_PIXELS * legend_rows,
         margin={
             **{"l": 70, "b": 50, "t": 40 if several or title else 20},
-            "r": _END_LABELS_PIXELS if any(one.end_label for one in series) else 20,
+            "r": _END_LABELS_PIXELS if any(marks.end_label for marks in series) else 20,
         },
         legend={
             **{"orientation": "h", "itemsizing": "constant", "maxheight": 0.5},
@@ -135,11 +135,11 @@ def _xs(values: Sequence[float], axis: Axis) -> list[float]:
 def _traces(panel: Panel) -> Iterator[go.Scatter]:
     """One trace for all series of one look: a page of many traces is slow."""
     looks: dict[Marks, list[Marks]] = {}
-    for one in panel.series:
-        look = replace(one, xs=(), ys=(), names=(), hover=(), size_pt=0)
-        looks.setdefault(replace(look, end_label=(), slope_label=""), []).append(one)
+    for marks in panel.series:
+        look = replace(marks, xs=(), ys=(), names=(), hover=(), size_pt=0)
+        looks.setdefault(replace(look, end_label=(), slope_label=""), []).append(marks)
     for look, series in looks.items():
-        points = [point for one in series for point in _points(one, panel)]
+        points = [point for marks in series for point in _points(marks, panel)]
         xs, ys, sizes, names, hovers = zip(*points, strict=True)
         named = panel.names_on_page and any(names)
         drawn = {"lines": look.line_pt, "markers": look.shape, "text": named}
@@ -170,18 +170,18 @@ def _traces(panel: Panel) -> Iterator[go.Scatter]:
         yield trace
 
 
-def _points(one: Marks, panel: Panel) -> Iterator[tuple[Any, ...]]:
+def _points(marks: Marks, panel: Panel) -> Iterator[tuple[Any, ...]]:
     """Position, size, name and words of each point, and what ends a line."""
-    size = _PIXELS_PER_PT * one.size_pt
-    if not one.line_pt:  # a line is found by hovering at its vertices, however small they are
+    size = _PIXELS_PER_PT * marks.size_pt
+    if not marks.line_pt:  # a line is found by hovering at its vertices, however small they are
         size = max(_MIN_PIXELS, size)
-    xs, ys, words = _xs(one.xs, panel.x), list(one.ys), one.hover
-    if words and not one.shape and len(xs) == 2:  # found along its length
+    xs, ys, words = _xs(marks.xs, panel.x), list(marks.ys), marks.hover
+    if words and not marks.shape and len(xs) == 2:  # found along its length
         xs, ys = _between(xs, panel.x), _between(ys, panel.y)
         words = words[:1] * _VERTICES
-    for x, y, name, said in zip_longest(xs, ys, one.names, words):
+    for x, y, name, said in zip_longest(xs, ys, marks.names, words):
         yield (x, y, size, _text([name or ""]), _text((said or "").split("\n")))
-    if one.line_pt:
+    if marks.line_pt:
         yield (None, None, 0, "", "")
 
 
@@ -193,17 +193,17 @@ def _between(ends: Sequence[float], axis: Axis) -> list[float]:
 def _label_traces(panel: Panel, plot_pixels: float) -> Iterator[go.Scatter]:
     """The labels of roofs, right of the axes; they are hidden with their roofs."""
     low, high = panel.y.limits
-    for one, _, share in data.end_labels(panel, _END_LABEL_PIXELS / plot_pixels):
+    for marks, _, share in data.end_labels(panel, _END_LABEL_PIXELS / plot_pixels):
         yield go.Scatter(
             x=[panel.x.limits[1]],
             y=[low * (high / low) ** share],
             mode="text",
-            text=[_text(one.end_label)],
+            text=[_text(marks.end_label)],
             textposition="middle right",
-            textfont={"size": 11, "color": one.colour},
+            textfont={"size": 11, "color": marks.colour},
             cliponaxis=False,
             hoverinfo="skip",
-            legendgroup=_text([one.group]),
+            legendgroup=_text([marks.group]),
         )
 
 

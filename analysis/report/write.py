@@ -85,7 +85,7 @@ def write_report(
         raise UserError("no measurements to report: run mlproject run first")
     runs = Configurations.of(runs)
     ids, numbers = run_ids or {}, number_runs(runs)
-    labels = [*(one.label for one in profiles), *(f"trace {one.label}" for one in traces)]
+    labels = [of.label for of in profiles] + [f"trace {of.label}" for of in traces]
     steps: list[PlacedProfile | PlacedTrace] = [*profiles, *traces]
     inside = dict(zip(file_names(labels), steps, strict=True))
     across = across_machines(runs, prices, reference)
@@ -106,7 +106,7 @@ def write_report(
         "commands": sentences.commands(recorded(runs)),
         "matrix": sentences.matrix(recorded(runs)),
         "counts": sentences.counts_of(runs),
-        "judged": any(row.get("ratio_low") is not None for one in shown for row in one.rows),
+        "judged": any(row.get("ratio_low") is not None for table in shown for row in table.rows),
     }
     try:
         new = begin_report(folder)
@@ -142,7 +142,7 @@ def _rendered(page: str, form: str, content: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    numbers = {f"{one}" for those, _ in content["commands"] for one in those}
+    numbers = {f"{number}" for those, _ in content["commands"] for number in those}
     environment.filters["leads"] = lambda cell: (
         first if (first := re.split(r"\D", cell, maxsplit=1)[0]) in numbers else ""
     )
@@ -261,8 +261,8 @@ def report_tables(
 
     `inside` are profiles and traces by the names of their parts.
     """
-    profiles = [one for one in inside.values() if isinstance(one, PlacedProfile)]
-    traces = [one for one in inside.values() if isinstance(one, PlacedTrace)]
+    profiles = [step for step in inside.values() if isinstance(step, PlacedProfile)]
+    traces = [step for step in inside.values() if isinstance(step, PlacedTrace)]
     named = {
         **of_runs.run_tables(runs, run_ids),
         **of_runs.configuration_tables(runs),
@@ -274,11 +274,11 @@ def report_tables(
     parts: dict[str, list[Table]] = {}
     for part, names in _PARTS.items():
         parts[part] = [named[name] for name in names.split() if name in named]
-        of_part = ((name, one) for name, one in inside.items() if f"{one.record.kind}s" == part)
-        parts |= {name: of_steps.tables_of(one, name) for name, one in of_part}
+        of_part = ((name, step) for name, step in inside.items() if f"{step.record.kind}s" == part)
+        parts |= {name: of_steps.tables_of(step, name) for name, step in of_part}
     order = count(1)
     return {
-        part: [replace(numbers.put_in(one), number=next(order)) for one in tables if one.rows]
+        part: [replace(numbers.put_in(table), number=next(order)) for table in tables if table.rows]
         for part, tables in parts.items()
     }
 
@@ -297,7 +297,7 @@ def problems(
         words += ["imported"] if all(run.imported for run in those) else []
         found.append((", ".join(words), reasons))
     found += _doubtful_roofs(runs, numbers)
-    found += [(f"Profile {one.number}, {one.label}", one.problems) for one in profiles]
+    found += [(f"Profile {of.number}, {of.label}", of.problems) for of in profiles]
     return [(subject, reasons) for subject, reasons in found if reasons]
 
 
@@ -305,7 +305,7 @@ def _doubtful_roofs(
     runs: Iterable[Run], numbers: RunNumbers
 ) -> Iterator[tuple[str, Sequence[str]]]:
     """Each roof whose measurement was disturbed, with the runs under it and what that means."""
-    doubted = (run for run in runs if any(one.code == DOUBTFUL_ROOF for one in run.findings))
+    doubted = (run for run in runs if any(f.code == DOUBTFUL_ROOF for f in run.findings))
     for under in grouped(doubted, lambda run: run.point and run.point.ceiling_record_id).values():
         roof = (f for f in under[0].findings if f.code == DOUBTFUL_ROOF)
         doubts = "; ".join(f"{finding.facts['doubt']}" for finding in roof)
