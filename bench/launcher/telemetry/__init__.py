@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,8 +40,8 @@ class Reading:
         return {name: fact for name, fact in self.values.items() if not isinstance(fact, Unknown)}
 
 
-class Source(ABC):
-    """Something to sample.
+class Source:
+    """Something to sample; by itself it shows nothing.
 
     The one source that `measures_device` gives the record its energy, throttling and foreign
     processes.
@@ -50,11 +49,12 @@ class Source(ABC):
 
     name = "none"
     measures_device = False
+    _reading = Reading()
     _others = _NO_DEVICE  # why it does not know which other processes use the device
 
-    @abstractmethod
     def read(self) -> Reading:
         """Return the values of this instant."""
+        return self._reading
 
     def foreign_processes(self) -> tuple[str, ...] | Unknown:
         """Return the processes on the device that are not ours."""

@@ -214,10 +214,6 @@ class AbsentDevice(Source):
         self._reading = Reading(dict.fromkeys(series, rest), energy, rest, rest)
         self._others = rest
 
-    @override
-    def read(self) -> Reading:
-        return self._reading
-
 
 class RaplSource(Source):
     """Cumulative energy of the processor packages, and `cpu_package_power_w` between two readings.
