@@ -51,7 +51,8 @@ def copy(tmp_path):
 
 
 def offend(folder, module, line):
-    path = folder / module.replace(".", "/") / "__init__.py"
+    place = folder / module.replace(".", "/")
+    path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     with path.open("a", encoding="utf-8") as file:
         file.write(f"\n{line}\n")
 
