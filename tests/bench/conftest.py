@@ -1,5 +1,6 @@
 """What tests of several folders stand on: images, a machine's files, programs and rights."""
 
+import gc
 import os
 import shutil
 from functools import partial
@@ -15,6 +16,14 @@ from bench.machine import gpu_drivers
 @pytest.fixture
 def on_linux(monkeypatch):
     monkeypatch.setattr("platform.system", lambda: "Linux")
+
+
+@pytest.fixture
+def frozen_heap():
+    """Looking through all objects, such as a collection, takes those that the test makes alone."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from bench.training.step import TimedPhases
 from bench.training.window import Window, WindowPlan
 
 LOSS = torch.tensor(1.5)
+pytestmark = pytest.mark.usefixtures("frozen_heap")
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from bench.records import StepSpec
 from bench.records.metrics import attained_flops_per_s, summary
 from bench.worker.script_model import Batches, Training
 
+pytestmark = pytest.mark.usefixtures("frozen_heap")
+
 
 def tokens_model():
     torch.manual_seed(0)
