@@ -82,18 +82,18 @@ def test_the_parts_of_a_step_by_hand():
     )
     assert not found.is_disturbed  # by 10 %, and not more
     assert found.seconds_of("not explained") == 0
-
-
-def test_without_a_timed_run_the_step_is_the_profiled_one():
-    found = account(*OPS, timed=False)
-    assert found.step_time_s == 0.9
-    assert "the profiler" not in times(found)
-    assert sum(times(found).values()) == pytest.approx(0.9, abs=1e-15)
+    alone = account(*OPS, timed=False)  # its step is the profiled one
+    assert alone.step_time_s == 0.9
+    assert "the profiler" not in times(alone)
+    assert sum(times(alone).values()) == pytest.approx(0.9, abs=1e-15)
 
 
 @pytest.mark.parametrize(("traced_s", "disturbed"), [(0.89, True), (1.09, False), (1.11, True)])
 def test_a_profiler_that_changes_the_step_by_over_a_tenth_disturbs_its_account(traced_s, disturbed):
-    assert account(*OPS, traced_s=traced_s).is_disturbed is disturbed
+    found = account(*OPS, traced_s=traced_s)
+    assert found.is_disturbed is disturbed
+    said = f"disturbed: what was profiled takes {1e3 * traced_s:.0f} ms, the timed one 1000 ms"
+    assert next(found.lines()).startswith(said) is disturbed
 
 
 def test_waiting_for_data_is_no_work_of_the_host_and_never_more_than_there_was():
@@ -106,14 +106,10 @@ def test_waiting_for_data_is_no_work_of_the_host_and_never_more_than_there_was()
     assert sum(all_of_it.values()) == pytest.approx(1.0)
 
 
-def test_a_copy_that_an_op_makes_between_host_and_device_is_no_part_of_the_op():
-    copied = samples.op_time(HOST_COPY, "forward", 0.1)
-    found = account(*OPS, copied)
-    assert times(found)["copies from and to the host that nothing hides"] == pytest.approx(0.1)
-    assert sum(part.time_s for part in found.parts) == pytest.approx(1.0, abs=1e-15)
-
-
-def test_of_a_gpu_the_rest_is_idle_and_communication_is_a_part():
+def test_of_a_gpu_the_rest_is_idle_and_communication_and_copies_of_the_host_are_parts():
+    copied = account(*OPS, samples.op_time(HOST_COPY, "forward", 0.1))
+    assert times(copied)["copies from and to the host that nothing hides"] == pytest.approx(0.1)
+    assert sum(part.time_s for part in copied.parts) == pytest.approx(1.0, abs=1e-15)
     reduced = samples.op_time("communication", "backward", 0.2, exclusive_s=0.05)
     found = account(*OPS, reduced, device_busy_share=0.67 / 0.9, launch_gap_s=0.1)
     kinds = {part.kind: part.time_s for part in found.parts}
@@ -149,17 +145,21 @@ def test_a_kernel_that_a_graph_launched_has_a_short_name():
     assert name == "vectorized_elementwise CUDAFunctor_add below its roof"
 
 
-def test_a_causal_mask_takes_its_part_off_the_roof():
-    [masked] = [op("attention", "forward", 0.3, 40, 5, 5, causal_skipped_flops=20 * GIGA)]
-    assert times(account(masked))["each op at its roof"] == pytest.approx(0.1)
-
-
-def test_what_amp_left_in_fp32_is_held_against_the_roof_of_fp32():
-    roof = Roof(200e9, 50e9, fp32_flops_per_s=50e9)
-    mixed = op("grouped_mm", "forward", 0.9, 40, 5, 5, fp32_flops=30 * GIGA)
-    parts = {part.name: part.time_s for part in parts_of_ops([mixed], roof)}
-    # 10 GFLOP at 200 GFLOP/s and 30 at 50
-    assert parts["each op at its roof"] == pytest.approx(0.05 + 0.6)
+@pytest.mark.parametrize(
+    ("work", "roof", "at_roof_s"),
+    [
+        ({"causal_skipped_flops": 20 * GIGA}, ROOF, 0.1),
+        # 10 GFLOP at 200 GFLOP/s, and 30 that amp left in fp32 at 50
+        ({"fp32_flops": 30 * GIGA}, Roof(200e9, 50e9, fp32_flops_per_s=50e9), 0.05 + 0.6),
+    ],
+)
+def test_what_a_mask_skips_and_what_is_of_fp32_have_their_own_time_at_the_roof(
+    work, roof, at_roof_s
+):
+    parts = parts_of_ops([op("attention", "forward", 0.9, 40, 5, 5, **work)], roof)
+    assert {part.name: part.time_s for part in parts}["each op at its roof"] == pytest.approx(
+        at_roof_s
+    )
 
 
 def test_without_a_roof_ops_are_their_whole_time():
@@ -207,6 +207,7 @@ def test_parts_have_the_ends_of_what_the_profiled_steps_give():
     assert ends["convolution below its roof"] == pytest.approx((0.5, 0.6))
     assert ends["softmax below its roof"] == pytest.approx((0.3, 0.4))
     assert not found.is_disturbed
+    assert not by_turns((0.45, 0.46), (0.46, 0.45), (1.0, 1.0)).is_disturbed  # equal, and sure
     assert "convolution below its roof (500 to 600 ms)" in "\n".join(found.lines())
     [single] = [part for part in by_turns((0.6,), (0.3,), (1.0,)).parts if part.kind == "host"]
     assert single.low_s is single.high_s is None
@@ -234,17 +235,6 @@ def test_a_part_within_what_the_profiler_may_take_is_not_sure():
     found = by_turns((0.6, 0.5), (0.5, 0.5), (1.0, 3.0), (0.9, 1.0))
     assert found.profiler_cost == pytest.approx(2.0)
     assert {part.short for part in found.confused} == {"the host between ops", "the profiler"}
-
-
-def test_equal_parts_that_are_well_known_disturb_nothing():
-    assert not by_turns((0.45, 0.46), (0.46, 0.45), (1.0, 1.0)).is_disturbed
-
-
-def test_a_disturbed_account_says_so_first():
-    first, *_ = account(*OPS, traced_s=1.5).lines()
-    assert first == (
-        "disturbed: what was profiled takes 1500 ms, the timed one 1000 ms; no part is sure"
-    )
 
 
 def test_a_traces_mean_step_has_its_idle_time_by_cause_and_what_is_not_explained():
