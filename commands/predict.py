@@ -64,14 +64,17 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
         from bench.cost import cached_ops
 
         asked = {"folders", "campaign", "filter_string", "experiments"} & self.given
-        known, peaks = self.read_records() if asked else None, self.peaks()
+        records, peaks = self.read_records() if asked else None, self.peaks()
         prices = self.prices() if self.price or self.prices_file else None
         if prices:
             prices.check_names(self.on)
-        targets = [find_target(name, configs[0].precision, known, peaks) for name in self.on]
-        own = own_runs(known.runs(peaks), cached_ops) if known else []
-        loader = fastest_loader(known.measurements) if known else None
-        asked_for = [(target, config) for target in targets for config in configs]
-        found = [predict_on(*one, cached_ops, own, prices, loader) for one in asked_for]
-        lines = [line for one in found for line in one.lines()]
-        return Output(lines, [one.facts() for one in found])
+        targets = [find_target(name, configs[0].precision, records, peaks) for name in self.on]
+        own = own_runs(records.runs(peaks), cached_ops) if records else []
+        loader = fastest_loader(records.measurements) if records else None
+        found = [
+            predict_on(target, config, cached_ops, own, prices, loader)
+            for target in targets
+            for config in configs
+        ]
+        lines = [line for prediction in found for line in prediction.lines()]
+        return Output(lines, [prediction.facts() for prediction in found])

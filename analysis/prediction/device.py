@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -43,7 +44,6 @@ from bench.config import RunConfig, rate_column, rate_unit
 from bench.config.resolved import Sample
 from bench.errors import Unknown, UserError
 from bench.records import (
-    CeilingsRecord,
     Environment,
     MathMode,
     Measurement,
@@ -97,28 +97,30 @@ class Target:
 
 
 def find_target(
-    name: str, precision: str, known: RecordSet | None = None, peaks: Sequence[Peaks] = ()
+    name: str, precision: str, records: RecordSet | None = None, peaks: Sequence[Peaks] = ()
 ) -> Target:
-    """Return the device of that name: as a driver gives it, or a machine's label in `known`.
+    """Return the device of that name: as a driver gives it, or a machine's label in `records`.
 
     Its roofs are those measured on it, else the datasheet's. Raises `UserError` for a name that
     neither has, and for a precision that the device has no roof for.
     """
-    met, table = _met(name, known), (*peaks, *datasheet_peaks())
+    met, table = _met(name, records), (*peaks, *datasheet_peaks())
     rows = rows_of(driver_name(met.device.name if met else name), peaks)
     rows = rows or [row for row in table if name == f"{row.devices}, {row.part}"]
     if met is None and not rows:
         names = {n.strip().casefold(): n for row in table for n in row.devices.split("|")}
         near = difflib.get_close_matches(name.casefold(), [*names], n=3, cutoff=0.4)
-        hint = f"did you mean {', '.join(names[one] for one in near)}?"
+        hint = f"did you mean {', '.join(names[match] for match in near)}?"
         remedy = hint if near else "give its row with --peaks"
         raise UserError(f"on={name!r}: no such device is known; {remedy}")
     if met is None and len({row.part for row in rows}) > 1:
         parts = " or ".join(f"{row.devices}, {row.part}" for row in rows)
         raise UserError(f"on={name!r}: parts of this name differ, write {parts}")
     for mode in _MODES[precision]:
-        if met and known:
-            used = ceiling_by_name(met.device, mode, known.ceilings, (), because="", env=met.label)
+        if met and records:
+            used = ceiling_by_name(
+                met.device, mode, records.ceilings, (), because="", env=met.label
+            )
             if used and used.record_id is not None:
                 return _measured(met, mode, used.roof, used.record_id)
         if rows and mode in rows[0].flops_per_s:
@@ -129,14 +131,15 @@ def find_target(
     )
 
 
-def _met(name: str, known: RecordSet | None) -> Environment | None:
+def _met(name: str, records: RecordSet | None) -> Environment | None:
     """The environment of the newest record of a device or a machine's label of this name."""
-    records: list[RunRecord | CeilingsRecord] = []
-    records += [*known.measurements, *known.ceilings] if known else []
-    there = [(one.created, one.environment) for one in records if one.environment]
-    named = [each for each in there if name.casefold() in
-             (each[1].label.casefold(), each[1].device.name.casefold())]  # fmt: skip
-    return max(named, key=lambda each: each[0])[1] if named else None
+    of_machines: list[RunRecord | CeilingsRecord] = []
+    of_machines += [*records.measurements, *records.ceilings] if records else []
+    there = [(record.created, record.environment) for record in of_machines if record.environment]
+    called = name.casefold()
+    named = [(created, machine) for created, machine in there
+             if called in (machine.label.casefold(), machine.device.name.casefold())]  # fmt: skip
+    return max(named, key=itemgetter(0))[1] if named else None
 
 
 def _measured(met: Environment, mode: MathMode, roof: Roof, record_id: str) -> Target:
@@ -167,16 +170,16 @@ def _by_datasheet(name: str, mode: MathMode, row: Peaks, met: Environment | None
 
 def _op_times_s(ops: Sequence[CallWork], target: Target) -> tuple[Numbers, Any]:
     """Seconds of all calls of each op, and its kind, of several kernels that of the last."""
-    known: dict[str, float] = dict(shares()["shares"])
+    fitted: dict[str, float] = dict(shares()["shares"])
     if target.is_gpu and (target.mode != "fp32" or target.is_newer):
         is_fp32 = target.mode == "fp32"
-        scale = known["newer_convolution" if is_fp32 else "tensor"]
+        scale = fitted["newer_convolution" if is_fp32 else "tensor"]
         for kind in (*(_CONVOLUTIONS if is_fp32 else PRODUCTS), "winograd"):
-            known[kind] = known.get(kind, 1.0) * scale
+            fitted[kind] = fitted.get(kind, 1.0) * scale
     kernels, kinds = kernels_of(ops), np.zeros(len(ops), dtype=int)
-    each = kernel_times_s(kernels, target.chip, known) * kernels["calls"]
+    times_s = kernel_times_s(kernels, target.chip, fitted) * kernels["calls"]
     kinds[kernels["op"]] = kernels["kind"]
-    return np.bincount(kernels["op"], each, len(ops)).astype(float), kinds
+    return np.bincount(kernels["op"], times_s, len(ops)).astype(float), kinds
 
 
 def _timed(op: CallWork, time_s: float = 0.0) -> OpTime:
@@ -274,13 +277,13 @@ class Loader(NamedTuple):
 
 def fastest_loader(records: Iterable[RunRecord]) -> Loader | None:
     """Return the fastest of those that ran alone or that a step waited for; None without one."""
-    found = [
+    loaders = [
         Loader(measured.samples_per_iteration / measured.step_s, resolved.sample, record.record_id)
         for record in records
         if (measured := record.measurement) and (resolved := record.resolved)
         if record.config.data_only or (data_wait_share(measured, record.ops) or 0) > _WAITED
     ]
-    return max(found, default=None)
+    return max(loaders, default=None)
 
 
 @dataclass(frozen=True)
@@ -410,7 +413,7 @@ class _Guess:
     """The times of a step's ops, and what each is known from."""
 
     def __init__(self, ops: Sequence[CallWork], target: Target, own: Sequence[OwnRuns]) -> None:
-        known = self._known = shares()
+        fitted = self._fitted = shares()
         self._target = target
         # Runs there in the same precision, in another one, on another GPU in the same one.
         like = [runs for runs in own if runs.device == target.name or
@@ -424,7 +427,7 @@ class _Guess:
         # processor no timing says how near they come to it.
         self._is_other = runs is not None and runs.mode != target.mode
         of_others = self._is_other & (self._kinds < len(PRODUCTS))
-        self._part = np.where(self._is_same & ~of_others, 1.0, known["carried"])
+        self._part = np.where(self._is_same & ~of_others, 1.0, fitted["carried"])
         has_basis = ~of_others | (target.is_gpu or target.mode == "fp32")
         self._corrected = np.array([ratio is not None for ratio in ratios]) & has_basis
         self.times_s = times_s * np.exp(self._part * [ratio or 0.0 for ratio in ratios])
@@ -432,7 +435,7 @@ class _Guess:
         self.unproven = is_unproven & ~self._corrected
         kinds_of_them = [KINDS.index(kind) for kind in _CONVOLUTIONS]
         self._convolutions = np.isin(self._kinds, kinds_of_them)
-        fixed_s, call_s = (known["shares"][f"host_{of}_s"] for of in ("step", "call"))
+        fixed_s, call_s = (fitted["shares"][f"host_{of}_s"] for of in ("step", "call"))
         own_call_s = runs.host_call_s if runs and self._is_same else None
         if own_call_s is not None or not target.is_gpu:
             fixed_s, call_s = 0.0, own_call_s or 0.0
@@ -448,7 +451,7 @@ class _Guess:
     @property
     def deviation(self) -> float:
         """The deviation of the logarithm of the step's time."""
-        errors, target = dict(self._known["errors"]), self._target
+        errors, target = dict(self._fitted["errors"]), self._target
         if self._is_other or (target.is_gpu and target.mode != "fp32"):
             errors |= dict.fromkeys(("product", "convolution"), errors["tensor"])
         elif target.is_gpu and target.is_newer:
@@ -457,11 +460,11 @@ class _Guess:
         names += [kind if kind in errors else "pass" for kind in KINDS[len(PRODUCTS) :]]
         of_op = np.where(self.unproven, UNPROVEN, np.array(names)[self._kinds])
         left = 1.0 if self._is_other else np.sqrt(1 - self._part**2)
-        known = np.where(self._corrected, 1 - left, 0.0)
-        each = (1 - known) * self.times_s / self.step_s
-        variance = sum((errors[name] * each[of_op == name].sum()) ** 2 for name in set(of_op))
+        corrected = np.where(self._corrected, 1 - left, 0.0)
+        parts = (1 - corrected) * self.times_s / self.step_s
+        variance = sum((errors[name] * parts[of_op == name].sum()) ** 2 for name in set(of_op))
         chip = math.hypot(errors["device"], errors["amd"] if target.is_amd else 0.0)
-        variance += (chip * (each.sum() if self._is_same else 1.0)) ** 2
+        variance += (chip * (parts.sum() if self._is_same else 1.0)) ** 2
         variance *= errors["measured"] ** 2 if target.is_measured else 1.0
         variance += 2 * errors["model"] ** 2  # of the model, and of the step alone
         waiting = max(self.step_s - self.times_s.sum(), 0.0) / self.step_s
@@ -472,13 +475,13 @@ class _Guess:
         target, wider = self._target, "there is no published op time, so the interval is wider"
         yield target.rests_on
         if target.is_gpu:
-            yield f"published times ({self._known['source']})"
+            yield f"published times ({self._fitted['source']})"
         if target.is_gpu and target.mode != "fp32":
             yield f"runs on three devices for {target.mode} on tensor cores: {wider}"
         elif target.is_gpu and target.is_newer and self.part_of(self._convolutions) > _SLIGHT:
             yield f"two runs on an H200 for convolutions in fp32: {wider}"
         if target.is_amd:
-            missed = percent(self._known["errors"]["amd"])
+            missed = percent(self._fitted["errors"]["amd"])
             yield f"NVIDIA's shares for AMD, which missed steps on an MI100 by {missed}: {wider}"
         if runs := self._own:
             part = percent(self.part_of(self._corrected))

@@ -72,11 +72,11 @@ class Chip:
 def shares() -> Mapping[str, Any]:
     """Return the fitted numbers of this package: `shares`, `errors`, `quantiles`, `source`."""
     text = (files("analysis.roofs") / "data" / "shares.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    numbers: dict[str, Any] = json.loads(text)
+    return numbers
 
 
-def datasheet_reach(peaks: Peaks, known: Shares, mode: str = "fp32") -> tuple[float, float]:
+def datasheet_reach(peaks: Peaks, fitted: Shares, mode: str = "fp32") -> tuple[float, float]:
     """Return the parts of a datasheet's FLOP/s and B/s that the largest ops reach.
 
     Three facts lower them. Where a scheduler has an fp32 lane for every thread of a warp (32), each
@@ -84,48 +84,48 @@ def datasheet_reach(peaks: Peaks, known: Shares, mode: str = "fp32") -> tuple[fl
     board that a slot feeds alone does not hold its boost clock. And GDDR memory without lanes of
     its own for error correction sends the check bits where data would go.
     """
-    compute, memory = known["compute"], known["memory"]
+    compute, memory = fitted["compute"], fitted["memory"]
     if mode == "fp32" and (peaks.fp32_lanes_per_scheduler or 0) >= _MANY_LANES:
-        compute *= known["many_lanes"]
+        compute *= fitted["many_lanes"]
     if (peaks.board_w or 0) <= _SLOT_W:
-        compute *= known["slot_powered"]
-    return compute, memory * (known["inline_ecc"] if peaks.inline_ecc else 1.0)
+        compute *= fitted["slot_powered"]
+    return compute, memory * (fitted["inline_ecc"] if peaks.inline_ecc else 1.0)
 
 
-def kernel_times_s(kernels: Any, chip: Chip, known: Shares) -> Numbers:
-    """Return the seconds of one call of each `KERNEL`; `known` are the fitted shares, by name."""
+def kernel_times_s(kernels: Any, chip: Chip, fitted: Shares) -> Numbers:
+    """Return the seconds of one call of each `KERNEL`; `fitted` are the shares, by name."""
     of_chip = chip.flops_per_s, chip.bytes_per_s, chip.peak_flops_per_s, chip.processors
     flops_per_s, rates, peak, units, _ = np.broadcast_arrays(*of_chip, kernels["flops"])
     kind, winograd = kernels["kind"], kernels["winograd"]
-    of_kind = np.array([known.get(kind, 1.0) for kind in KINDS])[kind]
+    of_kind = np.array([fitted.get(kind, 1.0) for kind in KINDS])[kind]
     times_s = kernels["bytes"] / (rates * np.minimum(of_kind, 1.0))
     reached = flops_per_s * of_kind
     at = kind < len(PRODUCTS)
     sizes = kernels["sizes"][at]
-    compute_s = _tiled_s(sizes, np.minimum(reached, peak)[at], rates[at], units[at], known)
-    memory_s = kernels["bytes"][at] / (rates[at] * known["product_bytes"])
+    compute_s = _tiled_s(sizes, np.minimum(reached, peak)[at], rates[at], units[at], fitted)
+    memory_s = kernels["bytes"][at] / (rates[at] * fitted["product_bytes"])
     times_s[at] = (compute_s**_NORM + memory_s**_NORM) ** (1 / _NORM)
     if chip.fp32:
         at = winograd[:, 0] > 0
-        faster = np.minimum(reached * known["winograd"] / known["convolution"], peak)[at]
-        moved = kernels["bytes"][at] + known["winograd_bytes"] * winograd[at, 4]
-        tiled_s = _tiled_s(winograd[at, :4], faster, rates[at], units[at], known)
+        faster = np.minimum(reached * fitted["winograd"] / fitted["convolution"], peak)[at]
+        moved = kernels["bytes"][at] + fitted["winograd_bytes"] * winograd[at, 4]
+        tiled_s = _tiled_s(winograd[at, :4], faster, rates[at], units[at], fitted)
         times_s[at] = np.minimum(times_s[at], moved / rates[at] + tiled_s)
     at = kind == KINDS.index(UNPROVEN)
     times_s[at] = np.maximum(times_s[at], (kernels["flops"] / reached)[at])
-    found: Numbers = times_s + known["kernel_s"]
-    return found
+    whole_s: Numbers = times_s + fitted["kernel_s"]
+    return whole_s
 
 
-def _tiled_s(sizes: Numbers, rates: Any, bytes_per_s: Any, units: Any, known: Shares) -> Numbers:
+def _tiled_s(sizes: Numbers, rates: Any, bytes_per_s: Any, units: Any, fitted: Shares) -> Numbers:
     """Seconds of products as waves of tiles, by the tile and the split that are fastest."""
     batch, rows, columns, summed = sizes.T
     best = np.full(len(rows), np.inf)
     for side in _TILES:
         tiles = np.ceil(rows / side) * np.ceil(columns / side) * batch
-        rate = rates * known.get(f"tile_{side}", 1.0) / units
+        rate = rates * fitted.get(f"tile_{side}", 1.0) / units
         for parts in _SPLITS:
-            length = np.maximum(summed / parts, 1.0) + known["fill_length"]
+            length = np.maximum(summed / parts, 1.0) + fitted["fill_length"]
             time_s = np.ceil(tiles * parts / units) * 2.0 * side * side * length / rate
             if parts > 1:  # partial results are written and read once more
                 time_s = time_s + 8.0 * rows * columns * batch * parts / bytes_per_s
@@ -182,11 +182,11 @@ def _of_convolution(op: CallWork) -> list[tuple[Any, ...]]:
     inputs, weight = op.shapes[:2] if is_forward else op.shapes[1:3]
     (images, channels, *pixels), (filters, depth, *window) = inputs, weight
     area = prod(window)
-    each = op.flops if is_forward else 2 * prod(op.shapes[0]) * depth * area
+    flops = op.flops if is_forward else 2 * prod(op.shapes[0]) * depth * area
     if depth != channels or "transposed" in op.label:
         kind = "depthwise" if depth == 1 and channels > 1 else UNPROVEN
         return [(kind, *_bytes_of(op, op.flops))]
-    outputs = each / (2 * filters * depth * area)  # pixels of all images
+    outputs = flops / (2 * filters * depth * area)  # pixels of all images
     seen = float(images * prod(pixels))
     tiles = images * float(np.prod(np.ceil(np.array(pixels) / 4)))
     # sizes, and Winograd's, by the gradient
@@ -197,11 +197,11 @@ def _of_convolution(op: CallWork) -> list[tuple[Any, ...]]:
         ),
         "weight gradient": ((1, filters, depth * area, outputs), (channels, filters, tiles)),
     }  # fmt: skip
-    backward = ["input gradient", "weight gradient"][op.flops <= each :]
+    backward = ["input gradient", "weight gradient"][op.flops <= flops :]
     kinds = ["convolution"] if is_forward else backward
     plain = window == [3, 3] and "stride" not in op.label and "dilation" not in op.label
     moved = 2 * 4.0 * 36 * tiles * (channels + filters)
     return [
-        (kind, sizes, each, op.eager_bytes / len(kinds), (36, *product, moved) if plain else _NONE)
+        (kind, sizes, flops, op.eager_bytes / len(kinds), (36, *product, moved) if plain else _NONE)
         for kind, (sizes, product) in ((kind, products[kind]) for kind in kinds)
     ]
