@@ -44,6 +44,7 @@ from bench.config import RunConfig, rate_column, rate_unit
 from bench.config.resolved import Sample
 from bench.errors import Unknown, UserError
 from bench.records import (
+    CeilingsRecord,
     Environment,
     MathMode,
     Measurement,
