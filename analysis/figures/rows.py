@@ -5,7 +5,6 @@ Colour is the model, the marker the precision.
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -229,18 +228,12 @@ def ratio_chart(
 
 
 def _ratio_axis(label: str, held: Sequence[float]) -> Axis:
-    """An axis that holds these; with even steps where it is too short for powers of ten."""
+    """An axis that holds these, logarithmic where they differ much."""
     low, high = min(held), max(held)
-    margin, ticks = max((high / low) ** 0.08, 1.005), None
-    left, right = low / margin, high * margin
-    if high / low <= 5:
-        least = max(high - low, 0.01) / 5
-        power = 10 ** math.floor(math.log10(least))
-        step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)
-        inside = range(math.ceil(left / step), math.floor(right / step) + 1)
-        shown = (float(f"{index * step:.6g}") for index in inside)
-        ticks = {tick: f"{tick:g}" for tick in shown}
-    return Axis(label=label, limits=(left, right), scale="log", ticks=ticks)
+    if high > 5 * low:
+        return log_axis(label, held, margin=(high / low) ** 0.08)
+    margin = max(0.08 * (high - low), 0.005)
+    return Axis(label=label, limits=(low - margin, high + margin))
 
 
 def comparison_chart(comparisons: Sequence[Comparison], threshold: float) -> Chart:
