@@ -90,8 +90,9 @@ class Sweep(Tracked, Shown, Answering):
     MATRIX is a YAML file, or the name of one that the project contains. Runs that the campaign has
     measured on this machine are skipped, so the same command continues an interrupted sweep. It
     ends with 1 where a run of the plan has no measurement: it failed or ran out of memory, recorded
-    with its reason, was skipped as larger than what ran out of memory, found no node, or did not
-    fit into --minutes. A matrix with `roofs: true` has the device's roofs measured first.
+    with its reason, was skipped as larger than what ran out of memory, found no node, did not fit
+    into --minutes, or its record could not be written. A matrix with `roofs: true` has the device's
+    roofs measured first.
     """
 
     matrix: str | None = argument(required=False)
