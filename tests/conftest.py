@@ -1,5 +1,6 @@
 """What several tests stand on: the project on the path, and no tracking server by accident."""
 
+import gc
 import os
 import re
 import signal
@@ -34,6 +35,13 @@ SLOW = ("slow", "long")
 def pytest_configure():
     """Let Ctrl-C through: what a shell starts in the background ignores it, children too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()  # what imports make stays
+
+
+def pytest_collection_finish():
+    """No collection of garbage looks through what was imported for the tests."""
+    gc.freeze()
+    gc.enable()
 
 
 #: What no package brings, and so the only reasons for a skip under `--nothing-missing`.
