@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from bench.config import arch_label, rate_metric
+from bench.config import arch_label
 from bench.records import (
     CeilingsRecord,
     Environment,
@@ -20,21 +20,22 @@ from bench.records import (
     findings_text,
 )
 from bench.records.environment import environment_id
-from bench.records.folders import AnyRecord, MeasuredRecord
+from bench.records.folders import AnyRecord
 from bench.records.metrics import imported_summary, profile_summary, summary, trace_summary
 from bench.records.step_settings import stated, step_id
 from bench.statistics.steady_state import window_class
 from tracking import schema
 
 _OfConfig: TypeAlias = RunRecord | ProfileRecord
+_OfFile: TypeAlias = ImportedRecord | TraceRecord
 #: The columns of an imported file, below this; the record artifact holds all of them.
 _IMPORTED = "imported."
 _MOST_EXTRA = 60
 _KEY_CHARACTERS = 200
-#: What a run's description shows of its metrics, behind its rate.
-_HEADLINES = (
-    *("throughput_tokens_per_s", "iteration_time_ms_p50", "iterations", "loader_images_per_s"),
-    *("attained_gflops", "intensity_min", "intensity_max"),
+#: What a run's description shows of its metrics.
+_HEADLINES = re.compile(
+    r"throughput_\w+_per_s|iteration_time_ms_p50|iterations|loader_images_per_s|attained_gflops|"
+    r"intensity_(min|max)"
 )
 
 
@@ -79,33 +80,31 @@ def figures_digest(metrics: Mapping[str, float], tags: Mapping[str, str]) -> str
 
 
 def _content_of(record: AnyRecord) -> schema.Content:
-    if isinstance(record, ImportedRecord):
-        points = _summary_points(record, imported_summary(record)) + _iteration_points(
-            record.created.timestamp(), record.iteration_times_s or ()
-        )
+    figures, name = _figures(record), _name(record)
+    status = schema.STATUS[getattr(record, "outcome", "ok")]
+    tags = _tags(record, name) | _known_tags({schema.NOTE: _note(record, name, figures)})
+    params: dict[str, str] = {}
+    if isinstance(record, RunRecord | ProfileRecord):
+        params = _params(record)
+    elif isinstance(record, ImportedRecord):
         names = ("arch", "backend", "precision", "batch_size", "repeat", "env", "campaign")
-        params = record.params | _stated(record, *names)
-        return schema.Content(params, _imported_tags(record), points, "FINISHED")
-    if isinstance(record, TraceRecord):
-        points = _summary_points(record, trace_summary(record))
+        params, tags = record.params | _stated(record, *names), _extra(record) | tags
+    elif isinstance(record, TraceRecord):
         params = _stated(record, "arch", "batch_size", "precision", "env", "campaign")
-        return schema.Content(params, _trace_tags(record), points, "FINISHED")
-    status = schema.STATUS[record.outcome]
+    return schema.Content(params, tags, _points(record, figures), status)
+
+
+def _figures(record: AnyRecord) -> dict[str, float]:
+    if isinstance(record, ImportedRecord):
+        return imported_summary(record)
+    if isinstance(record, TraceRecord):
+        return trace_summary(record)
     if isinstance(record, CeilingsRecord):
-        label = record.environment.label if record.environment else "unknown"
-        tags = _tags(record, f"{label}_ceilings")
-        return schema.Content({}, tags, _summary_points(record, _roofs(record)), status)
-    if isinstance(record, ProfileRecord):
-        tags = _tags(record, f"{run_name(record)}_profile")
-        if record.timed_record_id is not None:
-            tags[schema.TIMED_RECORD_ID] = record.timed_record_id
-        points = _summary_points(record, profile_summary(record))
-        return schema.Content(_params(record), tags, points, status)
-    tags = _tags(record, run_name(record))
-    return schema.Content(_params(record), tags, _run_points(record), status)
+        return _roofs(record)
+    return profile_summary(record) if isinstance(record, ProfileRecord) else summary(record)
 
 
-def _stated(record: ImportedRecord | TraceRecord, *names: str) -> dict[str, str]:
+def _stated(record: _OfFile, *names: str) -> dict[str, str]:
     return {name: f"{fact}" for name in names if (fact := getattr(record, name)) is not None}
 
 
@@ -117,12 +116,22 @@ def end_ms(record: AnyRecord) -> int:
     return int(((ended or record.created).timestamp() + known_s) * 1000)
 
 
-def run_name(record: _OfConfig) -> str:
-    """Return `{env}_{arch}_{precision}_bs{batch}_run{n}`."""
-    env = record.environment.label if record.environment else record.config.env
-    batch = record.resolved.batch_size if record.resolved else record.config.batch_size
-    arch = arch_label(record.config.arch)
-    return f"{env}_{arch}_{record.config.precision}_bs{batch}_run{record.config.repeat}"
+def _name(record: AnyRecord) -> str:
+    """Return `{env}_{arch}_{precision}_bs{batch}_run{n}` of a run, the like of others."""
+    if isinstance(record, TraceRecord):
+        return f"trace_{record.source_file}"
+    if isinstance(record, ImportedRecord):
+        env, precision = record.env or "unknown", record.precision or "unknown"
+        name = f"{env}_{record.arch}_{precision}_bs{record.batch_size or '-unknown'}"
+        return name if record.repeat is None else f"{name}_run{record.repeat}"
+    label = record.environment.label if record.environment else None
+    if isinstance(record, CeilingsRecord):
+        return f"{label or 'unknown'}_ceilings"
+    config = record.config
+    batch = record.resolved.batch_size if record.resolved else config.batch_size
+    name = f"{label or config.env}_{arch_label(config.arch)}_{config.precision}_bs{batch}"
+    profile = "_profile" if isinstance(record, ProfileRecord) else ""
+    return f"{name}_run{config.repeat}{profile}"
 
 
 def _params(record: _OfConfig) -> dict[str, str]:
@@ -141,16 +150,35 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _tags(record: MeasuredRecord, name: str) -> dict[str, str]:
+def _tags(record: AnyRecord, name: str) -> dict[str, str]:
     """What runs are found and filed by."""
-    tags: dict[str, str | None] = {
+    verdict = None if isinstance(record, TraceRecord) else record.verdict
+    tags: dict[str, Any] = {
         schema.KIND: record.kind,
         schema.RECORD_ID: record.record_id,
-        schema.OUTCOME: record.outcome,
-        schema.REASON: record.reason,
+        schema.OUTCOME: getattr(record, "outcome", "ok"),
         schema.RUN_NAME: name,
-        schema.NOTE: _measured_note(record, name),
     }
+    if isinstance(record, _OfFile):
+        tags |= {
+            schema.CAMPAIGN: record.campaign,
+            schema.SOURCE_FILE: record.source_file,
+            schema.SOURCE_SHA256: record.source_sha256,
+            schema.ENV: record.env,
+            schema.DEVICE: record.device,
+        }
+        if isinstance(record, TraceRecord):
+            return _known_tags(tags | {schema.FINDINGS: "; ".join(record.findings)})
+        tags |= {
+            schema.IMPORTED: "true",
+            schema.SOURCE_FORMAT: record.source_format,
+            schema.SOURCE_LINE: record.source_line,
+            # A clean verdict says that a run was judged, and only its stated FLOP/s were.
+            schema.VERDICT: verdict.level if verdict and verdict.level != "clean" else None,
+            schema.FINDINGS: findings_text(verdict.findings) if verdict else None,
+        }
+        return _known_tags(tags)
+    tags[schema.REASON] = record.reason
     if (environment := record.environment) is not None:
         tags |= {
             schema.ENV: environment.label,
@@ -166,10 +194,12 @@ def _tags(record: MeasuredRecord, name: str) -> dict[str, str]:
             schema.CONFIG_ID: record.config_id,
             schema.STEP_ID: step_id(record),
             schema.CAMPAIGN: record.config.campaign,
-            schema.VERDICT: record.verdict.level if record.verdict else None,
-            schema.FINDINGS: findings_text(record.verdict.findings) if record.verdict else None,
+            schema.VERDICT: verdict.level if verdict else None,
+            schema.FINDINGS: findings_text(verdict.findings) if verdict else None,
         }
-    if isinstance(record, RunRecord) and record.measurement is not None:
+    if isinstance(record, ProfileRecord):
+        tags[schema.TIMED_RECORD_ID] = record.timed_record_id
+    elif isinstance(record, RunRecord) and record.measurement is not None:
         tags[schema.ENDED_EARLY] = record.measurement.ended_early
         tags[schema.WARMUP_ENDED_EARLY] = record.measurement.warmup_ended_early
         tags[schema.WINDOW_CLASS] = window_class(record.measurement.iteration_times_s).kind
@@ -204,10 +234,13 @@ def _iteration_points(start_unix_s: float, times_s: tuple[float, ...]) -> list[s
     return points
 
 
-def _run_points(record: RunRecord) -> list[schema.Point]:
+def _points(record: AnyRecord, figures: dict[str, float]) -> list[schema.Point]:
     """The summary, one point per iteration, and the telemetry series."""
-    points = _summary_points(record, summary(record))
-    at_s = record.created.timestamp()
+    points, at_s = _summary_points(record, figures), record.created.timestamp()
+    if isinstance(record, ImportedRecord):
+        return points + _iteration_points(at_s, record.iteration_times_s or ())
+    if not isinstance(record, RunRecord):
+        return points
     if record.measurement is not None:
         at_s = record.measurement.window_start_unix_s
         points += _iteration_points(at_s, record.measurement.iteration_times_s)
@@ -230,40 +263,32 @@ def _roofs(record: CeilingsRecord) -> dict[str, float]:
     return roofs
 
 
-def _note(
-    name: str, what: str, facts: Mapping[str, float], lines: Iterable[str], device: str | None
-) -> str:
-    """What MLflow's UI shows as a run's description (Markdown)."""
-    figures = [f"- {fact}: {value:.4g}" for fact, value in facts.items()]
-    return "\n\n".join(
-        [
-            f"**{schema.safe(name)}**: {schema.safe(what)}",
-            *([f"Device: {schema.safe(device)}"] if device else []),
-            "\n".join((*figures, *(f"- {schema.safe(line)}" for line in lines))),
-        ]
-    )
-
-
-def _measured_note(record: MeasuredRecord, name: str) -> str:
-    """Its outcome, its headline figures and its findings."""
-    facts: Mapping[str, float]
-    lines = []
-    if isinstance(record, RunRecord):
-        known = summary(record)
-        rate = rate_metric(record.resolved.sample if record.resolved else "image")
-        facts = {fact: known[fact] for fact in (rate, *_HEADLINES) if fact in known}
-    elif isinstance(record, ProfileRecord):
-        facts = profile_summary(record)
-        sections = ("ops", "counters", "cpu_counters")
-        lines = [f"no {s}: {record.missing[s]}" for s in sections if s in record.missing]
+def _note(record: AnyRecord, name: str, figures: Mapping[str, float]) -> str:
+    """What MLflow's UI shows as a run's description (Markdown): figures, then what they mean."""
+    lines: list[str] = []
+    if isinstance(record, TraceRecord):
+        what, device = f"a trace, bound by {record.bound}", record.device
+        lines += (*record.findings, *record.advice)
+    elif isinstance(record, ImportedRecord):
+        line = "" if record.source_line is None else f", line {record.source_line}"
+        what, device = f"imported from {record.source_file}{line}, not measured here", record.device
+        if record.complexity is not None:
+            lines = ["FLOP and bytes are modelled, of a training step of its model"]
+            lines += [f"assumed: {assumption}" for assumption in record.assumed]
     else:
-        facts = _roofs(record)
-    if record.reason:
-        lines.append(f"reason: {record.reason}")
-    if record.verdict is not None:
-        lines += [f"{finding.level}: {finding.sentence}" for finding in record.verdict.findings]
-    device = record.environment.device.name if record.environment else None
-    return _note(name, record.outcome, facts, lines, device)
+        what = record.outcome
+        device = record.environment.device.name if record.environment else None
+        lines += [f"reason: {record.reason}"] if record.reason else []
+        findings = record.verdict.findings if record.verdict else ()
+        lines += [f"{finding.level}: {finding.sentence}" for finding in findings]
+    whole = isinstance(record, ProfileRecord | CeilingsRecord)
+    shown = {n: value for n, value in figures.items() if whole or _HEADLINES.fullmatch(n)}
+    if isinstance(record, ProfileRecord):
+        sections = ("ops", "counters", "cpu_counters")
+        lines += [f"no {s}: {record.missing[s]}" for s in sections if s in record.missing]
+    texts = [*(f"{n}: {value:.4g}" for n, value in shown.items()), *map(schema.safe, lines)]
+    about = f"**{schema.safe(name)}** on {schema.safe(device or 'an unknown device')}"
+    return "\n\n".join([f"{about}: {schema.safe(what)}", *(f"- {text}" for text in texts)])
 
 
 def _known_tags(tags: dict[str, Any]) -> dict[str, str]:
@@ -271,59 +296,6 @@ def _known_tags(tags: dict[str, Any]) -> dict[str, str]:
     return {
         name: str(text)[: schema.TAG_CHARACTERS] for name, text in tags.items() if text is not None
     }
-
-
-def _file_tags(
-    record: ImportedRecord | TraceRecord, name: str, note: str, **more: Any
-) -> dict[str, str]:
-    """Return the tags of what a file says: where it was read, and `more`."""
-    known = {
-        schema.KIND: record.kind,
-        schema.RECORD_ID: record.record_id,
-        schema.OUTCOME: "ok",
-        schema.CAMPAIGN: record.campaign,
-        schema.SOURCE_FILE: record.source_file,
-        schema.SOURCE_SHA256: record.source_sha256,
-        schema.ENV: record.env,
-        schema.DEVICE: record.device,
-        schema.RUN_NAME: name,
-        schema.NOTE: note,
-    }
-    return _known_tags(known | more)
-
-
-def _trace_tags(record: TraceRecord) -> dict[str, str]:
-    lines = (*record.findings, *record.advice)
-    note = _note(record.source_file, f"a trace, bound by {record.bound}", {}, lines, record.device)
-    findings = {schema.FINDINGS: "; ".join(record.findings)}
-    return _file_tags(record, f"trace_{record.source_file}", note, **findings)
-
-
-def _imported_tags(record: ImportedRecord) -> dict[str, str]:
-    """Return the tags of an imported result, and the columns unknown here."""
-    verdict = record.verdict
-    env, precision = record.env or "unknown", record.precision or "unknown"
-    name = f"{env}_{record.arch}_{precision}_bs{record.batch_size or '-unknown'}"
-    if record.repeat is not None:
-        name += f"_run{record.repeat}"
-    line = "" if record.source_line is None else f", line {record.source_line}"
-    what = f"imported from {record.source_file}{line}, not measured here"
-    rate = record.throughput_images_per_s
-    facts = {} if rate is None else {"throughput_images_per_s": rate}
-    lines = []
-    if record.complexity is not None:
-        lines = ["FLOP and bytes are modelled, of a training step of its model"]
-        lines += [f"assumed: {assumption}" for assumption in record.assumed]
-    more = {
-        schema.IMPORTED: "true",
-        schema.SOURCE_FORMAT: record.source_format,
-        schema.SOURCE_LINE: record.source_line,
-        # A clean verdict says that a run was judged, and only its stated FLOP/s were.
-        schema.VERDICT: verdict.level if verdict and verdict.level != "clean" else None,
-        schema.FINDINGS: findings_text(verdict.findings) if verdict else None,
-    }
-    note = _note(name, what, facts, lines, record.device)
-    return _extra(record) | _file_tags(record, name, note, **more)
 
 
 def _extra(record: ImportedRecord) -> dict[str, str]:
