@@ -49,7 +49,9 @@ def faster(one: Group, other: Group) -> bool:
 
 def synthetic_pairs(groups: Sequence[Group]) -> list[tuple[Group, Group]]:
     """Return each group of other data with the one that differs in synthetic data alone."""
-    synthetic = {group.identity.key(OF_DATA): group for group in groups if not _loads(group)}
+    synthetic = {
+        group.identity.key(OF_DATA): group for group in groups if _has(group, data=SYNTHETIC)
+    }
     return [
         (group, synthetic[key])
         for group in groups
