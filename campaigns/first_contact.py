@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,17 +83,13 @@ class Contact:
         return launch_profile(timed.config, RecordFolder.create(self.records), (tool,), timed)
 
 
-def first_contact(
-    backend: str, records: Path, minutes: float, names: Collection[str] = ()
-) -> Iterator[Answer]:
+def first_contact(backend: str, records: Path, minutes: float) -> Iterator[Answer]:
     """Answer each check that begins within so many minutes; one that raises has failed.
 
-    All checks, or those of `names`. What is measured for them stays in `records`.
+    What is measured for them stays in `records`.
     """
     contact, deadline_s = Contact(backend, records), time.monotonic() + 60 * minutes
     for name, (expected, question, needs_cuda) in CHECKS.items():
-        if names and name not in names:
-            continue
         begin_s, passed = time.monotonic(), None
         try:
             if needs_cuda and backend != "cuda":
