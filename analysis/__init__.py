@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from analysis.figures import draw_roofline, plot_roofline, save_figure, single_axes
     from analysis.findings import find_all
     from analysis.prediction.batch_size import predict
-    from analysis.runs.frame import step_account
     from analysis.runs.groups import group_runs
     from analysis.runs.place import place, place_runs
-    from analysis.runs.run import recorded
+    from analysis.runs.run import recorded, step_account
     from analysis.server.pull import (
         RecordSet,
         pull_iterations,
@@ -39,10 +38,9 @@ _LATER = {
     "analysis.figures": ("draw_roofline", "plot_roofline", "save_figure", "single_axes"),
     "analysis.findings": ("find_all",),
     "analysis.prediction.batch_size": ("predict",),
-    "analysis.runs.frame": ("step_account",),
     "analysis.runs.groups": ("group_runs",),
     "analysis.runs.place": ("place", "place_runs"),
-    "analysis.runs.run": ("recorded",),
+    "analysis.runs.run": ("recorded", "step_account"),
     "analysis.server.pull": (
         "RecordSet", "pull_iterations", "pull_points", "pull_record", "pull_records", "pull_runs",
     ),

@@ -272,6 +272,8 @@ _DECLARED = (
     _number("scatter", "SD between repeats", percent),
     _number(("scatter_interval", "scatter_low", "scatter_high"), "95 % interval",
             lambda low, high: f"{percent(low)} to {percent(high)}"),
+    *(_number((f"change_{count}", f"smallest_change_{count}_repeats"), f"{count} repeats", percent)
+      for count in (3, 5, 10, 20)),
     _whole(("called_different", "called_different", "halvings"), "called different",
            lambda called, of: f"{called} of {of}"),
     _number("scaling_efficiency", "efficiency", percent),

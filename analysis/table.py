@@ -93,8 +93,10 @@ class RunNumbers:
             number = {"number": self.by_name[one["run"]]} if one.get("run") in self.by_name else {}
             runs = one.get("runs")
             listed = {"runs": replace(runs, numbers=self.words(runs.names))} if runs else {}
-            return {**number, **one, **listed}
+            known = {**number, **one, **listed}
+            return {key: known[key] for key in keys if key in known}
 
+        keys = table.keys
         return replace(table, rows=[row(one) for one in table.rows])
 
 

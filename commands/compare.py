@@ -18,7 +18,7 @@ from commands.console.output import Answering, Output, Shown
 if TYPE_CHECKING:
     from analysis.comparison import Comparison, Pairing
     from analysis.comparison.judgement import Across, Gate
-    from analysis.comparison.prices import Prices
+    from analysis.comparison.machines import Prices
     from analysis.figures import Chart
     from analysis.runs.run import Run
     from analysis.table import Table
@@ -30,6 +30,11 @@ _RATES = [f"{side}{rate_column(of)}" for of in ("image", "sample") for side in (
 _SHOWN_ALREADY = ("env", "ratio", "ratio_low", "verdict", "runs", *_RATES)
 #: A side that names a machine.
 _MACHINE = re.compile(r"\b(env|device)\b")
+#: The columns of the noise floor.
+_NOISE = (
+    "configuration_of repeats scatter scatter_interval change_3 change_5 change_10 change_20 "
+    "called_different"
+)
 _NO_DIFFERENCE = "no setting: the same configurations in two sets of runs"
 
 
@@ -54,7 +59,7 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
 
     A and B are each short forms with commas between them, such as env=gcp-l4,arch=resnet18 (env,
     device, campaign, arch, precision, batch_size, verdict, run, records, baseline, any setting),
-    run ids or an MLflow filter. Invalid runs are left out, suspect ones are named. Configurations
+    run ids or an MLflow filter. Invalid runs are left out, suspect ones are named. Runs
     are paired where they agree in all settings that A and B share; a batch size is compared with
     the same one alone. Of two machines, or with a price, shares of the roof and of the peak, energy
     and cost stand beside the speed. With --aa there is no B: halves of A's repeats are compared
@@ -160,15 +165,27 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
 
     def _noise_floor(self, prices: Prices) -> Output:
         """How much the repeats of A scatter by the metric, by default their rate."""
-        from analysis.comparison.noise import noise_floor, noise_sentences, noise_table
+        from analysis.columns import table
+        from analysis.comparison.machines import noise_floor
+        from analysis.words import percent
 
         if self.b is not None:
             raise UserError(f"aa: takes one side, not also {self.b!r}")
-        if prices.known:
+        if prices:
             raise UserError("aa: the noise floor has no cost; leave out --price and --prices")
         metric, (runs,) = self.read(self.a)
         floor = noise_floor(runs, metric, threshold=self.threshold)
-        return Output([noise_table(floor), *noise_sentences(floor)], floor)
+        several = len(floor["configurations"]) > 1
+        rows = [*floor["configurations"], *(floor["machines"] if several else ())]
+        title = f"Scatter of repeats by {metric.name}, and the smallest change that is found"
+        lines = [
+            f"smallest change: found in {percent(floor['power'])} of comparisons of these "
+            f"configurations; changes count from {percent(self.threshold)} on",
+            f"halves of these runs: in {floor['failed']} of {floor['halvings']} comparisons "
+            f"something was called {metric.words[1]}",
+            *(f"one repeat, which shows no scatter: {label}" for label in floor["single"]),
+        ]
+        return Output([table("noise_floor", title, rows, _NOISE), *lines], floor)
 
 
 def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[str, Any]:
@@ -210,32 +227,25 @@ def _machines(
     prices: Prices,
 ) -> tuple[Table, dict[str, Any]] | None:
     """The table and the facts of two machines, where the sides differ in it or a price is given."""
+    from analysis.comparison.across import mean_row, pair_machines, used_prices
     from analysis.comparison.judgement import RATES
-    from analysis.comparison.machines import (
-        mean_row,
-        missing_sentences,
-        pair_machines,
-        used_prices,
-    )
-    from analysis.comparison.prices import machine_names
+    from analysis.comparison.machines import machine_names
     from analysis.report.run_tables import shared_table
-    from analysis.runs.groups import Configurations, sample_of
+    from analysis.runs.groups import Runs, sample_of
 
-    if prices.known and pairing.metric not in RATES:
+    if prices and pairing.metric not in RATES:
         unit = rate_unit(sample_of(sides[0]))
         raise UserError(f"--price: a cost follows from {unit}; leave out --metric {pairing.metric}")
-    differ = prices.known or {"env", "device"} & set(pairing.differing)
+    differ = prices or {"env", "device"} & set(pairing.differing)
     if pairing.metric not in RATES or not found or not differ:
         return None
-    runs = Configurations((*sides[0], *sides[1]))
+    runs = Runs((*sides[0], *sides[1]))
     prices.check_names(name for run in runs for name in machine_names(run))
     a, b = (", ".join(sorted({run.env for run in side if run.outcome == "ok"})) for side in sides)
-    pair = pair_machines(a, b, found, runs, prices, pairing.differing)
+    pair = pair_machines(a, b, found, runs.spilled, prices, pairing.differing)
     title = f"B ({b}) against A ({a}): speed, efficiency, energy, cost of 1e6 {pair.sample}s"
     table = shared_table([pair], ("A", "B"), "machines", title)
-    # the mean, what is not known and why, and the prices behind the costs
-    lines = [line.rstrip(".") for line in missing_sentences([pair], prices)]
-    lines[:0] = filter(None, [pair.times_as_fast("A", "B")])
+    lines = [*filter(None, [pair.times_as_fast("A", "B")])]
     lines += dict.fromkeys(f"price of {price.machine}: {price}" for _, price in used_prices([pair]))
     mean = mean_row(pair.counted)
     return table, {

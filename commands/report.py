@@ -26,7 +26,7 @@ from commands.console.recorded import log_folder
 from tracking import schema
 
 if TYPE_CHECKING:
-    from analysis.comparison.prices import Prices
+    from analysis.comparison.machines import Prices
     from analysis.runs.place import PlacedProfile
     from analysis.runs.run import Run
 
@@ -64,7 +64,6 @@ class Report(WantedRecords, WithPeaks, WithPrices, Answering):
     def _result(self) -> Output:
         from analysis import recorded
         from analysis.report.write import front_matter, print_pdf, write_report
-        from analysis.runs.frame import run_facts
         from analysis.runs.place import place_profiles
         from analysis.traces.placed import place_traces
 
@@ -106,11 +105,11 @@ class Report(WantedRecords, WithPeaks, WithPrices, Answering):
             *([f"logged as run {run_id}"] if run_id else []),
             *([f"on the server: {filled}"] if filled else []),
         ]
-        rows = [run_facts(run) for run in recorded(runs)]
+        rows = [run.facts() for run in recorded(runs)]
         facts = {
             "runs": rows,
             "profiles": [profile.facts() for profile in profiles],
-            "imported": [run_facts(run) for run in runs if run.imported],
+            "imported": [run.facts() for run in runs if run.imported],
             "unreadable": list(found.unreadable),
             "report": str(path),
             "report_run_id": run_id,
@@ -210,7 +209,7 @@ def fill_in(runs: Sequence[Run], prices: Prices) -> str:
             addition = with_cost(addition, cost.per_million_samples, price, run.sample)
         if addition is not None:
             additions[run.name] = addition
-    what = "bound, share of the roof and cost" if prices.known else "bound and share of the roof"
+    what = "bound, share of the roof and cost" if prices else "bound and share of the roof"
     try:
         added = add_to_runs(additions)
     except TrackingError as error:

@@ -160,7 +160,7 @@ class Tune(Configured, Tracked, Answering):
         if not self.tracked:
             return here
         from tracking.connection import TrackingError
-        from tracking.reading.tracked_runs import tracked_records
+        from tracking.tracked_runs import tracked_records
 
         records = list(here)
         try:

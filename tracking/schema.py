@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
+from typing import Literal, NamedTuple
 
 from bench.errors import UserError
 
@@ -120,6 +121,79 @@ _SECTIONS = {
     "cost": r"step_g\w+|intensity_\w+|parameters|(forward_gmac|executed_gflop|counted_dram_gb)"
     r"|(weights|gradients|optimizer|activations)_mb|traffic_amplification",
     "host": r"\w+_mean|max_rss_mb|energy_j|ipc|cpi|(cache|branch)_miss_share",
+}
+
+
+class Column(NamedTuple):
+    """A column of the table of runs: its type in pandas, and where a run has its value.
+
+    The unit is the end of its name. `profile` is of the profile that explains the run, `place`
+    of its place under the roof.
+    """
+
+    dtype: Literal["string", "Int64", "float64", "boolean"]
+    source: Literal["tag", "metric", "profile", "place"]
+
+
+#: Metrics that can be compared.
+COMPARED = (
+    *("throughput_images_per_s", "throughput_samples_per_s", "throughput_tokens_per_s"),
+    *("pace_samples_per_s", "attained_gflops", "iteration_time_ms_mean", "iteration_time_ms_p50"),
+    *("iteration_time_ms_p95", "iteration_time_ms_p99", "iteration_time_ms_std"),
+    *("compile_time_s", "data_wait_share", "peak_memory_mb", "max_rss_mb", "energy_j"),
+    *("energy_j_per_image", "energy_j_per_sample", "real_s", "user_s", "system_s"),
+)
+_TEXTS = (
+    *("kind", "record_id", "config_id", "code", "code_commit", "campaign", "env", "device"),
+    *("verdict", "findings", "outcome", "reason", "ended_early", "warmup_ended_early"),
+    *("window_class", "price"),
+)
+_COUNTS = ("iterations", "parameters", "first_steady_iteration")
+_NUMBERS = (
+    *("loader_images_per_s", "window_s", "pace_half_width"),
+    *("data_time_s", "forward_time_s", "backward_time_s", "optimizer_time_s"),
+    *("throughput_images_per_s_std", "throughput_images_per_s_max", "claimed_gflops"),  # imported
+    *("step_gflop", "step_gb_compulsory", "step_gb_fused", "step_gb_eager", "forward_gmac"),
+    *("intensity_min", "intensity_max"),
+    *("weights_mb", "gradients_mb", "optimizer_mb", "activations_mb", "communication_share"),
+    *("computation_share", "exposed_communication_share", "exposed_copies_share", "idle_share"),
+    *("cpu_utilization_percent_mean", "worker_cpu_percent_mean", "other_cpu_percent_mean"),
+    *("stolen_cpu_percent_mean", "memory_used_mb_mean", "worker_rss_mb_mean"),
+    *("cpu_frequency_mhz_mean", "cpu_temperature_c_mean", "cpu_package_power_w_mean"),
+    *("gpu_utilization_percent_mean", "gpu_memory_used_mb_mean", "gpu_power_w_mean"),
+    *("gpu_sm_clock_mhz_mean", "gpu_temperature_c_mean"),
+    *("cost_per_million_images", "cost_per_million_samples"),  # of the last report's price
+)
+_OF_PROFILE = (
+    *("counted_dram_gb", "executed_gflop", "intensity_counted", "traffic_amplification", "ipc"),
+    *("cpi", "device_busy_share", "ops_matched_share", "cache_miss_share", "branch_miss_share"),
+)
+_TEXTS_OF_PLACE = (
+    *("bound", "bound_because", "precision_ran", "math_mode_ran", "not_placed"),
+    *("ceiling_kind", "ceiling_source", "ceiling_date", "ceiling_record_id"),
+    *("verdict_under_roof", "findings_under_roof"),
+)
+_NUMBERS_OF_PLACE = (
+    *("ridge_flop_per_byte", "attainable_gflops_min", "attainable_gflops_max", "peak_gflops"),
+    *("peak_gb_per_s", "fraction_of_roof_min", "fraction_of_roof_max", "fraction_of_peak"),
+)
+#: What a place says otherwise than the run's own metrics: it is of the iteration as it was placed.
+#: Several batches of an iteration move fewer bytes than as many alone, and a profile counts only if
+#: it passes every check against this run.
+OF_ITERATION = (
+    *("attained_gflops", "intensity_min", "intensity_max", "intensity_counted"),
+    "traffic_amplification",
+)
+#: The table of runs beside their settings, in order.
+COLUMNS: dict[str, Column] = {
+    **dict.fromkeys((*_TEXTS, *MACHINE_FACTS), Column("string", "tag")),
+    "device_memory_gb": Column("float64", "tag"),
+    **dict.fromkeys((*COMPARED, *_NUMBERS), Column("float64", "metric")),
+    **dict.fromkeys(_COUNTS, Column("Int64", "metric")),
+    **dict.fromkeys(_OF_PROFILE, Column("float64", "profile")),
+    **dict.fromkeys(_TEXTS_OF_PLACE, Column("string", "place")),
+    **dict.fromkeys(_NUMBERS_OF_PLACE, Column("float64", "place")),
+    "bound_sure": Column("boolean", "place"),
 }
 
 #: MLflow's run states by how a measurement ended.

@@ -9,14 +9,13 @@ configurations that crashed or are missing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from analysis.columns import metric_columns
+from analysis.columns import Row, metric_columns
 from analysis.comparison.pairs import Pairing
-from analysis.runs.frame import Row, ratio_row
-from analysis.runs.groups import Group, group_runs, sample_of
+from analysis.runs.groups import Group, group_runs, ratio_row, sample_of
 from analysis.runs.run import Run
 from analysis.words import counted, interval, percent
 from bench.config import THROUGHPUT, rate_metric
@@ -25,6 +24,7 @@ from bench.statistics.ratios import (
     LEVEL,
     RatioEstimate,
     Repeats,
+    Scope,
     deciding_repeats,
     estimate_ratio,
     holm,
@@ -256,6 +256,31 @@ def _what_would_decide(
     number = deciding_repeats(*repeats, limit, alpha)
     about = number.reason if isinstance(number, Unknown) else f"about {number}"
     return f"{about} repeats on each side"
+
+
+#: What the intervals of a comparison hold for, from the narrowest to the widest.
+_COVERED: dict[Scope, str] = {
+    "these runs": "for these runs alone: not all of their records say which machine ran",
+    "this machine": "for the machines that ran: another machine of the same kind may differ",
+    "one machine against a kind": "for one machine against machines of a kind",
+    "this kind of machine": "for machines of this kind",
+}
+
+
+def covered(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield a line for each scope that intervals of `comparisons` have, the widest last."""
+    rated = [one.facts for one in comparisons if one.estimate.interval]
+    for scope, words in _COVERED.items():
+        found = [row for row in rated if row["interval_covers"] == scope]
+        if not found:
+            continue
+        some = "the intervals hold"
+        if (number := len(found)) < len(rated):
+            some = f"{number} of the intervals {'holds' if number == 1 else 'hold'}"
+        a, b = ({row[f"{side}_machines"] for row in found} - {None} for side in "ab")
+        counts = [" to ".join(dict.fromkeys((f"{min(n)}", f"{max(n)}"))) for n in (a, b) if n]
+        ran = f" (A ran on {counts[0]}, B on {counts[1]})" if (a | b) - {1} and a and b else ""
+        yield f"{some} {words}{ran}"
 
 
 #: What a gate can fail on. `slower` is every value that is worse, whatever the metric.

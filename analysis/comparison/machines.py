@@ -1,342 +1,368 @@
-"""How many times as fast one machine is as another, how efficient, and at what cost.
+"""A machine by itself: how far noise alone goes, whether it is odd, and what an hour of it costs.
 
-Like is held against like: two groups of repeats form a pair where the settings that ran agree, or
-were asked for alike, with the same model, batch size and size of image or sequence. A pair whose
-precisions ran differently, or in which a batch spilled out of the memory of one machine, is shown
-with that note and enters no mean.
+Repeats of one configuration differ only by noise: their scatter says how large a change has to be
+to be found, and their halves against each other (A/A) how often noise is called a change.
+
+Of machines of one kind one is odd in a configuration where its mean differs from the geometric mean
+of the others by more than 2 %, and lies so far out seldom enough by chance, raised for the number
+of configurations. There is no price here: they differ by region, contract and week.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import combinations
-from statistics import fmean, geometric_mean
+import datetime as dt
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any, NamedTuple
 
-from analysis.comparison.judgement import METRICS, Comparison, compare_pairs
-from analysis.comparison.pairs import agreeing_pairs
-from analysis.comparison.prices import NO_PRICES, Price, Prices, machine_names
-from analysis.comparison.shown import covered
-from analysis.runs.frame import Row, group_row, ratio_row
-from analysis.runs.groups import Configurations, Group
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from analysis.columns import Row
+from analysis.comparison.judgement import ComparedMetric, compare_pairs
+from analysis.roofs import alike_devices
+from analysis.runs.groups import Group, group_runs
 from analysis.runs.run import Run
-from analysis.runs.settings import OF_PRECISION
-from analysis.table import RunList, grouped
-from analysis.words import as_fast_as, counted, interval, three_digits
-from bench.config import (
-    ENERGY,
-    THROUGHPUT,
-    Sample,
-    a_sample,
-    common_sample,
-    cost_metric,
-    energy_metric,
-    rate_column,
-)
+from analysis.table import grouped, read_rows
+from analysis.words import counted, percent, three_digits, whole_number
+from bench.config import THROUGHPUT
 from bench.errors import Unknown, UserError
-from bench.statistics.ratios import mean_ratio
+from bench.records import Environment
+from bench.statistics.ratios import POWER, pooled_scatter, smallest_change
+from bench.statistics.series import FEWEST_MACHINES, chances_of_outlying
 
-#: The settings that two machines need not share.
-MACHINE = ("env", "device", "backend")
-#: What may not be known of a side, in words.
-_MFU, _ENERGY = "share of roof and peak (MFU)", "energy"
+#: Repeats on each side for which the smallest change is stated.
+REPEATS = (3, 5, 10, 20)
+#: Random halvings of the same runs; fewer repeats than four are not halved.
+HALVINGS, _FEWEST_TO_HALVE = 200, 4
+#: The chance of a false alarm, and a change that is of no consequence, as in a comparison.
+_LEVEL, _THRESHOLD = 0.05, 0.02
+
+# The noise floor
 
 
-def efficiency_row(group: Group, prices: Prices = NO_PRICES) -> Row:
-    """Return what repeats make of their machine, by the names of columns; means over the repeats.
+def noise_floor(
+    runs: Sequence[Run], metric: ComparedMetric, *, threshold: float = 0.02
+) -> dict[str, Any]:
+    """Return how much the repeats of `runs` scatter and which changes that leaves to be found.
 
-    Their rate, `fraction_of_roof_min` and `_max`, `fraction_of_peak` (model FLOP utilisation:
-    attained / peak FLOP/s of the arithmetic that ran), energy and cost; per image those of images,
-    and per sample all. Beside these `costs` by `cost` (on demand) and `spot_cost`, and `missing`:
-    the reason of each number that is not known.
+    A row has `scatter`, the relative deviation between repeats, with its interval by chi-squared;
+    the smallest change as a share for each of `REPEATS`, among as many configurations as there are;
+    and in how many of `halvings` its halves were called different. In `failed` of them some
+    configuration was called worse. `single` have one repeat. Raises `UserError` where all do.
     """
-    points, first = group.points, group.first
-    energies = [value for run in group.runs if (value := run.usable(ENERGY)) is not None]
-    costs = {"cost": prices.cost(group), "spot_cost": prices.cost(group, spot=True)}
-    missing = {name: cost.reason for name, cost in costs.items() if isinstance(cost, Unknown)}
-    if not points:
-        missing |= dict.fromkeys(("mfu", "fraction_of_roof"), first.refusal or "not placed")
-    if not energies:
-        missing[energy_metric(group.sample)] = _why_no_energy(first)
-    low, high = group.of_the_roof or (None, None)
-    row: Row = {
-        "fraction_of_roof_min": low,
-        "fraction_of_roof_max": high,
-        "fraction_of_peak": fmean(point.fraction_of_peak for point in points) if points else None,
-        "roof": points[0].ceiling.kind if points else None,
-        "costs": {name: cost for name, cost in costs.items() if cost},
-        "missing": missing,
-    }
-    samples: tuple[Sample, Sample] = (group.sample, "sample")
-    for sample in samples:
-        row |= group_row(group, rate_column(sample))
-        row[energy_metric(sample)] = fmean(energies) if energies else None
-        for name, cost in row["costs"].items():
-            values = {cost_metric(sample): cost.per_million_samples, **cost.price.row}
-            row |= {f"{name.removesuffix('cost')}{key}": value for key, value in values.items()}
-    return row
-
-
-def _why_no_energy(run: Run) -> str:
-    record = run.record
-    if record is None:
-        return "imported: its file gives no energy" if run.imported else "no record"
-    if record.telemetry is None:
-        return record.missing.get("telemetry", "no telemetry")
-    return record.telemetry.missing.get("energy_j", "no energy over the window")
-
-
-@dataclass(frozen=True)
-class MachinePair:
-    """Two machines by their labels, `b` over `a`, with a row for each configuration they share.
-
-    A row has the `comparison`, B's numbers as `efficiency_row` has them and A's with `reference_`
-    before their names, the `ratio` with its ends and `verdict`, and `cost_ratio`: what B costs over
-    what A costs on demand, None without both or in two currencies. `series` are the model with its
-    tokens and the precision, `ran_with` other settings as they ran: `threads 2 -> 16`. What
-    `spilled` out of memory, or is `mixed` of two precisions, enters no mean.
-    """
-
-    a: str
-    b: str
-    rows: tuple[Row, ...]
-
-    @property
-    def counted(self) -> list[Row]:
-        """The rows that enter a mean."""
-        return [row for row in self.rows if not (row["spilled"] or row["mixed"])]
-
-    @property
-    def sample(self) -> Sample:
-        """What the configurations that enter a mean trained on."""
-        return common_sample(row["comparison"].b.sample for row in self.counted)
-
-    @property
-    def sides(self) -> list[tuple[str, str, Row]]:
-        """Each configuration's sides: machine, prefix of its numbers, row."""
-        both = ((self.a, "reference_"), (self.b, ""))
-        return [(*side, row) for row in self.rows for side in both]
-
-    def times_as_fast(self, a: str, b: str) -> str | None:
-        """Return `B is 1.2 times as fast as A (95 %: ...)` and what a sample costs, by these names.
-
-        None where nothing enters the mean.
-        """
-        rows, mean = self.counted, mean_row(self.counted)
-        if not mean:
-            return None
-        beside, where, cost = [], "", ""
-        if span := mean["estimate"].interval:
-            beside.append(f"95 %: {interval(*span)}")
-        if len(rows) > 1:
-            ends = interval(mean["least_ratio"], mean["largest_ratio"])
-            beside.append(f"geometric mean of {len(rows)} configurations, {ends}")
-        else:
-            where = f" in {' '.join(rows[0]['series'])} batch {rows[0]['batch_size']}"
-        if mean["cost_ratio"] is not None:
-            ratio = three_digits(mean["cost_ratio"])
-            cost = f"; {a_sample(self.sample)} costs {ratio} times as much"
-        sure = f" ({'; '.join(beside)})" if beside else ""
-        return f"{b} is {as_fast_as(mean['ratio'], mean['ratio'])} {a}{sure}{where}{cost}"
-
-
-def mean_row(rows: Sequence[Row]) -> Row:
-    """Return the geometric mean of the ratios of `rows`, each of one weight; empty without rows.
-
-    Its interval has the errors of the repeats, as `mean_ratio` adds them up, and needs one of each
-    ratio. It is of these configurations on these machines: that models gain differently widens
-    nothing, `least_ratio` and `largest_ratio` show it. `cost_ratio` needs that of each row.
-    """
-    if not rows:
-        return {}
-    estimates, costs = (
-        [row["comparison"].estimate for row in rows],
-        [row["cost_ratio"] for row in rows],
-    )
-    mean, ratios = mean_ratio(estimates), [estimate.ratio for estimate in estimates]
-    return {
-        "configurations": len(rows),
-        "estimate": mean,
-        **ratio_row(mean),
-        "least_ratio": min(ratios),
-        "largest_ratio": max(ratios),
-        "cost_ratio": None if None in costs else geometric_mean(costs),
-    }
-
-
-def pair_machines(
-    a: str,
-    b: str,
-    comparisons: Iterable[Comparison],
-    runs: Configurations,
-    prices: Prices = NO_PRICES,
-    differing: Collection[str] = MACHINE,
-) -> MachinePair:
-    """Return the machines of these labels by comparisons of B over A.
-
-    `differing` is what may differ between them. Batches past a cliff of their curve in `runs` show
-    a spill of memory and not the machine.
-    """
-
-    def shared(of: Comparison) -> Row:
-        ours, theirs = (efficiency_row(side, prices) for side in (of.a, of.b))
-        costs = [side["costs"].get("cost") for side in (ours, theirs)]
-        ratio = None
-        if all(costs) and costs[0].price.currency == costs[1].price.currency:
-            ratio = costs[1].per_million_samples / costs[0].per_million_samples
-        full = [side.env for side in (of.a, of.b) if side.names in runs.spilled]
-        spilled = f"memory spilled on {' and '.join(full)}" if full else ""
-        mixed = ""
-        if of.a.precision != of.b.precision and "precision" not in differing:
-            mixed = f"ran in {of.a.precision} and {of.b.precision}"
-        precision = " -> ".join(dict.fromkeys((of.a.precision_label, of.b.precision_label)))
-        ran_with = of.also_differs({*MACHINE, *OF_PRECISION})
-        roofs = dict.fromkeys(side["roof"] for side in (ours, theirs) if side["roof"])
-        notes = (
-            spilled or mixed,
-            f"ran with {ran_with}" if ran_with else "",
-            f"roofs: {' -> '.join(roofs)}" if len(roofs) > 1 else "",
+    groups = group_runs(runs, metric.name)
+    scattered = [one for one in groups if one.repeats(metric.name).log_variance is not None]
+    if not scattered:
+        raise UserError(
+            f"none of {counted(len(groups), 'configuration')} has two repeats with a "
+            f"{metric.name}: measure five of each, with --repeats 5"
         )
+    halved = [group for group in scattered if len(group.runs) >= _FEWEST_TO_HALVE]
+    called, failed = _halve(halved, metric, threshold)
+
+    def row(label: str, members: Sequence[Group]) -> Row:
+        from scipy import stats
+
+        repeats = [group.repeats(metric.name) for group in members]
+        scatter = pooled_scatter(repeats)
+        assert scatter  # each has a variance  # noqa: S101
+        deviation, degrees = scatter
+        low, high = np.sqrt(degrees / stats.chi2.ppf((0.975, 0.025), degrees)).tolist()
+        changes = {
+            f"smallest_change_{number}_repeats": smallest_change(
+                deviation, number, threshold=threshold, among=len(groups)
+            )
+            for number in REPEATS
+        }
         return {
-            **theirs,
-            **{f"reference_{name}": value for name, value in ours.items()},
-            **ratio_row(of.estimate),
-            "comparison": of,
-            "env": b,
-            "precision": precision,
-            "series": (of.a.model_and_tokens, precision),
-            "ran_with": ran_with,
-            "spilled": spilled,
-            "mixed": mixed,
-            "note": "; ".join(filter(None, notes)) or None,
-            "cost_ratio": ratio,
-            "verdict": of.word,
-            "runs": RunList((*of.a.names, *of.b.names)),
+            "env": members[0].env,
+            "configuration": label,
+            "repeats": sum(one.count for one in repeats),
+            "scatter": deviation,
+            "scatter_low": deviation * low,
+            "scatter_high": deviation * high,
+            **changes,
         }
 
-    return MachinePair(a, b, tuple(map(shared, comparisons)))
+    halves = {group.names: {"called_different": called[group.names], "halvings": HALVINGS}
+              for group in halved}  # fmt: skip
+    machines = grouped(scattered, lambda group: group.env).values()
+    return {
+        "metric": metric.name,
+        "threshold": threshold,
+        "configurations": [
+            row(group.label, [group]) | halves.get(group.names, {}) for group in scattered
+        ],
+        "machines": [row("all configurations", members) for members in machines],
+        "halvings": HALVINGS if halved else 0,
+        "failed": failed,
+        "single": [group.label for group in groups if group not in scattered],
+        "power": POWER,
+        "change_at_repeats": list(REPEATS),
+    }
 
 
-@dataclass(frozen=True, kw_only=True)
-class AcrossMachines:
-    """Every two machines with a configuration in common, and those held against `reference`.
+def _halve(
+    groups: Sequence[Group], metric: ComparedMetric, threshold: float
+) -> tuple[Counter[tuple[str, ...]], int]:
+    """How often each group's halves were called different, and how often any was called worse."""
+    rng, called, failed = np.random.default_rng(0), Counter[tuple[str, ...]](), 0
+    for _ in range(HALVINGS if groups else 0):
+        pairs = []
+        for group in groups:
+            order = [group.runs[index] for index in rng.permutation(len(group.runs))]
+            middle = len(order) // 2
+            pairs.append((Group(tuple(order[:middle])), Group(tuple(order[middle:]))))
+        judged = [one.judgement for one in compare_pairs(pairs, metric, threshold=threshold)]
+        both = zip(groups, judged, strict=True)
+        called.update(group.names for group, word in both if word in ("better", "worse"))
+        failed += "worse" in judged
+    return called, failed
 
-    `pairs` have the faster over the slower machine, `against` each machine over the reference;
-    both are empty, and the reference is None, where no two share a configuration. `sentences` say
-    what the figure and the tables are of, and what is not known; none of one machine.
+
+# Machines of one kind
+
+
+class OfKind(NamedTuple):
+    """A machine in one configuration: its mean over that of the `others` that are not odd.
+
+    `p_value` is the corrected chance of lying so far off.
     """
 
-    reference: str | None
-    pairs: tuple[MachinePair, ...]
-    against: tuple[MachinePair, ...]
-    sentences: list[str]
+    machine: str
+    group: Group
+    ratio: float
+    p_value: float
+    odd: bool
+    others: int
+
+    def compared(self, less: str, more: str) -> str:
+        """Return `4.1 % slower than 7 other machines of its kind in ...`."""
+        group = self.group
+        return (
+            f"{percent(abs(self.ratio - 1))} {less if self.ratio < 1 else more} than {self.others} "
+            f"other machines of its kind in {group.model_label} {group.precision_label} "
+            f"batch {group.batch_size}"
+        )
 
 
-def across_machines(
-    runs: Sequence[Run], prices: Prices = NO_PRICES, reference: str | None = None
-) -> AcrossMachines:
-    """Hold the machines of `runs` against each other.
+def same_kinds(runs: Sequence[Run], metric: str = THROUGHPUT) -> list[OfKind]:
+    """Return each machine in each configuration that at least four of its kind ran.
 
-    A label under which several devices ran is several machines, each with its device's name.
-    p-values are corrected (Holm) for the configurations of a pair. Without `reference` it is the
-    machine with most configurations in common, of several the slowest. Raises `UserError` for a
-    reference that is not there, and for the price of such a machine.
+    Machines are told apart by their identity, without one by their labels.
     """
-    prices.check_names(name for run in runs for name in machine_names(run))
-    configurations = Configurations.of(runs)
-    groups = [group for curve in configurations.curves for group in curve]
-    devices = grouped({(group.env, group.device) for group in groups}, lambda pair: pair[0])
-    machines = grouped(
-        groups,
-        lambda group: f"{group.env} {group.device}" if len(devices[group.env]) > 1 else group.env,
-    )
+    kinds: list[Environment] = []
 
-    def pair(a: str, b: str) -> MachinePair:
-        ours, theirs = machines[a], machines[b]
-        alike = agreeing_pairs(ours, theirs, {*MACHINE, *_unknown(ours, theirs)})
-        compared = compare_pairs(alike, METRICS[THROUGHPUT])
-        return pair_machines(a, b, compared, configurations, prices)
+    def kind(run: Run) -> int | None:
+        """A number of the kind of device: two of one name may have other memory or cores."""
+        environment = run.record.environment if run.record else None
+        if environment is None:
+            return None
+        if not any(alike_devices(one, environment) for one in kinds):
+            kinds.append(environment)
+        return next(n for n, one in enumerate(kinds) if alike_devices(one, environment))
 
-    pairs = [shared for names in combinations(machines, 2) if (shared := pair(*names)).rows]
-    slower = [mean_row(shared.counted or shared.rows)["ratio"] < 1 for shared in pairs]
-    pairs = [pair(p.b, p.a) if turned else p for p, turned in zip(pairs, slower, strict=True)]
-
-    def rank(name: str) -> tuple[int, int]:
-        """Configurations in common with others; of as many it is slower than more machines."""
-        own = [shared for shared in pairs if name in (shared.a, shared.b)]
-        return sum(len(one.rows) for one in own), sum(one.a == name for one in own)
-
-    if reference is not None and reference not in machines:
-        there = ", ".join(sorted(machines)) or "none"
-        raise UserError(f"reference={reference!r}: no run is of this machine; there are {there}")
-    chosen = reference or max(sorted(machines), key=rank, default="")
-    against = tuple(
-        shared if shared.a == chosen else pair(shared.b, shared.a)
-        for shared in pairs
-        if chosen in (shared.a, shared.b)
-    )
-    sentences: list[str] = []
-    if len(machines) > 1:
-        why = "which was asked for" if reference else "the slowest of those with most in common"
-        sentences += _opening(sorted(machines), chosen, why, against)
-    return AcrossMachines(
-        reference=chosen if against else None,
-        pairs=tuple(pairs),
-        against=against,
-        sentences=[*sentences, *missing_sentences(against, prices)],
-    )
+    measured = (run for group in group_runs(runs, metric) for run in group.runs)
+    alike = grouped(measured, lambda run: (run.identity.key(("env",)), kind(run))).values()
+    machines = [grouped(own, lambda run: run.machine or run.env) for own in alike]
+    enough = [own for own in machines if len(own) >= FEWEST_MACHINES]
+    return [one for own in enough for one in _judged(own, metric, len(enough))]
 
 
-def _opening(
-    names: Sequence[str], reference: str, why: str, against: Sequence[MachinePair]
-) -> list[str]:
-    comparisons = [row["comparison"] for pair in against for row in pair.rows]
-    alone = [name for name in names if name not in {reference, *(pair.b for pair in against)}]
-    said = [f"The reference is {reference}, {why}: {counted(len(comparisons), 'comparison')}."]
-    if alone:
-        remedy = "measure the same model, precision and batch size on each"
-        said.append(f"Nothing in common with it: {_listed(alone)}; {remedy}.")
-    return [*said, *(f"{line[0].upper()}{line[1:]}." for line in covered(comparisons))]
+def odd_machines(runs: Sequence[Run], metric: str = THROUGHPUT) -> dict[str, list[OfKind]]:
+    """Return by its label the configurations in which a machine is odd, the worst first."""
+    odd = [one for one in same_kinds(runs, metric) if one.odd]
+    worst_first = sorted(odd, key=lambda one: -abs(one.ratio - 1))
+    found = grouped(worst_first, lambda one: one.machine)
+    return {label: found[label] for label in dict.fromkeys(one.machine for one in odd)}
 
 
-def _listed(names: Iterable[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last
-
-
-def _unknown(one: Sequence[Group], other: Sequence[Group]) -> set[str]:
-    """The settings that the ledgers of one side lack: a record lacks those without any effect."""
-    if not any(group.first.imported for group in (*one, *other)):
-        return set()
-    names = [{name for group in side for name in group.first.settings} for side in (one, other)]
-    return names[0] ^ names[1]
-
-
-def used_prices(pairs: Iterable[MachinePair]) -> list[tuple[str, Price]]:
-    """Return the prices that costs of `pairs` rest on, each after the label of its machine."""
-    sides = [side for pair in pairs for side in pair.sides]
-    costs = ((label, row[f"{prefix}costs"].values()) for label, prefix, row in sides)
-    return list(dict.fromkeys((label, cost.price) for label, own in costs for cost in own))
-
-
-def missing_sentences(pairs: Sequence[MachinePair], prices: Prices) -> list[str]:
-    """Return why shares, energy or costs of `pairs` are not known, by machine."""
-    sides = [side for pair in pairs for side in pair.sides]
-    reasons: dict[tuple[str, str], dict[str, None]] = {}
-    for label, prefix, row in sides:
-        for name, why in row[f"{prefix}missing"].items():
-            what = _ENERGY if name.startswith("energy") else {"mfu": _MFU, "cost": "cost"}.get(name)
-            if what and (prices.known or what != "cost"):
-                # the remedy, which follows the reason, stands with the run's own problems
-                reasons.setdefault((what, why.partition("; ")[0]), {})[label] = None
-    order = (_MFU, _ENERGY, "cost")
-    found = [
-        f"No {what} of {_listed(labels)} ({why})."
-        for (what, why), labels in sorted(reasons.items(), key=lambda item: order.index(item[0][0]))
+def _judged(
+    machines: Mapping[str, Sequence[Run]], metric: str, configurations: int
+) -> Iterator[OfKind]:
+    """The machines by their labels, with the identity where several share one."""
+    groups = [Group(tuple(runs)) for runs in machines.values()]
+    labels, repeats = [one.env for one in groups], [one.repeats(metric) for one in groups]
+    scatter = pooled_scatter(repeats)
+    errors = [scatter.deviation / math.sqrt(one.count) for one in repeats] if scatter else []
+    means = [one.log_mean for one in repeats]
+    p_values = [min(1.0, configurations * p) for p in chances_of_outlying(means, errors)]
+    centre = fmean(m for m, p in zip(means, p_values, strict=True) if p > _LEVEL)
+    odd = [
+        p <= _LEVEL and abs(mean - centre) > math.log1p(_THRESHOLD)
+        for mean, p in zip(means, p_values, strict=True)
     ]
-    if sides and not prices.known:
-        example = f"--price {sides[0][2]['comparison'].a.env}=0.71/h"
-        found.append(f"No cost: it needs the price of an hour, such as {example}.")
-    if len(currencies := sorted({price.currency for _, price in used_prices(pairs)})) > 1:
-        found.append(f"Costs in {_listed(currencies)} are not set against each other.")
-    return found
+    for name, label, group, mean, p, is_odd in zip(
+        machines, labels, groups, means, p_values, odd, strict=True
+    ):
+        unique = label if labels.count(label) == 1 else f"{label} ({name})"
+        yield OfKind(unique, group, math.exp(mean - centre), p, is_odd, odd.count(False))
+
+
+# Prices
+
+_PER_H = {"price_per_h": False, "spot_price_per_h": True}
+_COLUMNS = ("machine", *_PER_H, "currency", "date", "source")
+_BY_OPTION = "given by --price"
+_OPTION = re.compile(
+    r"(?P<machine>[^=]*\S)\s*=\s*(?P<per_h>[^\sA-Za-z/]+|[A-Za-z]+)\s*(?P<currency>[A-Za-z]{3})?"
+    r"\s*/\s*h(?P<spot>\s+spot)?(\s+(?P<date>\S+))?",
+    re.IGNORECASE,
+)
+
+
+def _day(text: str) -> dt.date:
+    if (day := dt.date.fromisoformat(text)) > dt.datetime.now(dt.timezone.utc).date():
+        raise ValueError("it is to come")
+    return day
+
+
+class Price(BaseModel):
+    """What an hour of a whole machine costs, however much of it a run uses.
+
+    `machine` is its label, its cloud machine type or its device. `spot` is of a machine that may be
+    taken away. `date` is None where an option did not give it.
+    """
+
+    model_config = ConfigDict(frozen=True, str_strip_whitespace=True)
+
+    machine: str = Field(min_length=1)
+    per_h: float = Field(gt=0, allow_inf_nan=False)
+    currency: str = Field("USD", pattern="^[A-Z]{3}$")
+    spot: bool = False
+    date: Annotated[dt.date, BeforeValidator(_day)] | None = None
+    source: str = Field(_BY_OPTION, min_length=1)
+
+    @classmethod
+    def read(cls, **texts: Any) -> Price:
+        """Return the price of these texts; raises `ValueError` of one line for what is none."""
+        try:
+            return cls(**texts)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            raise ValueError(f"{fault['loc'][0]}={fault['input']!r}: {fault['msg']}") from None
+
+    def __str__(self) -> str:
+        """The price with its date and its source."""
+        kind, when = " spot" if self.spot else "", f"of {self.date}" if self.date else "undated"
+        return f"{three_digits(self.per_h)} {self.currency}/h{kind}, {when}, {self.source}"
+
+    @property
+    def row(self) -> Row:
+        """The price by the names of columns."""
+        date = self.date and self.date.isoformat()
+        return {"price_per_h": self.per_h, "currency": self.currency, "price_date": date,
+                "price_source": self.source}  # fmt: skip
+
+
+class Cost(NamedTuple):
+    """What a million samples cost, in the currency of `price`, from which it follows."""
+
+    per_million_samples: float
+    price: Price
+
+    def __str__(self) -> str:
+        return f"{three_digits(self.per_million_samples)} {self.price.currency}"
+
+
+class Prices(tuple[Price, ...]):
+    """The prices that a user gave by option and by table; those of options go first."""
+
+    def cost(self, group: Group, *, spot: bool = False) -> Cost | Unknown:
+        """Return what a million samples cost by a group's rate, or why that is not known.
+
+        Price per hour x machines / 3600 / (samples/s) x 10^6. A machine's label goes before its
+        type, and that before its device; of several rows the newest.
+        """
+        machines = whole_number(group.first.settings.get("nodes")) or 1
+        return self.cost_at(machine_names(group.first), group.samples_per_s / machines, spot=spot)
+
+    def cost_at(
+        self, names: Sequence[str], samples_per_s: float, *, spot: bool = False
+    ) -> Cost | Unknown:
+        """Return what a million samples cost on a machine of these names, the first one's first."""
+        folded = [_folded(name) for name in names]
+
+        def rank(price: Price) -> tuple[object, ...]:
+            name = -folded.index(_folded(price.machine))
+            return price.source == _BY_OPTION, name, price.date or dt.date.max
+
+        fitting = (p for p in self if p.spot == spot and _folded(p.machine) in folded)
+        price = max(fitting, key=rank, default=None)
+        if price is None:
+            kind = "spot price" if spot else "price"
+            return Unknown(f"no {kind} was given for its label, machine type or device")
+        return Cost(1e6 * price.per_h / 3600 / samples_per_s, price)
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Raise `UserError` for an option's machine that is none of `names`."""
+        present = {_folded(name): name for name in names}
+        for price in self:
+            if price.source == _BY_OPTION and _folded(price.machine) not in present:
+                raise UserError(
+                    f"--price {price.machine}=...: no run is of a machine, machine type or device "
+                    f"of this name; there are {', '.join(sorted(present.values())) or 'none'}"
+                )
+
+
+NO_PRICES = Prices()
+
+
+def machine_names(run: Run) -> list[str]:
+    """Return what a price may call the machine of a run: its label, its type, its device."""
+    environment = run.record.environment if run.record else None
+    machine_type = environment.cloud_machine_type if environment else None
+    names = (run.env, machine_type, run.settings.get("device"))
+    return [name for name in names if name and name != "auto"]
+
+
+def _folded(name: str) -> str:
+    return " ".join(name.casefold().split())
+
+
+def gather_prices(options: Sequence[str], table: Path | None) -> Prices:
+    """Return the prices of `--price` options and of a CSV file; an option goes before the file.
+
+    `docs/compare.md` has both forms. Raises `UserError` for what is not a price, with the line of
+    the file, and for two of one machine.
+    """
+    found: dict[tuple[str, bool], Price] = {}
+    for text in options:
+        match = _OPTION.fullmatch(text.strip())
+        try:
+            if match is None:
+                raise ValueError("no price per hour of a machine")
+            given = {name: value for name, value in match.groupdict().items() if value}
+            price = Price.read(**given | {"spot": "spot" in given})
+        except ValueError as error:
+            example = "write --price gcp-l4=0.71/h, or 'gcp-l4=0.21 EUR/h spot 2026-11-01'"
+            raise UserError(f"--price {text!r}: {error}; {example}") from None
+        if found.setdefault((_folded(price.machine), price.spot), price) is not price:
+            raise UserError(f"--price {price.machine}: given twice; keep one of them")
+    rows = [] if table is None else read_rows(
+        table,
+        f"prices={str(table)!r}",
+        _COLUMNS,
+        lambda row: _of_row(row, table.name),
+        lambda price: {(_folded(price.machine), price.spot, price.date): repr(price.machine)},
+    )  # fmt: skip
+    return Prices((*found.values(), *rows))
+
+
+def _of_row(row: Mapping[str, str], file: str) -> Iterator[Price]:
+    """The prices of a row, on demand and spot."""
+    if unknown := [name for name in row if name not in _COLUMNS]:
+        raise ValueError(f"unknown column {unknown[0]!r}; known are {', '.join(_COLUMNS)}")
+    rates = {spot: row.get(name, "").strip() for name, spot in _PER_H.items()}
+    if not any(rates.values()):
+        raise ValueError(f"no price: fill in {' or '.join(_PER_H)}")
+    texts = {name: row.get(name, "").strip() for name in ("machine", "currency", "date", "source")}
+    for spot, rate in rates.items():
+        if rate:
+            price = Price.read(**texts, per_h=rate, spot=spot)
+            yield price.model_copy(update={"source": f"{price.source} ({file})"})

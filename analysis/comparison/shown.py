@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from analysis.columns import both_sides, columns
+from analysis.columns import Row, both_sides, columns
 from analysis.comparison.judgement import (
     BY_PACE,
     METRICS,
@@ -17,18 +17,17 @@ from analysis.comparison.judgement import (
     comparable,
     compare_pairs,
     compared_metric,
+    covered,
 )
-from analysis.comparison.noise import odd_machines
+from analysis.comparison.machines import odd_machines
 from analysis.comparison.pairs import Pairing, pair_runs
 from analysis.comparison.sides import read_side, read_sides
-from analysis.runs.frame import Row
 from analysis.runs.groups import Group, difference_between
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION
 from analysis.table import Column, RunList, Table, markdown_text
 from analysis.words import counted, percent, three_digits
 from bench.errors import Unknown
-from bench.statistics.ratios import Scope
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -216,31 +215,6 @@ def in_doubt(comparisons: Sequence[Comparison]) -> list[str]:
             more = f", and {len(whys) - _MAX_NAMED} more" if len(whys) > _MAX_NAMED else ""
             lines.append(f"suspect, {number}: {', '.join(whys[:_MAX_NAMED])}{more}")
     return lines
-
-
-#: What the intervals of a comparison hold for, from the narrowest to the widest.
-_COVERED: dict[Scope, str] = {
-    "these runs": "for these runs alone: not all of their records say which machine ran",
-    "this machine": "for the machines that ran: another machine of the same kind may differ",
-    "one machine against a kind": "for one machine against machines of a kind",
-    "this kind of machine": "for machines of this kind",
-}
-
-
-def covered(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Yield a line for each scope that intervals of `comparisons` have, the widest last."""
-    rated = [one.facts for one in comparisons if one.estimate.interval]
-    for scope, words in _COVERED.items():
-        found = [row for row in rated if row["interval_covers"] == scope]
-        if not found:
-            continue
-        some = "the intervals hold"
-        if (number := len(found)) < len(rated):
-            some = f"{number} of the intervals {'holds' if number == 1 else 'hold'}"
-        a, b = ({row[f"{side}_machines"] for row in found} - {None} for side in "ab")
-        counts = [" to ".join(dict.fromkeys((f"{min(n)}", f"{max(n)}"))) for n in (a, b) if n]
-        ran = f" (A ran on {counts[0]}, B on {counts[1]})" if (a | b) - {1} and a and b else ""
-        yield f"{some} {words}{ran}"
 
 
 def comment(

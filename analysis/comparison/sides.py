@@ -179,7 +179,7 @@ def _values(run: Run, name: str) -> set[str]:
 def _all_tracked() -> list[dict[str, set[str]]]:
     """What a server can look for, of each of its runs: by tags alone, which takes no record."""
     from tracking.connection import Server  # takes MLflow along
-    from tracking.reading.tracked_runs import joined, plain, search_table
+    from tracking.tracked_runs import joined, plain, search_table
 
     server, kinds = Server(must_exist=True), ("measurement", "imported")
     runs = joined(search_table(server, schema.runs_filter(kind=kind)) for kind in kinds)

@@ -10,9 +10,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
+from analysis.columns import Row
 from analysis.figures.chart import Axis, Chart, Marks, Panel, log_axis, model_key, model_legend
 from analysis.figures.rows import group_hover
-from analysis.runs.frame import Row, point_row
 from analysis.runs.groups import Group, batch_curves, sample_of
 from analysis.runs.run import Run
 from analysis.table import grouped
@@ -66,14 +66,14 @@ def _gain(group: Group, curve: Sequence[Group]) -> Value | None:
 
 def _efficiency(group: Group, _: Sequence[Group]) -> Value | None:
     """The share of the compute peak, of a run that has a place under its roof."""
-    return next((Value(one.fraction_of_peak, point_row(one)) for one in group.points), None)
+    return next((Value(one.fraction_of_peak, one.row) for one in group.points), None)
 
 
 def _intensity(group: Group, _: Sequence[Group]) -> Value | None:
     """FLOP/byte: counted, else the modelled interval around its geometric middle."""
     if not group.points:
         return None
-    row = point_row(group.points[0])
+    row = group.points[0].row
     low, high, counted = (row[f"intensity_{end}"] for end in ("min", "max", "counted"))
     if counted is not None:
         return Value(counted, row)

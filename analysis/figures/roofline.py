@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from analysis.columns import Row
 from analysis.figures.chart import (
     KEY_GREY,
     OTHER_MODELS,
@@ -35,9 +36,8 @@ from analysis.figures.chart import (
 from analysis.figures.interactive import interactive_chart
 from analysis.figures.static import draw_chart, draw_panel
 from analysis.profiles import shortened
-from analysis.runs.frame import MODELLED, Row, run_row
 from analysis.runs.points import RooflinePoint
-from analysis.runs.run import Run
+from analysis.runs.run import MODELLED, Run
 from analysis.table import grouped
 from analysis.words import bytes_rate, flops_rate, three_digits
 from bench.errors import UserError
@@ -223,7 +223,7 @@ def _row(run: Run, point: RooflinePoint) -> Row:
     """What a table has of a run, and what only its record has."""
     times = point.times
     return {
-        **run_row(run),
+        **run.row,
         "precision_ran": run.precision,
         "math_mode_ran": point.ceiling.math_mode,
         "run_id": run.name,

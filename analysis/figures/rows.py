@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from analysis.account import StepAccount
+from analysis.columns import Row
+from analysis.comparison.across import MachinePair
 from analysis.comparison.judgement import Comparison, Judgement
-from analysis.comparison.machines import MachinePair
 from analysis.figures.chart import (
     KEY_GREY,
     Axis,
@@ -26,8 +27,7 @@ from analysis.figures.chart import (
     model_legend,
     rule,
 )
-from analysis.runs.frame import Row, group_row
-from analysis.runs.groups import Group, fastest
+from analysis.runs.groups import Group, fastest, group_row
 from analysis.runs.run import TOKENS_PER_S
 from analysis.words import percent, three_digits
 from bench.config import common_sample, rate_column, rate_unit

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
@@ -36,10 +37,13 @@ from analysis.figures.chart import (
     Panel,
     end_labels,
 )
+from analysis.table import grouped
 
 _FONT_PT = 7.5
 #: The least room for a legend entry.
 _ENTRY_IN = 1.15
+#: Of so many series those of one look are drawn at once: each by itself would take minutes.
+_CROWD = 300
 _WORDS: dict[str, Any] = {"fontsize": _FONT_PT, "parse_math": False}
 #: Matplotlib's markers by the shapes of a chart, which have Plotly's names.
 _MARKERS = {
@@ -115,8 +119,8 @@ def draw_panel(axes: Axes, panel: Panel, columns: int = 1) -> None:
         shade: dict[str, Any] = {"color": band.colour, "alpha": BAND_OPACITY, "linewidth": 0}
         axes.axvspan(band.low, band.high, **shade)
         handles += [Patch(label=band.label, **shade)] if band.label else []
-    for index, one in enumerate(panel.series):
-        look = {**_look(one), "zorder": 3 + index / len(panel.series)}
+    for index, one in enumerate(drawn := _joined(panel.series)):
+        look = {**_look(one), "zorder": 3 + index / len(drawn)}
         axes.plot(one.xs, one.ys, solid_capstyle="butt", **look)
     _label_slopes(axes, panel.series)
     _label_ends(axes, panel, height_in)
@@ -187,6 +191,22 @@ def _look(series: Marks) -> dict[str, Any]:
         "markeredgecolor": series.colour,
         "markerfacecolor": series.colour if series.filled else "white",
     }
+
+
+def _joined(series: Sequence[Marks]) -> Sequence[Marks]:
+    """The series to draw; of a crowd those of one look are one, with gaps between their points."""
+    if len(series) < _CROWD:
+        return series
+    alike = grouped(series, lambda one: replace(one, xs=(), ys=(), names=(), hover=(), group=""))
+    gap = (math.nan,)
+    return [
+        replace(
+            look,
+            xs=tuple(x for one in those for x in one.xs + gap),
+            ys=tuple(y for one in those for y in one.ys + gap),
+        )
+        for look, those in alike.items()
+    ]
 
 
 def _label_slopes(axes: Axes, series: Sequence[Marks]) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.comparison.machines import AcrossMachines, across_machines
-from analysis.comparison.prices import NO_PRICES, Prices
+from analysis.columns import Row
+from analysis.comparison.across import AcrossMachines, across_machines
+from analysis.comparison.machines import NO_PRICES, Prices
 from analysis.findings.batches import knee_rows, shrinking_rows, spill_rows
 from analysis.findings.bottlenecks import input_rows, next_knob_rows
 from analysis.findings.differences import (
@@ -19,8 +20,7 @@ from analysis.findings.differences import (
     uplift_rows,
     variability_rows,
 )
-from analysis.runs.frame import Row
-from analysis.runs.groups import Configurations
+from analysis.runs.groups import Runs
 from analysis.runs.run import Run
 from analysis.table import grouped
 from bench.records.base import catalogue
@@ -64,7 +64,7 @@ def doubt_rows(runs: Iterable[Run]) -> Iterator[Row]:
 #: What the runs show by kind; each row has the `runs` that it rests on, its `machine` unless it is
 #: of several, and the facts of its kind's sentences in the catalogue. Faults come first, then what
 #: holds runs back, then what they are worth.
-KINDS: Mapping[str, Callable[[Configurations], Iterable[Row]]] = {
+KINDS: Mapping[str, Callable[[Runs], Iterable[Row]]] = {
     "in doubt": doubt_rows,
     "inconsistent times": shrinking_rows,
     "memory spill": spill_rows,
@@ -83,7 +83,7 @@ def conclusions(
 ) -> Iterator[Conclusion]:
     """Yield what runs show of one kind, or its `rows` do, by machine in the catalogue's words."""
     words = catalogue("analysis")[kind]
-    rows = KINDS[kind](Configurations.of(runs)) if rows is None else rows
+    rows = KINDS[kind](Runs.of(runs)) if rows is None else rows
     for machine, those in grouped(rows, lambda row: row.get("machine", "")).items():
         said = list(dict.fromkeys(words["says"].format(**row) for row in those))
         advice = dict.fromkeys(words.get("do", "").format(**row) for row in those)
@@ -113,7 +113,7 @@ def find_all(
     `prices` those about machines say how many times as much an image costs. A report gives
     `across`, its machines with their prices.
     """
-    runs = Configurations.of(runs)
+    runs = Runs.of(runs)
     pairs = (across or across_machines(runs, prices)).pairs
     rows = {"machine speed-up": speed_up_rows(runs, pairs)}
     return [shown for kind in KINDS for shown in conclusions(kind, runs, rows.get(kind))]

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from analysis.runs.frame import Row
+from analysis.columns import Row
 from analysis.runs.groups import (
     CLIFF,
     BatchCurve,
-    Configurations,
     Group,
+    Runs,
     batch_curves,
     names_of,
 )
@@ -149,7 +149,7 @@ def _gain(small: Group, large: Group) -> float:
     return float(ratio ** (1 / doublings)) - 1
 
 
-def knee_rows(runs: Configurations) -> Iterator[Row]:
+def knee_rows(runs: Runs) -> Iterator[Row]:
     """Yield each curve of three batch sizes or more, as far as it did not spill."""
     for curve in runs.curves:
         if (found := knee_of(curve)) is None:
@@ -176,7 +176,7 @@ def knee_rows(runs: Configurations) -> Iterator[Row]:
 _MIN_SHRINK = 0.9
 
 
-def shrinking_rows(runs: Configurations) -> Iterator[Row]:
+def shrinking_rows(runs: Runs) -> Iterator[Row]:
     """Yield where a larger batch's whole step is surely shorter than a smaller one's."""
     for small, large in (pair for curve in runs.curves for pair in pairwise(curve)):
         rates = estimate_ratio(large.repeats(), small.repeats())
@@ -186,7 +186,7 @@ def shrinking_rows(runs: Configurations) -> Iterator[Row]:
             yield {"machine": large.env, "runs": names_of((small, large)), **pair}
 
 
-def spill_rows(runs: Configurations) -> Iterator[Row]:
+def spill_rows(runs: Runs) -> Iterator[Row]:
     """Yield each batch curve with a cliff, and whether amp may stay off it."""
     for curve in (curve for curve in runs.curves if curve.cliff is not None):
         past = curve[len(curve.before_cliff) :]

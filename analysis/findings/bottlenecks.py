@@ -13,13 +13,13 @@ from itertools import permutations
 from typing import NamedTuple
 
 from analysis.account import Kind, largest_loss
+from analysis.columns import Row
 from analysis.findings.batches import beside, why_no_larger_batch
 from analysis.findings.differences import in_fp32
 from analysis.runs.bounds import INPUT_SHARE
-from analysis.runs.frame import Row
 from analysis.runs.groups import (
-    Configurations,
     Group,
+    Runs,
     fastest,
     group_runs,
     names_of,
@@ -86,7 +86,7 @@ def loader_keeps_up(group: Group, runs: Sequence[Run]) -> bool:
     return rate is not None and rate * (1 - min(max(shares), 1.0)) > group.samples_per_s
 
 
-def input_rows(runs: Configurations) -> Iterator[Row]:
+def input_rows(runs: Runs) -> Iterator[Row]:
     """Yield each configuration that its input holds back.
 
     Beside it stands what was measured without the wait, the step on synthetic data and the loader
@@ -273,7 +273,7 @@ def loss_of(group: Group, runs: Sequence[Run]) -> tuple[str, str] | None:
     return None
 
 
-def next_knob_rows(runs: Configurations) -> Iterator[Row]:
+def next_knob_rows(runs: Runs) -> Iterator[Row]:
     """Yield the fastest batch of each machine, model and precision that loses a part of its step.
 
     Not where each setting that may remove it is on or was measured to gain nothing, where fp32 was

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from scipy import special
 
+from analysis.columns import Row
+from analysis.comparison.across import MachinePair, across_machines
 from analysis.comparison.judgement import METRICS, Comparison, compare_pairs
-from analysis.comparison.machines import MachinePair, across_machines
-from analysis.comparison.noise import odd_machines
-from analysis.runs.frame import Row
-from analysis.runs.groups import Configurations, Group, difference_between, group_runs, names_of
+from analysis.comparison.machines import odd_machines
+from analysis.runs.groups import Group, Runs, difference_between, group_runs, names_of
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION, Key
 from analysis.table import RunList, grouped
@@ -43,7 +43,7 @@ def uplifts(runs: Sequence[Run]) -> list[Uplift]:
     They are judged as `mlproject compare` does, with p-values that are corrected for the number of
     configurations of a machine and precision.
     """
-    runs = Configurations.of(runs)
+    runs = Runs.of(runs)
     groups, spilled = [group for curve in runs.curves for group in curve], runs.spilled
     full = in_fp32(groups)
     pairs = [
@@ -62,7 +62,7 @@ def _emulated(group: Group) -> bool:
     return resolved is not None and not resolved.native_math
 
 
-def uplift_rows(runs: Configurations) -> Iterator[Row]:
+def uplift_rows(runs: Runs) -> Iterator[Row]:
     """Yield each machine, model and precision, over all batch sizes that no spill touched."""
     for alike in grouped(uplifts(runs), lambda uplift: uplift.found.b.series).values():
         rated = [uplift.found for uplift in alike if not uplift.spilled]
@@ -83,9 +83,7 @@ def uplift_rows(runs: Configurations) -> Iterator[Row]:
         }
 
 
-def speed_up_rows(
-    runs: Configurations, pairs: Sequence[MachinePair] | None = None
-) -> Iterator[Row]:
+def speed_up_rows(runs: Runs, pairs: Sequence[MachinePair] | None = None) -> Iterator[Row]:
     """Yield each two machines with a configuration in common; `pairs` where they are known."""
     for pair in across_machines(runs).pairs if pairs is None else pairs:
         if said := pair.times_as_fast(pair.a, pair.b):
@@ -96,7 +94,7 @@ def speed_up_rows(
             yield {"runs": tuple(dict.fromkeys(names)), "says": f"{said}.{''.join(why[:1])}"}
 
 
-def odd_rows(runs: Configurations) -> Iterator[Row]:
+def odd_rows(runs: Runs) -> Iterator[Row]:
     """Yield each machine that is unlike the others of its kind, by what it is furthest off in."""
     for label, found in odd_machines(runs).items():
         p_value = found[0].p_value
@@ -138,7 +136,7 @@ def scatter_rows(runs: Sequence[Run]) -> list[Row]:
     return sorted(rows, key=lambda row: row["scatter"])
 
 
-def variability_rows(runs: Configurations) -> Iterator[Row]:
+def variability_rows(runs: Runs) -> Iterator[Row]:
     """Yield the least and the most steady machine where they surely differ.
 
     By an F-test of the two pooled variances, raised for the number of pairs that could have been

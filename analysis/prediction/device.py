@@ -57,7 +57,7 @@ from bench.records.complexity import WORK, CallWork, ListedStep
 from bench.records.metrics import data_wait_share
 
 if TYPE_CHECKING:
-    from analysis.comparison.prices import Cost, Prices
+    from analysis.comparison.machines import Cost, Prices
     from analysis.runs.run import Run
     from analysis.server.pull import RecordSet
 

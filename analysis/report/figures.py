@@ -12,7 +12,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from analysis.comparison.machines import AcrossMachines
+from analysis.comparison.across import AcrossMachines
 from analysis.figures import (
     draw_chart,
     kernel_chart,

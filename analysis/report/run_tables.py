@@ -10,21 +10,23 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-from analysis.columns import account_rows, both_sides, columns, tables
-from analysis.comparison.machines import AcrossMachines, MachinePair, mean_row, used_prices
-from analysis.comparison.noise import on_one_device
+from analysis.columns import Row, account_rows, both_sides, columns, tables
+from analysis.comparison.across import AcrossMachines, MachinePair, mean_row, used_prices
 from analysis.findings.batches import gains_per_doubling, knee_of
 from analysis.findings.differences import uplifts
 from analysis.prediction.batch_size import FEWEST_SIZES, PredictedCurve, fit_curve
-from analysis.runs.frame import (
-    Row,
+from analysis.runs.groups import (
+    BatchCurve,
+    Group,
+    batch_curves,
     configuration_row,
     configurations,
     group_row,
+    newest_accounts,
+    on_one_device,
     ratio_row,
-    run_row,
+    sample_of,
 )
-from analysis.runs.groups import BatchCurve, Group, batch_curves, newest_accounts, sample_of
 from analysis.runs.run import Run
 from analysis.table import Column, RunList, Table
 from analysis.words import interval, three_digits
@@ -129,7 +131,7 @@ def run_tables(runs: Sequence[Run], run_ids: Mapping[str, str] | None = None) ->
 
     `run_ids` maps the records of roofs to tracked runs.
     """
-    rows, sample = [run_row(run) for run in runs], sample_of(runs)
+    rows, sample = [run.row for run in runs], sample_of(runs)
     ours = [row for row in rows if "source_file" not in row]
     found = {
         "runs": ours,
@@ -159,8 +161,9 @@ def _ceilings(runs: Iterable[Run], run_ids: Mapping[str, str]) -> list[Row]:
     once = {}
     for run in runs:
         if run.point is not None:
-            row, record_id = run_row(run), run.point.ceiling_record_id
-            row |= {"run": run_ids.get(record_id or "", record_id), "device": run.device}
+            record_id = run.point.ceiling_record_id
+            of_roof = {"run": run_ids.get(record_id or "", record_id), "device": run.device}
+            row = run.row | of_roof
             once[row["device"], row["math_mode"], row["run"] or "", row["ceiling_source"]] = row
     return [once[key] for key in sorted(once)]
 
@@ -191,7 +194,7 @@ def _complexities(runs: Iterable[Run], per: str) -> list[Row]:
     return rows
 
 
-# Configurations
+# Runs
 
 
 def configuration_tables(runs: Sequence[Run]) -> dict[str, Table]:
@@ -241,7 +244,7 @@ def _scaling(runs: Sequence[Run], rate: str) -> Iterator[Row]:
     for many in runs:
         if (found := on_one_device(many, runs)) is not None:
             one, efficiency = found
-            yield run_row(many) | {
+            yield many.row | {
                 "devices": many.config.world_size,
                 rate: many.samples_per_s,
                 f"{rate}_on_one": one.samples_per_s,

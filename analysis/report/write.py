@@ -18,14 +18,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from analysis.comparison.machines import AcrossMachines, across_machines
-from analysis.comparison.prices import NO_PRICES, Prices
+from analysis.comparison.across import AcrossMachines, across_machines
+from analysis.comparison.machines import NO_PRICES, Prices
 from analysis.findings import find_all
 from analysis.report import run_tables as of_runs
 from analysis.report import sentences
 from analysis.report import step_tables as of_steps
 from analysis.report.figures import file_names, report_figures, save_figures
-from analysis.runs.groups import Configurations
+from analysis.runs.groups import Runs
 from analysis.runs.place import PlacedProfile
 from analysis.runs.points import DOUBTFUL_ROOF
 from analysis.runs.run import Run, recorded
@@ -83,7 +83,7 @@ def write_report(
     """
     if not runs and not traces and not profiles:
         raise UserError("no measurements to report: run mlproject run first")
-    runs = Configurations.of(runs)
+    runs = Runs.of(runs)
     ids, numbers = run_ids or {}, number_runs(runs)
     labels = [of.label for of in profiles] + [f"trace {of.label}" for of in traces]
     steps: list[PlacedProfile | PlacedTrace] = [*profiles, *traces]

@@ -7,16 +7,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING
 
 from analysis.account import Difference, StepAccount
+from analysis.columns import Row
 from analysis.runs.points import RooflinePoint
-from analysis.runs.run import Run
-from analysis.runs.settings import Identified, Identity
-from analysis.table import grouped
+from analysis.runs.run import MODELLED, TOKENS_PER_S, Run, recorded
+from analysis.runs.settings import Identified, Identity, same_configuration
+from analysis.table import RunList, grouped
 from analysis.words import three_digits
-from bench.config import THROUGHPUT, Sample, common_sample
+from bench.config import THROUGHPUT, Sample, common_sample, rate_column
 from bench.errors import Unknown
-from bench.statistics.ratios import Repeats, estimate_ratio, joined
+from bench.records import Environment
+from bench.records.environment import same_device, same_power_limit
+from bench.statistics.ratios import RatioEstimate, Repeats, estimate_ratio, joined
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: A larger batch that loses more than 30 % has not merely passed its best size.
 CLIFF = 0.7
@@ -51,11 +59,16 @@ class Group(Identified):
         """The settings by which it is told from other configurations."""
         return replace(self.first.identity, asked=tuple(run.asked for run in self.runs))
 
+    @cached_property
+    def _repeats(self) -> dict[str, Repeats]:
+        return {}
+
     def repeats(self, metric: str = THROUGHPUT) -> Repeats:
-        """Return the repeats of `metric`; raises what `Run.repeats` does."""
-        return joined(
-            [run.repeats(metric) for run in self.runs], [run.machine for run in self.runs]
-        )
+        """Return the repeats of `metric`, made once; raises what `Run.repeats` does."""
+        if metric not in self._repeats:
+            parts = [run.repeats(metric) for run in self.runs]
+            self._repeats[metric] = joined(parts, [run.machine for run in self.runs])
+        return self._repeats[metric]
 
     @property
     def sample(self) -> Sample:
@@ -132,13 +145,13 @@ class BatchCurve(tuple[Group, ...]):
         return self[: self.cliff]
 
 
-class Configurations(tuple[Run, ...]):
-    """Runs with their configurations, found once and kept: made once for a report."""
+class Runs(tuple[Run, ...]):
+    """Runs with their configurations, found once and kept."""
 
     @classmethod
-    def of(cls, runs: Iterable[Run]) -> Configurations:
+    def of(cls, runs: Iterable[Run]) -> Runs:
         """Return `runs` themselves where their configurations are known already."""
-        return runs if isinstance(runs, Configurations) else cls(runs)
+        return runs if isinstance(runs, Runs) else cls(runs)
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -153,6 +166,16 @@ class Configurations(tuple[Run, ...]):
         return [BatchCurve(sorted(those, key=lambda one: one.batch_size or 0)) for those in alike]
 
     @cached_property
+    def configurations(self) -> pd.DataFrame:
+        """A row per configuration: what ran, the statistics of its repeats, its place, its runs."""
+        import pandas as pd
+
+        rate = rate_column(sample_of(self))
+        rows = [configuration_row(group, rate) for group in configurations(self)]
+        table: pd.DataFrame = pd.DataFrame([row | {"runs": row["runs"].names} for row in rows])
+        return table
+
+    @cached_property
     def spilled(self) -> frozenset[tuple[str, ...]]:
         """The names of the groups past the cliff of their curve: they show a spill of memory."""
         past = (group for curve in self.curves for group in curve[len(curve.before_cliff) :])
@@ -161,7 +184,7 @@ class Configurations(tuple[Run, ...]):
 
 def group_runs(runs: Iterable[Run], metric: str = THROUGHPUT) -> list[Group]:
     """Group runs that have a usable `metric` by the settings that ran, in the order they come."""
-    return Configurations.of(runs).groups if metric == THROUGHPUT else _grouped(runs, metric)
+    return Runs.of(runs).groups if metric == THROUGHPUT else _grouped(runs, metric)
 
 
 def _grouped(runs: Iterable[Run], metric: str) -> list[Group]:
@@ -171,8 +194,8 @@ def _grouped(runs: Iterable[Run], metric: str) -> list[Group]:
 
 
 def batch_curves(runs: Iterable[Run]) -> list[BatchCurve]:
-    """Return `Configurations.curves` of `runs`."""
-    return Configurations.of(runs).curves
+    """Return `Runs.curves` of `runs`."""
+    return Runs.of(runs).curves
 
 
 def fastest(groups: Iterable[Group]) -> dict[tuple[str, str, str], Group]:
@@ -223,3 +246,124 @@ def difference_between(a: Sequence[Run], b: Sequence[Run]) -> Difference | Unkno
         if account.is_disturbed:
             return Unknown(f"which parts differ is not sure: the account of {side} is disturbed")
     return Difference(accounts[0], accounts[1])
+
+
+# Rows of configurations, by the names of columns
+
+
+def ratio_row(estimate: RatioEstimate | None) -> Row:
+    """Return a ratio with the ends of its interval."""
+    if estimate is None:
+        return {}
+    low, high = estimate.interval or (None, None)
+    return {"ratio": estimate.ratio, "ratio_low": low, "ratio_high": high}
+
+
+def configurations(runs: Sequence[Run]) -> list[Group]:
+    """Return every configuration that was asked for a throughput, those without one last."""
+    measured = group_runs(runs)
+    failed = [
+        run
+        for run in runs
+        if run.outcome != "ok"
+        and not any(same_configuration(run.identity, one.identity, by="asked") for one in measured)
+    ]
+    alike = grouped(failed, lambda run: run.identity.key()).values()
+    return [*measured, *(Group(tuple(members)) for members in alike)]
+
+
+def group_row(group: Group, rate: str) -> Row:
+    """Return the settings of repeats with the mean of their rate, its SD and their number.
+
+    `rate` is the rate's key, which all rows of a table share.
+    """
+    repeats = group.repeats()
+    deviation = repeats.relative_deviation
+    return {
+        **group.identity_row,
+        "repeats": repeats.count,
+        "runs": RunList(group.names),
+        rate: repeats.centre,
+        f"{rate}_sd": None if deviation is None else deviation * repeats.centre,
+    }
+
+
+def configuration_row(group: Group, rate: str) -> Row:
+    """Return a configuration's rate over its repeats, and its place under the roof.
+
+    Its intensity is counted where a profile counted one of the runs, else the modelled interval.
+    """
+    first, points = group.first, group.points
+    found = {**group.identity_row, "repeats": 0, "runs": RunList(group.names)}
+    if first.outcome == "ok":
+        low, high = group.repeats().interval or (None, None)
+        found = group_row(group, rate) | {f"{rate}_low": low, f"{rate}_high": high}
+    lower, upper = group.of_the_roof or (None, None)
+    counted = [p.intensity_counted for p in points if p.intensity_counted is not None]
+    modelled = [first.metrics.get(name) for name in ("intensity_min", "intensity_max")]
+    bounds = (f"{point.bound}{'' if point.bound_sure else '?'}" for point in points)
+    return found | {
+        TOKENS_PER_S: group.mean(TOKENS_PER_S),
+        "attained_gflops": group.mean("attained_gflops"),
+        "intensity_min": min(counted) if counted else modelled[0],
+        "intensity_max": max(counted) if counted else modelled[1],
+        "fraction_of_roof_min": lower,
+        "fraction_of_roof_max": upper,
+        "bound": ", ".join(dict.fromkeys(bounds)) or None,
+        "verdict": _verdict(group),
+    }
+
+
+def _verdict(group: Group) -> str:
+    """The worst of its runs' verdicts, or how they ended; of imported ones that they are."""
+    if group.first.outcome != "ok":
+        return ", ".join(sorted({run.outcome for run in group.runs}))
+    worst_first = ("invalid", "suspect", "not judged", "clean")
+    worst = min((run.verdict for run in group.runs), key=worst_first.index)
+    if recorded(group.runs):
+        return worst
+    words = MODELLED if group.points else "imported"
+    return words if worst == "not judged" else f"{worst}; {words}"
+
+
+# Several devices
+
+_OF_DEVICES = ("devices", "nodes", "env", "device")
+
+
+def on_one_device(many: Run, runs: Sequence[Run]) -> tuple[Run, float] | None:
+    """Return the run that `many` is held against with its scaling efficiency; None without one.
+
+    The same configuration on one device of the same kind, measured to its end: the same repeat
+    where there is one, else the newest. A setting that was asked for alike, such as `threads=auto`,
+    may have become another. The efficiency is the samples/s of `many` over those of its devices if
+    each did as well: 1 is perfect (weak scaling: the batch of each device is that of the one). On a
+    CPU the processes share the cores that the one had to itself, so n of them reach about 1/n of it
+    at best.
+    """
+    record, rate = many.record, many.samples_per_s
+    if record is None or record.environment is None or record.config.world_size == 1 or not rate:
+        return None
+    candidates = [
+        (run.config.repeat == record.config.repeat, run.record.created, run, run.samples_per_s)
+        for run in runs
+        if run.record is not None
+        and run.record.environment is not None
+        and run.config.world_size == 1
+        and run.samples_per_s is not None
+        and same_configuration(many.identity, run.identity, _OF_DEVICES, by="asked")
+        and _same_kind(run.record.environment, record.environment)
+    ]
+    if not candidates:
+        return None
+    *_, single, alone = max(candidates, key=itemgetter(0, 1))
+    return single, rate / (record.config.world_size * alone)
+
+
+def _same_kind(theirs: Environment, ours: Environment) -> bool:
+    """The same device, or another of a machine whose devices are all of that name."""
+    kind = attrgetter("device.backend", "device.name", "cpu_signature", "cpu_model", "machine")
+    alike = same_device(theirs, ours) or (
+        theirs.device.uuid is not None and kind(theirs) == kind(ours)
+    )
+    return alike and same_power_limit(theirs.device.power_limit_w, ours.device.power_limit_w)

@@ -8,9 +8,11 @@ does not say of the step stands in the findings of the run's place.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
+from typing import Any
 
 from analysis.profiles import (
     KernelPlace,
@@ -64,14 +66,15 @@ def place(
     *,
     run_id: str | None = None,
     peaks: Sequence[Peaks] = (),
+    said: Mapping[str, Any] = MappingProxyType({}),
 ) -> Run:
     """Place one run under its roof, with what `profiles` counted of it.
 
     An imported result has the roof of a device of its name. `peaks` are datasheet figures of a
-    user's own.
+    user's own, `said` is what a server alone knows of the run: its `user`, who `accepted` it.
     """
     if isinstance(source, ImportedRecord):
-        return _imported_run(source, ceilings, peaks, run_id)
+        return _imported_run(source, ceilings, peaks, run_id, said)
     found = roofline_point(source, ceilings, profiles, peaks)
     settings, asked = settings_of(source)
     environment, measurement = source.environment, source.measurement
@@ -94,34 +97,37 @@ def place(
         iteration_times_s=measurement.iteration_times_s if measurement else (),
         findings=(source.verdict.findings if source.verdict else ())
         + (found.findings if found else ()),
+        **said,
     )
 
 
 def place_runs(
-    measurements: Sequence[RunRecord],
-    ceilings: Sequence[CeilingsRecord],
+    records: Iterable[RunRecord | ImportedRecord],
+    ceilings: Sequence[CeilingsRecord] = (),
     profiles: Sequence[ProfileRecord] = (),
     *,
     run_ids: Mapping[str, str] | None = None,
     peaks: Sequence[Peaks] = (),
+    said: Mapping[str, Mapping[str, Any]] | None = None,
     unplaced: list[str] | None = None,
 ) -> list[Run]:
-    """Place every run under its roof, with what `profiles` counted of it.
+    """Place every record under its roof, as `place` does, and number the runs.
 
-    `run_ids` maps record ids to tracked runs, `peaks` are datasheet figures of a user's own.
-    Ordered by machine, model, precision and batch size, so that neighbours can be compared.
-    A line on a run that fails goes to `unplaced`, where it is given, and the others go on.
+    `run_ids` and what a server `said` are by record id. Ordered by machine, model, precision and
+    batch size, so that neighbours can be compared, imported ones last. A line on a run that fails
+    goes to `unplaced`, where it is given, and the others go on.
     """
     placed = []
-    for record in measurements:
+    for record in records:
+        run_id, known = ((of or {}).get(record.record_id) for of in (run_ids, said))
         try:
-            run_id = (run_ids or {}).get(record.record_id)
-            placed.append(place(record, ceilings, profiles, run_id=run_id, peaks=peaks))
+            run = place(record, ceilings, profiles, run_id=run_id, peaks=peaks, said=known or {})
+            placed.append(run)
         except Exception as error:
             if unplaced is None or isinstance(error, UserError):
                 raise
             unplaced.append(f"{record.record_id}: {fault_line(error)}")
-    ordered = sorted(distinguished(placed), key=Run.order)
+    ordered = sorted(distinguished(placed), key=lambda run: (run.record is None, run.order()))
     return [replace(run, number=number) for number, run in enumerate(ordered, start=1)]
 
 
@@ -166,6 +172,7 @@ def _imported_run(
     ceilings: Sequence[CeilingsRecord],
     peaks: Sequence[Peaks],
     run_id: str | None,
+    said: Mapping[str, Any],
 ) -> Run:
     """The result as a run. Without a place, what exceeds every peak of its device is found too."""
     work = _work(record)
@@ -189,6 +196,7 @@ def _imported_run(
             *(found.findings if found else ()),
             *_impossible(record, work, found, peaks),
         ),
+        **said,
     )
 
 

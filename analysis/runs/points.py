@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from analysis.account import StepAccount, account_of
-from analysis.profiles import NOT_SEEN, ProfiledStep, profiled_step, profiles_of
+from analysis.columns import Row
+from analysis.profiles import (
+    NO_COUNTERS,
+    NOT_PROFILED,
+    NOT_SEEN,
+    ProfiledStep,
+    profiled_step,
+    profiles_of,
+)
 from analysis.roofs import CEILING_MARGIN, Peaks, Roof, UsedCeiling, choose_ceiling
 from analysis.runs.bounds import Bound, StepTimes, check_possible, decide_bound, step_times
 from bench.errors import Unknown
@@ -22,7 +30,6 @@ from bench.records.metrics import StepCost, data_wait_share, step_cost
 
 #: The finding of a run whose roof was measured while something disturbed it.
 DOUBTFUL_ROOF = "doubtful-roof"
-#: Of a disturbed run.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +72,33 @@ class RooflinePoint:
         """The part of the step that waits for data; None where it is not known."""
         wait_s = self.times.data_wait_s
         return None if wait_s is None else wait_s / self.times.measured_s
+
+    @property
+    def row(self) -> Row:
+        """What the place says of the run's iteration, by the names of columns."""
+
+        def gigabytes(intensity: float | None) -> float | None:
+            return self.step_flops / intensity / 1e9 if intensity and looked_at else None
+
+        why = self.intensity_counted_missing
+        looked_at = not why.startswith((NOT_PROFILED, NO_COUNTERS))
+        return {
+            **vars(self),
+            "math_mode": self.ceiling.math_mode,
+            "attained_gflops": self.attained_flops_per_s / 1e9,
+            "attainable_gflops_min": self.attainable_min_flops_per_s / 1e9,
+            "attainable_gflops_max": self.attainable_max_flops_per_s / 1e9,
+            "ridge_flop_per_byte": self.roof.ridge_flop_per_byte,
+            "peak_gflops": self.roof.peak_flops_per_s / 1e9,
+            "peak_gb_per_s": self.roof.peak_bytes_per_s / 1e9,
+            "ceiling_kind": self.ceiling.kind,
+            "ceiling_date": self.ceiling.date,
+            "ceiling_source": self.ceiling.source,
+            "step_fused_gb": gigabytes(self.intensity_max),
+            "step_eager_gb": gigabytes(self.intensity_min),
+            "counted_dram_gb": gigabytes(self.intensity_counted),
+            "not_counted_because": (why or None) if looked_at else None,
+        }
 
 
 def roofline_point(

@@ -7,16 +7,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from analysis.account import StepAccount, account_of
+from analysis.columns import Row
 from analysis.runs.points import RooflinePoint
 from analysis.runs.settings import Identified, Identity
 from bench.config import THROUGHPUT, RunConfig, Sample, own_metric, rate_unit
-from bench.errors import Unknown
-from bench.records import Finding, ImportedRecord, ProfileRecord, RunRecord, worst
+from bench.errors import Unknown, UserError
+from bench.records import (
+    CLOCK_SETTING,
+    POWER_LIMIT,
+    Finding,
+    ImportedRecord,
+    ProfileRecord,
+    RunRecord,
+    worst,
+)
+from bench.records.metrics import PHASES
 from bench.records.step_settings import LIMITED
 from bench.statistics.ratios import Repeats, summarised_repeats
+from bench.statistics.steady_state import window_class
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TOKENS_PER_S = "throughput_tokens_per_s"
 
@@ -183,6 +197,45 @@ class Run(Identified):
         deviation = self.deviations.get(own_metric(metric, self.sample))
         return summarised_repeats(value, deviation, self.count)
 
+    @cached_property
+    def row(self) -> Row:
+        """Everything that tables say of it, by the names of columns; metrics as in MLflow.
+
+        What is not known is None or absent.
+        """
+        asked, record, imported = self.asked_for("precision"), self.record, self.imported
+        row = {
+            **self.metrics,
+            "run": self.name,
+            "run_id": self.name if record is None else self.run_id,
+            "record_id": self.record_id,
+            "configuration": self.label,
+            "device": self.settings.get("device"),
+            **self.identity_row,
+            "precision_asked": None if asked == self.precision else asked,
+            "repeats": self.count,
+            "started": self.started,
+            "outcome": self.outcome,
+            "verdict": self.verdict,
+            "problems": self.problems,
+            "not_placed": self.refusal,
+            **_sensors(self.metrics),
+            **_phases(self.metrics),
+        }
+        if imported is not None:
+            row |= {"source_file": imported.source_file, "source_line": imported.source_line}
+            row |= {"work": MODELLED, "assumed": tuple(imported.assumed)}
+            row["throughput_images_per_s_std"] = next(iter(self.deviations.values()), None)
+        if record is not None:
+            row |= _of_record(record)
+        return row | self.point.row if self.point else row
+
+    def facts(self) -> Row:
+        """Return what a script wants of a run, ready for JSON; None for what is not known."""
+        row = self.row | {"throughput_samples_per_s": self.metric(THROUGHPUT)}
+        row |= {key: list(row[key]) for key in ("problems", "assumed") if key in row}
+        return {key: row.get(key) for key in _FACTS + (_OF_IMPORTED if self.imported else ())}
+
 
 def recorded(runs: Iterable[Run]) -> list[Run]:
     """Return those of `runs` that were measured here."""
@@ -214,3 +267,99 @@ def distinguished(runs: Sequence[Run]) -> list[Run]:
         )
         for run, settings in zip(runs, known, strict=True)
     ]
+
+
+# What its row has
+
+#: What stands beside the place of an imported run: FLOP and bytes are of the step its file names.
+MODELLED = "imported, modelled"
+
+#: What a script wants of a run, in this order.
+_FACTS = (
+    *("run_id", "record_id", "configuration", "env", "arch", "precision", "batch_size"),
+    *("math_mode", "throughput_images_per_s", "throughput_samples_per_s"),
+    *("throughput_tokens_per_s", "attained_gflops", "intensity_min", "intensity_max"),
+    *("intensity_counted", "ridge_flop_per_byte", "fraction_of_roof_min", "fraction_of_roof_max"),
+    *("bound", "bound_sure", "verdict", "problems"),
+)
+_OF_IMPORTED = ("source_file", "source_line", "assumed")
+#: Telemetry whose mean a run may have: the GPU's before the processor's. Percent give cores.
+_SENSORS = {
+    "power_w": ("gpu_power_w", "cpu_package_power_w"),
+    "clock_mhz": ("gpu_sm_clock_mhz", "cpu_frequency_mhz"),
+    "temperature_c": ("gpu_temperature_c", "cpu_temperature_c"),
+    "utilisation_percent": ("gpu_utilization_percent", "cpu_utilization_percent"),
+    "other_processes_cores": ("other_cpu_percent",),
+    "stolen_cores": ("stolen_cpu_percent",),
+}
+#: Of a run's configuration and of its measurement.
+_ASKED, _ENDED = ("data", "warmup_iters", "iters", "repeat"), ("warmup_ended_early", "ended_early")
+
+
+def _sensors(known: Mapping[str, float]) -> Row:
+    found: Row = dict.fromkeys((*_SENSORS, "cores_busy"))
+    for key, names in _SENSORS.items():
+        unit = 100 if key.endswith("_cores") else 1
+        means = (known[f"{name}_mean"] / unit for name in names if f"{name}_mean" in known)
+        found[key] = next(means, None)
+    if known.get("real_s") and {"user_s", "system_s"} <= known.keys():
+        found["cores_busy"] = (known["user_s"] + known["system_s"]) / known["real_s"]
+    return found
+
+
+def _phases(metrics: Mapping[str, float]) -> Row:
+    """Mean times and shares of an iteration, all steps of gradient accumulation together.
+
+    The device is synchronised at the end of each timed phase, so such an iteration may be slower.
+    """
+    names = {phase: f"{phase}_time_s" for phase in PHASES if f"{phase}_time_s" in metrics}
+    times_ms = {phase: 1e3 * metrics[name] for phase, name in names.items()}
+    iteration_ms = metrics.get("iteration_time_ms_mean")
+    if not times_ms or not iteration_ms:
+        return {}
+    # not below 0, though clocks differ by microseconds
+    times_ms["other"] = max(0.0, iteration_ms - sum(times_ms.values()))
+    whole_ms, row = sum(times_ms.values()), {"iteration_ms": iteration_ms}
+    for name, time_ms in times_ms.items():
+        row |= {f"{name}_ms": time_ms, f"{name}_share": time_ms / whole_ms}
+    return row
+
+
+def _of_record(record: RunRecord) -> Row:
+    measured, environment = record.measurement, record.environment
+    code = environment.model_code if environment else None
+    shares = record.telemetry.throttle_share if record.telemetry else None
+    # what a user chose of a device's clock is no throttling
+    chosen = (POWER_LIMIT, CLOCK_SETTING)
+    others = [share for name, share in (shares or {}).items() if name not in chosen]
+    row = {
+        **{name: getattr(record.config, name) for name in _ASKED},
+        "math_mode": record.resolved.math_mode if record.resolved else None,
+        "code": code and code.digest,
+        "code_commit": code and code.commit,
+        "power_limited_share": (shares or {}).get(POWER_LIMIT),
+        # the most frequent reason; 0 where there was none
+        "throttled_share": None if shares is None else max(others, default=0.0),
+    }
+    if measured is not None:
+        row |= {name: getattr(measured, name) for name in _ENDED}
+        row["warmup_iterations_done"] = len(measured.warmup_times_s)
+        row["iterations"] = len(measured.iteration_times_s)
+        row["window_class"] = window_class(measured.iteration_times_s).kind
+    return row
+
+
+def step_account(run: Run) -> pd.DataFrame:
+    """Return the account of a run's step: a row per part, the roof first, then the largest.
+
+    Columns are `name`, `class`, `seconds`, `share` of the step, `of_its_roof`, and the ends of its
+    interval, `low_s` and `high_s`. `run` is of `pull_records(...).runs()` or `place`. Raises
+    `UserError` where no op of its step was timed.
+    """
+    import pandas as pd
+
+    account = run.account
+    if isinstance(account, Unknown):
+        raise UserError(f"run {run.name}: {account.reason}")
+    table: pd.DataFrame = pd.DataFrame(account.rows())
+    return table

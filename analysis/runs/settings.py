@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final, Literal
 
+from analysis.columns import Row
 from analysis.words import whole_number
 from bench.records.step_settings import OF_DATA
 
@@ -121,6 +122,18 @@ class Identified(ABC):
             return self.precision
         some = f" in {len(amp)} of {len(asked)} runs" if len(amp) < len(asked) else ""
         return f"{self.precision} ({amp[0]} asked for{some})"
+
+    @property
+    def identity_row(self) -> Row:
+        """What names it in a table, by the names of columns."""
+        return {
+            "env": self.env,
+            "arch": self.arch,
+            "differs_in": self.distinction or None,
+            "precision": self.precision,
+            "precision_label": self.precision_label,
+            "batch_size": self.batch_size,
+        }
 
     @property
     def model_label(self) -> str:

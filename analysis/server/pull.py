@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from analysis.account import StepAccount
 from analysis.profiles import explains
 from analysis.roofs import Peaks, alike_devices
+from analysis.runs.groups import Runs
 from analysis.runs.place import place, place_runs
-from analysis.runs.run import Run, distinguished
+from analysis.runs.run import Run
 from bench.config import Sample, cost_metric
 from bench.errors import Unknown
 from bench.records import (
@@ -43,12 +44,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bench.records.folders import WholeRecord
-    from tracking.reading.tracked_runs import TrackedRun
 
-#: Wraps the runs while their records come in, to show how many there are still to come.
-Watch = Callable[[Sequence["TrackedRun"]], Iterable["TrackedRun"]]
+#: Wraps the ids of runs while their records come in, to show how many there are still to come.
+Watch = Callable[[Sequence[str]], Iterable[str]]
 OfMachine = TypeVar("OfMachine", RunRecord, CeilingsRecord, ProfileRecord)
 _OF_MACHINES = ("measurements", "ceilings", "profiles")
+#: Parts of records that many runs have in common.
+_SHARED = {"environment", "complexity", "resolved"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ class RecordSet:
     unreadable: list[str] = field(default_factory=list)
     imported: list[ImportedRecord] = field(default_factory=list)
     traces: list[TraceRecord] = field(default_factory=list)
-    tags: dict[str, Mapping[str, str]] = field(default_factory=dict)  # record id -> its run's
+    #: By record id, of what a server alone knows: who measured it, and who accepted its level.
+    said: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    parts: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -95,7 +99,13 @@ class RecordSet:
         return not (self.measurements or self.imported or self.traces or self.profiles)
 
     def add(self, record: WholeRecord | ImportedRecord) -> None:
-        """Add a record to those of its kind."""
+        """Add a record to those of its kind; a part that equals an earlier one's becomes that one.
+
+        Thousands of runs of a few machines then take half of the memory.
+        """
+        for name in _SHARED & vars(record).keys():
+            if (part := vars(record)[name]) is not None:
+                vars(record)[name] = self.parts.setdefault((name, part.model_dump_json()), part)
         fields = {"measurement": "measurements", "profile": "profiles", "trace": "traces"}
         getattr(self, fields.get(record.kind, record.kind)).append(record)
 
@@ -122,26 +132,36 @@ class RecordSet:
         }
         return replace(self, **own)
 
-    def runs(self, peaks: Sequence[Peaks] = ()) -> list[Run]:
+    def runs(self, peaks: Sequence[Peaks] = ()) -> Runs:
         """Place every measurement, in report order, then every imported result.
 
         Machines of several kinds under one label have a number. `peaks` are a user's own figures.
         """
-        own, ids = self.with_unique_labels(), self.run_ids
-        known = own.measurements, own.ceilings, own.profiles
-        placed = place_runs(*known, run_ids=ids, peaks=peaks, unplaced=self.unreadable)
-        imported = (
-            place(one, own.ceilings, peaks=peaks, run_id=ids.get(one.record_id))
-            for one in self.imported
+        own = self.with_unique_labels()
+        return Runs(
+            place_runs(
+                [*own.measurements, *own.imported],
+                own.ceilings,
+                own.profiles,
+                run_ids=self.run_ids,
+                peaks=peaks,
+                said=self.said,
+                unplaced=self.unreadable,
+            )
         )
-        runs = [*placed, *sorted(imported, key=Run.order)]
-        tagged = [(run, self.tags.get(f"{run.record_id}", {})) for run in runs]
-        return distinguished(
-            [
-                replace(run, user=tags.get(schema.USER), accepted=tags.get(schema.ACCEPTED))
-                for run, tags in tagged
-            ]
+
+    def frame(self, peaks: Sequence[Peaks] = ()) -> pd.DataFrame:
+        """Return the table that `pull_runs(roofs=True)` gives of such runs, with no server."""
+        from analysis.server.frame import tracked_frame
+        from tracking.tracked_runs import as_tracked, runs_table
+
+        runs, ids = self.runs(peaks), self.run_ids
+        sources = [run.source for run in runs if run.source]
+        held, profiles = (
+            runs_table(as_tracked(record, ids.get(record.record_id)) for record in records)
+            for records in (sources, self.profiles)
         )
+        return tracked_frame(held, profiles, {run.name: run for run in runs})
 
 
 def _numbered(record: OfMachine, kinds: Mapping[str, Sequence[Environment]]) -> OfMachine:
@@ -199,7 +219,7 @@ def pull_runs(
     come in. An empty table has the same columns. Raises `UserError` for an unknown experiment or a
     folder without a store, and `TrackingError` for what the server refuses.
     """
-    from analysis.server.tracked_frame import tracked_frame
+    from analysis.server.frame import tracked_frame
 
     asked = (filter_string, experiments, campaign, tracking_uri)
     kinds = ("measurement", "imported", "trace")
@@ -228,7 +248,7 @@ class Pulled:
     """
 
     runs: pd.DataFrame
-    profiles: Sequence[TrackedRun]
+    profiles: pd.DataFrame
     records: RecordSet = field(default_factory=RecordSet)
     record_ids: dict[str, str | Unknown] = field(default_factory=dict)
 
@@ -246,11 +266,11 @@ class Pulled:
     ) -> Pulled:
         """Return the runs of these kinds that match, with their records if `watch` is given."""
         from tracking.connection import Server
-        from tracking.reading.tracked_runs import (
+        from tracking.tracked_runs import (
             download_records,
             joined,
             newest_first,
-            runs_in,
+            plain,
             search_table,
         )
 
@@ -260,23 +280,27 @@ class Pulled:
             search(runs_filter(filter_string, campaign, kind=kind), experiments) for kind in kinds
         ]
         runs = newest_first(joined(of_kinds))
-        profiles = list(runs_in(search(PROFILES_FILTER))) if len(of_kinds[0]) else []
+        profiles = search(PROFILES_FILTER) if len(of_kinds[0]) else runs.iloc[:0]
         pulled = cls(runs, profiles)
         if watch is None or not len(runs):
             return pulled
-        chosen, records = list(runs_in(runs)), pulled.records
-        wanted = [*chosen, *runs_in(search(CEILINGS_FILTER)), *_explaining(profiles, chosen)]
-        once = list({run.run_id: run for run in wanted}.values())
-        coming = download_records(once, tracking_uri)
-        for run, record in zip(watch(once), coming, strict=True):
+        explaining = profiles.loc[_may_explain(profiles, runs)]
+        wanted = joined([runs, search(CEILINGS_FILTER), explaining]).drop_duplicates("run_id")
+        records, said = pulled.records, (schema.USER, schema.ACCEPTED)
+        columns = ("run_id", "name", *(f"tags.{tag}" for tag in said))
+        told = zip(*(plain(wanted, column) for column in columns), strict=True)
+        coming = download_records(wanted, tracking_uri)
+        for run_id, (_, name, user, accepted), record in zip(
+            watch(wanted["run_id"].tolist()), told, coming, strict=True
+        ):
             if isinstance(record, Exception):
-                pulled.record_ids[run.run_id] = Unknown(f"{record}")
-                records.unreadable.append(f"{run.name} ({run.run_id}): {record}")
+                pulled.record_ids[run_id] = Unknown(f"{record}")
+                records.unreadable.append(f"{name} ({run_id}): {record}")
                 continue
-            pulled.record_ids[run.run_id] = record.record_id
+            pulled.record_ids[run_id] = record.record_id
             if record.record_id not in records.run_ids:  # uploaded twice: one measurement
-                records.run_ids[record.record_id] = run.run_id
-                records.tags[record.record_id] = run.tags
+                records.run_ids[record.record_id] = run_id
+                records.said[record.record_id] = {"user": user, "accepted": accepted}
                 records.add(record)
         return pulled
 
@@ -309,10 +333,16 @@ _LINKS = {
 }
 
 
-def _explaining(profiles: Iterable[TrackedRun], measured: Sequence[TrackedRun]) -> list[TrackedRun]:
-    """Those of `profiles` that may explain one of the measured runs."""
-    known = {tag: {run.tags.get(of) for run in measured} - {None} for tag, of in _LINKS.items()}
-    return [one for one in profiles if any(one.tags.get(tag) in known[tag] for tag in known)]
+def _may_explain(profiles: pd.DataFrame, runs: pd.DataFrame) -> list[bool]:
+    """Whether each of `profiles` may explain one of the runs."""
+    from tracking.tracked_runs import plain
+
+    ours = [{*plain(runs, f"tags.{of}")} - {None} for of in _LINKS.values()]
+    theirs = (plain(profiles, f"tags.{tag}") for tag in _LINKS)
+    return [
+        any(text in known for text, known in zip(texts, ours, strict=True))
+        for texts in zip(*theirs, strict=True)
+    ]
 
 
 def pull_record(run_id: str, tracking_uri: str | None = None) -> WholeRecord:
@@ -320,7 +350,7 @@ def pull_record(run_id: str, tracking_uri: str | None = None) -> WholeRecord:
 
     Raises `UserError` where there is none of this version or no store, and `TrackingError`.
     """
-    from tracking.reading.tracked_runs import download_record
+    from tracking.tracked_runs import download_record
 
     return download_record(run_id, tracking_uri)
 
@@ -334,7 +364,7 @@ def pull_iterations(run_ids: Iterable[str], tracking_uri: str | None = None) -> 
     """
     import pandas as pd
 
-    from tracking.reading.tracked_runs import download_any
+    from tracking.tracked_runs import download_any
 
     rows: list[tuple[str | float, ...]] = []
     for run_id in run_ids:

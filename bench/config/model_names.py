@@ -35,6 +35,8 @@ def user_path(text: str | Path) -> Path:
 
 def without_home(text: str) -> str:
     """Return the text with `~` for this user's home, which `user_path` reads; also of JSON."""
+    if not set("/\\") & set(text):  # no path, as of most settings
+        return text
     home = user_path("~")
     if not home.name or home.name not in text:
         return text

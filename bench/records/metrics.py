@@ -62,10 +62,13 @@ _OF_PRECISION = {
 
 def percentiles(values: Sequence[float], *percents: int) -> tuple[float, ...]:
     """Return these percentiles, each 1 to 99, by linear interpolation as NumPy's default."""
-    if len(values) == 1:  # which Python takes from 3.13 on
-        return (values[0],) * len(percents)
-    cuts = statistics.quantiles(values, n=100, method="inclusive")
-    return tuple(cuts[percent - 1] for percent in percents)
+    ordered, last = sorted(values), len(values) - 1
+    found = []
+    for percent in percents:
+        at, part = divmod(percent * last, 100)
+        high = ordered[min(at + 1, last)]
+        found.append((ordered[at] * (100 - part) + high * part) / 100)
+    return tuple(found)
 
 
 def iteration_statistics_ms(times_s: Sequence[float]) -> dict[str, float]:

@@ -34,7 +34,7 @@ from bench.errors import UserError
 if TYPE_CHECKING:
     from analysis import RecordSet
     from analysis.comparison.judgement import ComparedMetric
-    from analysis.comparison.prices import Prices
+    from analysis.comparison.machines import Prices
     from analysis.roofs import Peaks
     from analysis.runs.run import Run
 
@@ -244,7 +244,7 @@ class WithPrices(Command):
 
     def prices(self) -> Prices:
         """Return all prices; raises `UserError` for what is none."""
-        from analysis.comparison.prices import gather_prices
+        from analysis.comparison.machines import gather_prices
 
         return gather_prices(self.price, self.prices_file)
 

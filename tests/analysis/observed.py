@@ -1,21 +1,21 @@
 """Observations with arithmetic for the head, and those of two published reports."""
 
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from factories import NOON
 
 from analysis.runs.place import place
 from analysis.runs.run import Run
+from analysis.server.frame import tracked_frame
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, RunConfig
 from bench.records import Finding
 from mlproject import cli
-from tracking.content import content_of
 from tracking.importing import read_results
-from tracking.reading.tracked_runs import runs_table
+from tracking.tracked_runs import TrackedRun, as_tracked, runs_table
 from tracking.upload.delivery import Added
 
 #: A variant that `make test` leaves out.
@@ -64,25 +64,14 @@ def curve(rates, **settings):
     ]
 
 
-@dataclass(frozen=True)
-class Tracked:
-    """What tracking tells of a run, without a server."""
-
-    run_id: str = "r1"
-    params: dict = field(default_factory=dict)
-    metrics: dict = field(default_factory=dict)
-    tags: dict = field(default_factory=dict)
-    name: str = "lab_resnet18_fp32_bs10_run1"
-    status: str = "FINISHED"
-    start_time: datetime = datetime(2025, 6, 1, 12, tzinfo=timezone.utc)
-    artifact_uri: str = ""
-
-
 def tracked(record, run_id="r1"):
     """Return the record as the tracking package would log it."""
-    content = content_of(record)
-    values = {point.key: point.value for point in content.metrics}
-    return Tracked(run_id, content.params, values, content.tags, f"name-{run_id}")
+    return replace(as_tracked(record, run_id), name=f"name-{run_id}")
+
+
+def frame_of(*runs, profiles=(), placed=None):
+    """The table of these tracked runs."""
+    return tracked_frame(runs_table(runs), runs_table(profiles), placed)
 
 
 class Server:
@@ -129,12 +118,10 @@ class Server:
         def search_table(*asked, **how):
             return runs_table(search(*asked, **how))
 
-        monkeypatch.setattr("tracking.reading.tracked_runs.search_table", search_table)
-        monkeypatch.setattr("tracking.reading.tracked_runs.download_record", download)
-        monkeypatch.setattr("tracking.reading.tracked_runs.download_any", download)
-        monkeypatch.setattr(
-            "tracking.reading.tracked_runs._record", lambda server, *run: download(*run)
-        )
+        monkeypatch.setattr("tracking.tracked_runs.search_table", search_table)
+        monkeypatch.setattr("tracking.tracked_runs.download_record", download)
+        monkeypatch.setattr("tracking.tracked_runs.download_any", download)
+        monkeypatch.setattr("tracking.tracked_runs._record", lambda server, *run: download(*run))
         monkeypatch.setattr("tracking.upload.upload.log_report", log_report)
 
 
@@ -144,7 +131,7 @@ def _kind(run):
 
 def _found(run_id, run):
     if isinstance(run, Exception):
-        return Tracked(run_id, name=f"name-{run_id}")
+        return TrackedRun(run_id, f"name-{run_id}", "FINISHED", NOON, {}, {}, {}, "")
     return tracked(run, run_id)
 
 

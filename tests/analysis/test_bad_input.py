@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 import commands.report
 from analysis import RecordSet, pull_iterations, pull_record, pull_runs
-from analysis.runs.frame import run_facts
 from analysis.runs.place import place_profiles
 from analysis.traces.placed import place_traces
 from bench.errors import UserError
@@ -219,7 +218,7 @@ def test_what_sync_and_report_derive_of_a_record_that_is_read_is_finite_or_unkno
     found = RecordSet.of([record, make.ceilings_record()])
     runs = found.runs()
     assert not found.unreadable
-    json.dumps([run_facts(run) for run in runs])
+    json.dumps([run.facts() for run in runs])
     profiles = place_profiles(found.profiles, runs, found.ceilings)
     json.dumps([profile.facts() for profile in profiles])
     place_traces(found.traces, found.ceilings)

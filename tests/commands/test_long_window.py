@@ -8,7 +8,7 @@ import samples
 from stored_runs import filed
 
 from tracking.content import content_of
-from tracking.reading.tracked_runs import download_record, search_runs
+from tracking.tracked_runs import download_record, search_runs
 
 ITERATIONS = 100_000
 

@@ -22,7 +22,7 @@ from bench.records.folders import read_records
 from bench.training.devices import open_device
 from tracking import schema
 from tracking.projects import link_environment
-from tracking.reading.tracked_runs import download_record, search_runs
+from tracking.tracked_runs import download_record, search_runs
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SMALL = {"batch_size": 2, "image_size": 32, "warmup_iters": 1, "iters": 2}

@@ -9,7 +9,7 @@ import pytest
 from scripted_perf import install
 
 from tracking import schema
-from tracking.reading.tracked_runs import download_record, search_runs
+from tracking.tracked_runs import download_record, search_runs
 
 SMALL = (
     *("--arch", "crashing_models:small", "--backend", "cpu", "--image-size", "32"),

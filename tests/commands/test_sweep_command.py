@@ -15,7 +15,7 @@ from campaigns.plan import Turn
 from commands.console.recorded import open_delivery
 from commands.sweep import sweep_result
 from tracking import schema
-from tracking.reading.tracked_runs import download_record, search_runs
+from tracking.tracked_runs import download_record, search_runs
 
 MATRIX = """
 name: tiny

@@ -16,7 +16,7 @@ from campaigns.search import Limits, tune
 from campaigns.trials import measure_here
 from commands.tune import TuneProgress, tune_result
 from tracking import schema
-from tracking.reading.tracked_runs import search_runs
+from tracking.tracked_runs import search_runs
 
 TINY = (
     *("--arch", "crashing_models:small", "--backend", "cpu", "--image-size", "32"),

@@ -14,7 +14,7 @@ from bench.records import Job
 from bench.records.folders import RecordFolder, read_records, record_folders
 from contrib import ray as cluster
 from tracking import schema
-from tracking.reading.tracked_runs import search_runs
+from tracking.tracked_runs import search_runs
 
 MODELS = Path(__file__).resolve().parents[1] / "bench"
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]

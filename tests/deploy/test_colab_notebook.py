@@ -74,7 +74,7 @@ def test_it_measures_tracks_and_brings_the_records_home(tmp_path, repository, mo
     assert "MLFLOW_TRACKING_PASSWORD is not among the secrets" in said
     assert len(re.findall(r"images/s, \w.*, not placed: no ceiling", said)) == 2
 
-    from tracking.reading.tracked_runs import search_runs
+    from tracking.tracked_runs import search_runs
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     runs = search_runs()

@@ -10,7 +10,7 @@ from mlflow.tracking import MlflowClient
 from stored_runs import filed, night
 
 from analysis import pull_points, pull_records, pull_runs
-from analysis.comparison.prices import gather_prices
+from analysis.comparison.machines import gather_prices
 from analysis.server.pull import LocalRoofs, addition_of
 from commands.report import Report, fill_in
 from tracking import log_record, schema

@@ -23,8 +23,8 @@ from bench.errors import Problem
 from mlproject import main
 from tracking import schema
 from tracking.connection import Server, TrackingError, tracking_state
-from tracking.reading.tracked_runs import download_record, search_runs
 from tracking.store import is_servers_folder, place_of_files
+from tracking.tracked_runs import download_record, search_runs
 from tracking.upload.upload import upload
 
 HERE = Path(__file__).resolve().parent

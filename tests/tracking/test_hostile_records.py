@@ -12,7 +12,7 @@ from bench.records.folders import RecordFolder, record_folders
 from mlproject import main
 from tracking import schema
 from tracking.connection import Server
-from tracking.reading.tracked_runs import download_record, search_runs
+from tracking.tracked_runs import download_record, search_runs
 from tracking.upload.upload import LockedError, uploading
 
 

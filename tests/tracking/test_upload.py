@@ -25,7 +25,12 @@ from mlproject import main
 from tracking import log_record, schema
 from tracking.connection import Server, TrackingError
 from tracking.content import figures_digest
-from tracking.reading.tracked_runs import download_record, download_records, search_runs
+from tracking.tracked_runs import (
+    download_record,
+    download_records,
+    runs_table,
+    search_runs,
+)
 from tracking.upload.delivery import Delivery
 from tracking.upload.upload import (
     LockedError,
@@ -173,7 +178,7 @@ def test_many_records_come_in_the_order_of_their_runs_and_leave_no_thread_behind
     gc.disable()
     try:
         threads = threading.active_count()
-        assert list(download_records(wanted)) == records
+        assert list(download_records(runs_table(wanted))) == records
         assert threading.active_count() == threads
     finally:
         gc.enable()

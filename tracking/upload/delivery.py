@@ -23,8 +23,8 @@ from bench.records.journal import Clock
 from campaigns.plan import PastRun
 from tracking import schema
 from tracking.connection import Server, TrackingError
-from tracking.reading.tracked_runs import TrackedRun, search_runs
 from tracking.store import is_embedded, settings_uri
+from tracking.tracked_runs import TrackedRun, search_runs
 from tracking.upload.upload import Placing, of_this_project, otherwise, project_run, upload
 
 #: A server that is away costs seconds per try, between two measurements.

@@ -7,7 +7,7 @@ import pytest
 from observed import observation
 
 from analysis.comparison import METRICS, compare_pairs, pair_runs
-from analysis.comparison.noise import same_kinds
+from analysis.comparison.machines import same_kinds
 from analysis.comparison.shown import notes
 from analysis.findings import conclusions
 from bench.statistics.series import chances_of_outlying

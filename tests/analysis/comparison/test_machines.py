@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from observed import curve, observation, published, repeated
 
-from analysis.comparison.machines import across_machines, efficiency_row, mean_row
-from analysis.comparison.prices import gather_prices
+from analysis.comparison.across import across_machines, efficiency_row, mean_row
+from analysis.comparison.machines import gather_prices
 from analysis.findings import conclusions, find_all
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.place import place_runs
@@ -101,21 +101,20 @@ def test_an_option_is_read_and_the_cost_follows_by_hand():
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        *((option, "no price per hour") for option in ("gcp-l4", "gcp-l4=0.72", "=0.72/h")),
-        *((f"gcp-l4={one}/h", f"'{one}' is no positive") for one in ("cheap", "0", "inf", "nan")),
-        ("gcp-l4=1 usd/h", "'usd' is no three capital letters"),
-        ("gcp-l4=1/h 2026-13-01", "'2026-13-01' is no day up to today, written as 2026-11-01"),
-        ("gcp-l4=1/h 2926-11-24", "'2926-11-24' is no day up to today"),
-        ("gcp-l4=1 USD/h EUR 1", "no price per hour|'EUR 1'|'1' is no day"),
-        ("lab=1/h LAB=2/h", "given twice"),
+        *(((option,), "no price per hour") for option in ("gcp-l4", "gcp-l4=0.72", "=0.72/h")),
+        *(((f"gcp-l4={rate}/h",), f"per_h='{rate}'") for rate in ("cheap", "0", "inf", "nan")),
+        (("gcp-l4=1 usd/h",), "currency='usd'"),
+        (("gcp-l4=1/h 2026-13-01",), "date='2026-13-01'"),
+        (("gcp-l4=1/h 2926-11-24",), "date='2926-11-24': .* to come"),
+        (("gcp-l4=1 USD/h EUR 1",), "no price per hour"),
+        (("lab=1/h", "LAB=2/h"), "given twice"),
     ],
 )
 def test_what_is_no_price_is_refused_with_an_example(options, why):
-    two = options.split() if options.count("/h") > 1 else [options]
     with pytest.raises(UserError, match=why) as refusal:
-        prices(*two)
+        prices(*options)
     assert "\n" not in str(refusal.value)
-    assert ("write --price gcp-l4=0.71/h" in str(refusal.value)) == (len(two) == 1)
+    assert ("write --price gcp-l4=0.71/h" in str(refusal.value)) == (len(options) == 1)
 
 
 TABLE = """machine,price_per_h,spot_price_per_h,currency,date,source
@@ -153,13 +152,13 @@ def test_a_table_is_keyed_by_machine_type_else_device(table):
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        (",list of prices", ",", "line 2: '' is no source"),
+        (",list of prices", ",", "line 2: source=''"),
         ("0.71,0.28", ",", "line 2: no price: fill in price_per_h or spot_price_per_h"),
-        ("0.71", "free", "line 2: 'free' is no positive number"),
-        ("2026-09-01", "1.9.2026", "line 2: '1.9.2026' is no day up to today"),
+        ("0.71", "free", "line 2: per_h='free'"),
+        ("2026-09-01", "1.9.2026", "line 2: date='1.9.2026'"),
         ("price_per_h,", "price,", "line 2: unknown column 'price'"),
         ("2026-08-01,older", "2026-09-01,older", "line 3: .* is in line 2 too"),
-        (",USD,", ",US$,", r"line 2: 'US\$' is no three capital letters"),
+        (",USD,", ",US$,", r"line 2: currency='US\$'"),
         ("list of prices\n", "list, of prices\n", "line 2: unknown column"),
         (TABLE[TABLE.index("\n") + 1 :], "", "line 1: no row follows: the columns are machine,pr"),
         ("machine", "\udcff", "cannot be read as UTF-8"),
@@ -195,7 +194,7 @@ def test_shares_energy_and_cost_of_a_group_by_hand():
         ]
     )
     assert efficiency_row(joules)["energy_j_per_image"] == 3
-    assert efficiency_row(joules)["missing"]["cost"] == "no price was given"
+    assert efficiency_row(joules)["missing"]["cost"].startswith("no price was given")
 
 
 # Like with like

@@ -7,7 +7,7 @@ from observed import invoke, observation, records_on_disk, repeated
 
 import commands.compare
 from analysis.comparison import METRICS, compare_pairs
-from analysis.comparison.noise import noise_floor
+from analysis.comparison.machines import noise_floor
 from analysis.runs.groups import Group
 from bench.errors import UserError
 from bench.statistics.ratios import smallest_change

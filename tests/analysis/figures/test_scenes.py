@@ -15,8 +15,8 @@ from test_account import OPS
 from test_tuning import nothing, result  # noqa: F401 (fixtures)
 
 from analysis.comparison import METRICS, compare_pairs, pair_runs
+from analysis.comparison.across import across_machines
 from analysis.comparison.history import histories
-from analysis.comparison.machines import across_machines
 from analysis.figures import kernel_chart, model_colours, op_chart, run_chart
 from analysis.figures.batches import batch_charts
 from analysis.figures.chart import OTHER_MODELS, panel_chart

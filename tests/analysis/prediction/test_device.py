@@ -10,7 +10,7 @@ import samples
 from observed import invoke, records_on_disk
 
 import commands.predict
-from analysis.comparison.prices import gather_prices
+from analysis.comparison.machines import gather_prices
 from analysis.prediction.device import (
     Loader,
     OwnRuns,

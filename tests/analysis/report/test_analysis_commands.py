@@ -6,11 +6,10 @@ import re
 import factories as make
 import pandas as pd
 import pytest
-from observed import Server, invoke, records_on_disk, tracked
+from observed import Server, frame_of, invoke, records_on_disk, tracked
 
 import commands.compare
 import commands.report
-from analysis.server.tracked_frame import tracked_frame
 from bench.errors import UserError
 from tracking.connection import TrackingError
 
@@ -102,7 +101,7 @@ def test_nothing_found_and_a_server_that_fails_are_one_line(monkeypatch, module,
 
 @pytest.fixture
 def one_run(monkeypatch):
-    table = tracked_frame([tracked(make.run_record())])
+    table = frame_of(tracked(make.run_record()))
     monkeypatch.setattr("analysis.pull_runs", lambda *_, **__: table)
     return table
 

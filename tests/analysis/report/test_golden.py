@@ -17,7 +17,7 @@ import samples
 from golden import plain, rounded
 from observed import Server, published, published_records, records_on_disk
 
-from analysis.comparison.machines import across_machines
+from analysis.comparison.across import across_machines
 from analysis.findings import find_all
 from bench.errors import UserError
 from bench.records import Copies, Finding, SampledSeries

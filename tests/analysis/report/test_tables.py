@@ -11,8 +11,7 @@ from analysis import place_runs
 from analysis.columns import _DECLARED, COLUMNS, both_sides, columns, table
 from analysis.report.run_tables import configuration_tables
 from analysis.report.write import markdown_fence
-from analysis.runs.frame import configurations, point_row
-from analysis.server.tracked_frame import _ROOF_NUMBERS, _ROOF_TEXTS
+from analysis.runs.groups import configurations
 from analysis.table import Column, RunList, RunNumbers, Table, latex_text, markdown_text
 from analysis.words import (
     as_fast_as,
@@ -23,6 +22,7 @@ from analysis.words import (
     three_digits,
     times,
 )
+from tracking import schema
 
 NOON = datetime(2025, 6, 1, 12, tzinfo=timezone.utc)
 SHOWN = (
@@ -129,7 +129,8 @@ def test_columns_are_declared_once_and_the_documents_name_those_of_a_place():
     page = (Path(__file__).parents[3] / "docs" / "report.md").read_text("utf-8")
     listed = page[page.index("### With roofs") : page.index("### Pulling again")]
     (run,) = place_runs([make.run_record()], [make.ceilings_record()])
-    shown = {*_ROOF_TEXTS, *_ROOF_NUMBERS} & point_row(run.point).keys()
+    shown = {name for name, one in schema.COLUMNS.items() if one.source == "place"}
+    shown = (shown | {*schema.OF_ITERATION}) & run.point.row.keys()
     assert len(shown) > 15
     assert shown <= set(re.findall(r"`([a-z_]+)`", listed))
 

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from observed import observation
 
 from analysis import RecordSet, place, place_runs
-from analysis.comparison.noise import on_one_device
-from analysis.runs.frame import run_row
-from analysis.runs.groups import group_runs
+from analysis.runs.groups import group_runs, on_one_device
 from analysis.runs.points import RooflinePoint, roofline_point
 from bench.records import worst
 from bench.records.metrics import attained_flops_per_s, summary
@@ -103,10 +101,10 @@ def test_a_point_by_hand_which_is_what_is_logged(case):
 def test_a_row_has_the_first_sensor_that_is_there_and_shares_of_cores_as_cores():
     metrics = {"cpu_package_power_w_mean": 60.0, "other_cpu_percent_mean": 250.0}
     metrics |= {"user_s": 30.0, "system_s": 10.0, "real_s": 20.0}
-    row = run_row(observation(metrics=metrics))
+    row = observation(metrics=metrics).row
     known = {"power_w": 60, "other_processes_cores": 2.5, "stolen_cores": None, "cores_busy": 2}
     assert {name: row[name] for name in known} == known
-    assert run_row(observation(metrics=metrics | {"gpu_power_w_mean": 300.0}))["power_w"] == 300
+    assert observation(metrics=metrics | {"gpu_power_w_mean": 300.0}).row["power_w"] == 300
 
 
 def test_a_mean_over_repeats_needs_all_of_them():
@@ -115,6 +113,9 @@ def test_a_mean_over_repeats_needs_all_of_them():
     assert (group.mean("attained_gflops"), group.mean("energy_j")) == (None, None)
     assert group.mean("throughput_samples_per_s") == pytest.approx(10)
     assert (len(group.points), group.of_the_roof) == (1, (0.5, 0.5))
+    table = RecordSet.of([*known, *CEILINGS]).runs().configurations
+    [row] = table[["repeats", "images_per_s", "fraction_of_roof_min", "runs"]].values.tolist()
+    assert row == [2, pytest.approx(10), 0.5, ("other", "run-1")]
 
 
 @pytest.mark.parametrize(

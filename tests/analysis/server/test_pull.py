@@ -2,18 +2,18 @@
 
 import re
 import typing
+from dataclasses import replace
 from pathlib import Path
 
 import factories as make
 import pandas as pd
 import pytest
 import samples
-from observed import PUBLISHED, Server, Tracked, published_records, tracked
+from observed import PUBLISHED, Server, frame_of, published_records, tracked
 
 from analysis import RecordSet, place_runs, pull_iterations, pull_points, pull_records, pull_runs
 from analysis.roofs import Peaks
 from analysis.server.pull import addition_of, with_cost
-from analysis.server.tracked_frame import tracked_frame
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import Finding, Verdict
@@ -115,7 +115,7 @@ def missing_as_none(row, names):
 
 @pytest.mark.parametrize("kind", ROWS)
 def test_a_row_holds_the_record(kind):
-    row = tracked_frame([tracked(EVERY_KIND[kind])]).iloc[0]
+    row = frame_of(tracked(EVERY_KIND[kind])).iloc[0]
     assert missing_as_none(row, ROWS[kind]) == ROWS[kind]
 
 
@@ -124,7 +124,9 @@ def test_a_row_holds_the_record(kind):
     [("'/my data'", "/my data"), ("synthetic", "synthetic"), ("''", ""), ("'it''s'", "its")],
 )
 def test_the_shell_quotes_of_mlflow_run_are_undone(logged, value):
-    assert tracked_frame([Tracked(params={"data": logged})])["data"][0] == value
+    assert (
+        frame_of(replace(tracked(make.run_record()), params={"data": logged}))["data"][0] == value
+    )
 
 
 def test_every_metric_that_a_record_of_any_kind_may_log_has_a_column(monkeypatch):
@@ -139,7 +141,7 @@ def test_every_metric_that_a_record_of_any_kind_may_log_has_a_column(monkeypatch
     records = [*ended_well, imported, make.ceilings_record()]
     kinds = typing.get_args(typing.get_args(AnyRecord)[0])
     assert {type(record) for record in records} == set(kinds)
-    columns = set(tracked_frame([], placed={}).columns)
+    columns = set(frame_of(placed={}).columns)
     [placed] = place_runs([make.run_record()], [make.ceilings_record()])
     beside = with_cost(addition_of(placed), 1.0, "a price", "image")
     for record in records:
@@ -153,7 +155,7 @@ def test_every_metric_that_a_record_of_any_kind_may_log_has_a_column(monkeypatch
 def test_the_documentation_lists_every_column():
     text = (Path(__file__).resolve().parents[3] / "docs" / "report.md").read_text("utf-8")
     listed = set(re.findall(r"`(\w+)`", text))
-    assert set(tracked_frame([], placed={}).columns) <= listed
+    assert set(frame_of(placed={}).columns) <= listed
 
 
 def test_iterations_have_their_phases_where_these_were_timed(monkeypatch):
@@ -256,6 +258,15 @@ def test_points_are_the_placed_rows_with_the_numbers_of_their_place(monkeypatch)
     assert empty.dtypes.drop("run_id").equals(table.dtypes[empty.columns.drop("run_id")])
 
 
+def test_records_alone_give_the_table_that_a_server_gives(monkeypatch):
+    records = [make.run_record("a"), make.failed_record(), make.profile(), make.ceilings_record()]
+    Server(monkeypatch, {record.record_id: record for record in records})
+    there = pull_runs(roofs=True).set_index("run_id").sort_index()
+    here = RecordSet.of(records).frame().set_index("run_id").sort_index()
+    assert not here.loc["a", ["counted_dram_gb", "bound", "throughput_images_per_s"]].isna().any()
+    pd.testing.assert_frame_equal(here.drop(columns="name"), there.drop(columns="name"))
+
+
 # Records
 
 
@@ -302,6 +313,6 @@ def test_records_from_disk_are_sorted_by_kind_and_campaign():
 )
 def test_the_profile_of_a_row_is_a_possible_one_of_the_same_step(explained, changes):
     profile = tracked(make.profile(**{"timed_record_id": None, **changes}), "p1")
-    table = tracked_frame([tracked(make.run_record())], [profile])
+    table = frame_of(tracked(make.run_record()), profiles=[profile])
     found = table[["profile_run_id", "counted_dram_gb"]].notna()
     assert found.iloc[0].tolist() == [explained] * 2

@@ -17,7 +17,7 @@ from bench.records.folders import read_records, record_folders
 from mlproject import main
 from tracking import schema
 from tracking.connection import Server
-from tracking.reading.tracked_runs import download_record, search_runs
+from tracking.tracked_runs import download_record, search_runs
 
 pytestmark = pytest.mark.usefixtures("unpainted")
 

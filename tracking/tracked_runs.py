@@ -21,7 +21,6 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from mlflow.entities import Run, ViewType
 from pydantic import ValidationError
@@ -30,6 +29,7 @@ from bench.errors import UserError, fault_line, printable
 from bench.records import ImportedRecord
 from bench.records.folders import (
     ANY_RECORD,
+    AnyRecord,
     WholeRecord,
     cache_folder,
     parse_record,
@@ -59,8 +59,6 @@ class TrackedRun:
 _INFO = ("run_id", "name", "status", "start_time", "artifact_uri")
 _TYPES_BY_KEY = {"params": "category", "metrics": "float64", "tags": "category"}
 _TYPES = _TYPES_BY_KEY | {"status": "category", "start_time": "datetime64[us, UTC]"}
-#: Runs taken from a table at once.
-_ROWS_AT_ONCE = 1000
 
 
 def runs_table(runs: Iterable[TrackedRun]) -> pd.DataFrame:
@@ -101,23 +99,6 @@ def joined(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     return typed
 
 
-def runs_in(table: pd.DataFrame) -> Iterator[TrackedRun]:
-    """Yield each run of a table."""
-    for start in range(0, len(table), _ROWS_AT_ONCE):
-        some = table.iloc[start : start + _ROWS_AT_ONCE]
-        columns: dict[str, list[Any]] = {name: some[name].tolist() for name in _INFO}
-        columns["start_time"] = [at.to_pydatetime() for at in columns["start_time"]]
-        for group in _TYPES_BY_KEY:
-            columns[group] = [{} for _ in range(len(some))]
-        for name in some.columns.difference(_INFO):
-            group, _, key = name.partition(".")
-            values = some[name].reset_index(drop=True).dropna()
-            for row, value in zip(values.index, values.tolist(), strict=True):
-                columns[group][row][key] = value
-        for row in range(len(some)):
-            yield TrackedRun(**{name: values[row] for name, values in columns.items()})
-
-
 def plain(table: pd.DataFrame, column: str) -> list[Any]:
     """Return a column's value of each run, None where it has none."""
     if column not in table:
@@ -136,11 +117,11 @@ def newest_first(table: pd.DataFrame) -> pd.DataFrame:
 
 def once_per_record(table: pd.DataFrame) -> pd.DataFrame:
     """Return of each record the run that counts: a whole one, else the one of the first id."""
-    whole = np.array(plain(table, f"tags.{schema.UPLOADED}")) == "true"
-    by = pd.DataFrame({"unfinished": ~whole, "run_id": table["run_id"]})
-    by["record"] = plain(table, f"tags.{schema.RECORD_ID}")
-    again = by.sort_values(["unfinished", "run_id"])["record"].duplicated().sort_index()
-    counts: pd.DataFrame = table[~again | by["record"].isna()].reset_index(drop=True)
+    whole = [text == "true" for text in plain(table, f"tags.{schema.UPLOADED}")]
+    by = table[["run_id"]].assign(whole=whole, record=plain(table, f"tags.{schema.RECORD_ID}"))
+    by = by.sort_values(["whole", "run_id"], ascending=[False, True])
+    again = by["record"].duplicated() & by["record"].notna()
+    counts: pd.DataFrame = table[~again.sort_index()].reset_index(drop=True)
     return counts
 
 
@@ -286,6 +267,21 @@ def _as_recorded(server: Server, run: TrackedRun) -> TrackedRun:
     return replace(run, metrics=metrics, tags=content.tags | kept)
 
 
+def as_tracked(record: AnyRecord, run_id: str | None = None) -> TrackedRun:
+    """Return a record as a server would have it, by default under its own id."""
+    content, run_id = content_of(record), run_id or record.record_id
+    return TrackedRun(
+        run_id=run_id,
+        name=content.tags[schema.RUN_NAME],
+        status=content.status,
+        start_time=record.created.astimezone(timezone.utc),
+        params=content.params,
+        metrics=last_values(content.metrics),
+        tags=content.tags,
+        artifact_uri="",
+    )
+
+
 def tracked(run: Run) -> TrackedRun:
     """Return MLflow's run as plain values."""
     return TrackedRun(
@@ -332,7 +328,7 @@ def download_record(run_id: str, tracking_uri: str | None = None) -> WholeRecord
 
 
 def download_records(
-    runs: Iterable[TrackedRun], tracking_uri: str | None = None
+    runs: pd.DataFrame, tracking_uri: str | None = None
 ) -> Iterator[WholeRecord | ImportedRecord | UserError | TrackingError]:
     """Yield the record of each run in the order given, or why there is none; fetches several.
 
@@ -340,26 +336,29 @@ def download_records(
     """
     server = Server(tracking_uri, must_exist=True)
 
-    def fetched(run: TrackedRun) -> WholeRecord | ImportedRecord | UserError | TrackingError:
+    def fetched(
+        run_id: str, artifact_uri: str, work: float | None
+    ) -> WholeRecord | ImportedRecord | UserError | TrackingError:
         try:
-            record = _record(server, run.run_id, run.artifact_uri)
+            record = _record(server, run_id, artifact_uri)
             uncounted = isinstance(record, ImportedRecord) and record.complexity is None
-            if uncounted and _COUNTED in run.metrics:  # since it was fetched
-                _cached(run.run_id).unlink(missing_ok=True)
-                record = _record(server, run.run_id, run.artifact_uri)
+            if uncounted and work is not None:  # counted since it was fetched
+                _cached(run_id).unlink(missing_ok=True)
+                record = _record(server, run_id, artifact_uri)
             return record
         except (UserError, TrackingError) as error:
             return error
         except Exception as error:  # no record stops the others
             return UserError(fault_line(error))
 
-    wanted = list(runs)
-    named = (run.run_id for run in wanted)
-    afar = {one for one in named if not (_RUN_ID.fullmatch(one) and _cached(one).exists())}
+    columns = ("run_id", "artifact_uri", f"metrics.{_COUNTED}")
+    wanted = list(zip(*(plain(runs, column) for column in columns), strict=True))
+    is_here = [_RUN_ID.fullmatch(run_id) and _cached(run_id).exists() for run_id, *_ in wanted]
     with paused_collector(), ThreadPoolExecutor(_AT_ONCE) as pool:
-        coming = pool.map(fetched, (run for run in wanted if run.run_id in afar))
-        for run in wanted:
-            yield next(coming) if run.run_id in afar else fetched(run)
+        afar = (run for run, here in zip(wanted, is_here, strict=True) if not here)
+        coming = pool.map(lambda run: fetched(*run), afar)
+        for run, here in zip(wanted, is_here, strict=True):
+            yield fetched(*run) if here else next(coming)
 
 
 def tracked_records(filter_string: str, known: Collection[str]) -> Iterator[WholeRecord]:

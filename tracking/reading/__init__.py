@@ -1,1 +1,0 @@
-"""From tracked runs back to records."""
