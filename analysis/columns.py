@@ -1,15 +1,16 @@
 """Every column once: its keys, what people read above it, how they read a value, what is better.
 
 A key is the name of a value in rows of tables, in CSV and JSON, and in tables of a notebook, with
-its unit at the end; metrics have the names that they have in MLflow. `columns("env model")` are the
-columns of a table by their names. A column of several keys has a name of its own. `{sample}` is an
-image, a sequence or a sample in a heading, and image or sample in a key.
+its unit at the end; metrics have the names that they have in MLflow. A column of several keys has a
+name of its own. `{sample}` is an image, a sequence or a sample in a heading, and image or sample in
+a key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from analysis.table import Column, Larger, Show, Table, first_value
@@ -24,7 +25,6 @@ from analysis.words import (
     three_digits,
 )
 from bench.config import Sample, a_sample, column_noun
-from bench.records.metrics import PHASES
 
 if TYPE_CHECKING:
     from analysis.account import StepAccount
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-def columns(names: str, sample: Sample = "sample") -> tuple[Column, ...]:
-    """Return the columns of these names, with spaces between them, for runs of a kind of sample."""
+def columns(chosen: Iterable[Column], sample: Sample = "sample") -> tuple[Column, ...]:
+    """Return columns of `C` for runs of a kind of sample."""
     return tuple(
         replace(
             column,
             keys=tuple(key.format(sample=column_noun(sample)) for key in column.keys),
             heading=_with_sample(column.heading, sample),
         )
-        for column in map(COLUMNS.__getitem__, names.split())
+        for column in chosen
     )
 
 
@@ -48,17 +48,17 @@ def table(
     name: str,
     title: str,
     rows: Sequence[Mapping[str, Any]],
-    names: str,
+    chosen: Iterable[Column],
     sample: Sample = "sample",
     *,
     shown: int | None = None,
 ) -> Table:
-    """Return a table of the columns of these names; `title` may name the sample as they do."""
-    return Table(name, _with_sample(title, sample), rows, columns(names, sample), shown)
+    """Return a table of these columns of `C`; `title` may name the sample as they do."""
+    return Table(name, _with_sample(title, sample), rows, columns(chosen, sample), shown)
 
 
 def tables(
-    declared: Mapping[str, tuple[str, str]],
+    declared: Mapping[str, tuple[str, Iterable[Column]]],
     rows: Mapping[str, Sequence[Mapping[str, Any]]],
     sample: Sample = "sample",
 ) -> dict[str, Table]:
@@ -73,7 +73,7 @@ def _with_sample(words: str, sample: Sample) -> str:
 
 
 def both_sides(
-    names: str, sample: Sample, prefixes: tuple[str, str], sides: tuple[str, str]
+    chosen: Iterable[Column], sample: Sample, prefixes: tuple[str, str], sides: tuple[str, str]
 ) -> tuple[Column, ...]:
     """Return each column twice, for two sides: with its prefix before the keys and its word."""
     return tuple(
@@ -82,7 +82,7 @@ def both_sides(
             heading=f"{column.heading} {side}".strip(),
             keys=tuple(f"{prefix}{key}" for key in column.keys),
         )
-        for column in columns(names, sample)
+        for column in columns(chosen, sample)
         for prefix, side in zip(prefixes, sides, strict=True)
     )
 
@@ -92,39 +92,38 @@ def metric_columns() -> dict[str, Column]:
     return {name: column for name, column in COLUMNS.items() if column.larger}
 
 
-Declared = tuple[str, Column]
-#: The name of a column, which is its only key; or its name, and then its keys.
-_Names = str | tuple[str, ...]
 #: How the end of a key is written in a heading that follows from it.
 _UNITS = {"gb_per_s": "GB/s", "gflops": "GFLOP/s", "gflop": "GFLOP", "gb": "GB"}
 
 
-def _text(names: _Names, heading: str = "", show: Show = first_value, **more: Any) -> Declared:
-    """Return a column by its name; its heading is the name in words unless it has another."""
-    name, *keys = (names,) if isinstance(names, str) else names
-    unit = next((unit for unit in _UNITS if f"_{name}".endswith(f"_{unit}")), "")
-    words = f"{name.removesuffix(unit)}{_UNITS.get(unit, '')}".replace("_", " ")
-    return name, Column(heading or words, tuple(keys) or (name,), show, **more)
+def _text(heading: str = "", *keys: str, **look: Any) -> Column:
+    """A column whose heading and whose only key follow from its name, unless they are given."""
+    return Column(heading, keys, **look)
+
+
+def _number(heading: str = "", *keys: str, show: Show = three_digits, **look: Any) -> Column:
+    return Column(heading, keys, show, numeric=True, **look)
+
+
+_whole = partial(_number, show=first_value)
+
+
+def _metric(heading: str, unit: str, larger: Larger, show: Show = three_digits) -> Column:
+    return _number(heading, show=show, unit=unit, larger=larger)
+
+
+def _phase(name: str) -> Column:
+    return _number(name, f"{name}_ms", f"{name}_share", show=_with_share)
+
+
+def _with_share(time_ms: float, share: float) -> str:
+    return f"{three_digits(time_ms)} ({percent(share)})"
 
 
 def _few_shapes(shapes: str) -> str:
     """The first shapes of an op on a list: it may have one for each parameter of a model."""
     first, *others = shapes.split(", ")
     return shapes if len(others) < 6 else f"{first} and {len(others)} more"
-
-
-def _whole(names: _Names, heading: str = "", show: Show = first_value) -> Declared:
-    return _text(names, heading, show, numeric=True)
-
-
-def _number(names: _Names, heading: str = "", show: Show = three_digits, **more: Any) -> Declared:
-    return _text(names, heading, show, numeric=True, **more)
-
-
-def _metric(
-    name: str, heading: str, unit: str, larger: Larger, show: Show = three_digits
-) -> Declared:
-    return _number(name, heading, show, unit=unit, larger=larger)
 
 
 def _done_of(asked: int | str, done: int | None) -> str:
@@ -141,225 +140,237 @@ def _amount(value: float, currency: str, *_: object) -> str:
     return f"{three_digits(value)} {currency}"
 
 
-_DECLARED = (
+# fmt: off
+class C:
+    """Every column by its name. A heading that is not given is the name in words."""
+
     # what ran where
-    _text("run", wraps_em=9),
-    *map(_text, ("runs", "precision", "outcome", "verdict", "note", "source", "kind")),
-    *map(_whole, ("repeat", "repeats", "devices", "configurations")),
-    _whole(("common_batch_sizes", "configurations")),
-    _whole("number", "no."),
-    _whole(("numbered", "number", "run"), "no."),
-    _text("env", "machine"),
-    _text("slower_env", "against"),
-    _text("device", wraps_em=8),
-    _text("arch", "model"),
-    _text(("model", "arch", "differs_in"), "model",
-          lambda text, note: f"{text} ({note})" if note else text),
-    _text(("ran_precision", "precision", "precision_label"), "precision", lambda _, label: label),
-    _text("precision_asked", "asked for"),
-    _whole("batch_size", "batch"),
-    _whole("image_size", "pixels"),
-    _whole("seq_len", "tokens a sequence"),
-    _whole("tokens_per_sample", "tokens {a_sample}"),
-    _text("configuration", wraps_em=12),
-    _text(("configuration_of", "env", "configuration"), "configuration",
-          lambda env, label: label if label.startswith(env) else f"{env} {label}", wraps_em=14),
-    _text("also_differs", "ran with", wraps_em=12),
-    _text("ran_with", wraps_em=10),
-    _text("math_mode", "arithmetic"),
-    _text(("user_code", "code", "code_commit"), "model's code",
-          lambda code, commit: code if commit is None else f"{code} of {commit}", wraps_em=7),
-    _text("data", wraps_em=7),
-    _whole(("warmup", "warmup_iters", "warmup_iterations_done"), "warm-up", _done_of),
-    _whole(("window", "iters", "iterations"), "iterations", _done_of),
-    _text("warmup_ended_early", "warm-up ended early", wraps_em=8),
-    _text("ended_early", "window ended early", wraps_em=8),
-    _text("window_class", "class"),
-    _whole("first_steady_iteration", "steady from iteration"),
-    _number("pace_half_width", "known to", percent),
-    _text("started", "measured"),
-    _text("because", wraps_em=20),
-    _text("source_file", "source"),
+    run = _text(wraps_em=9)
+    runs = precision = outcome = verdict = note = source = kind = _text()
+    repeat = repeats = devices = configurations = _whole()
+    number = _whole("no.")
+    numbered = _whole("no.", "number", "run")
+    env = _text("machine")
+    device = _text(wraps_em=8)
+    arch = _text("model")
+    model = _text("model", "arch", "differs_in",
+                  show=lambda text, note: f"{text} ({note})" if note else text)
+    ran_precision = _text("precision", "precision", "precision_label", show=lambda _, label: label)
+    precision_asked = _text("asked for")
+    batch_size = _whole("batch")
+    image_size = _whole("pixels")
+    tokens_per_sample = _whole("tokens {a_sample}")
+    configuration = _text(wraps_em=12)
+    configuration_of = _text("configuration", "env", "configuration", wraps_em=14, show=(
+        lambda env, label: label if label.startswith(env) else f"{env} {label}"))
+    also_differs = _text("ran with", wraps_em=12)
+    math_mode = _text("arithmetic")
+    user_code = _text("model's code", "code", "code_commit",
+                      show=lambda code, commit: code if commit is None else f"{code} of {commit}",
+                      wraps_em=7)
+    data = _text(wraps_em=7)
+    warmup = _whole("warm-up", "warmup_iters", "warmup_iterations_done", show=_done_of)
+    window = _whole("iterations", "iters", "iterations", show=_done_of)
+    warmup_ended_early = _text("warm-up ended early", wraps_em=8)
+    ended_early = _text("window ended early", wraps_em=8)
+    window_class = _text("class")
+    first_steady_iteration = _whole("steady from iteration")
+    pace_half_width = _number("known to", show=percent)
+    started = _text("measured")
+    because = _text(wraps_em=20)
+    source_file = _text("source")
     # metrics that can be compared; what of them is better
-    _metric("throughput_images_per_s", "images/s", "images/s", "faster"),
-    _metric("throughput_samples_per_s", "{sample}s/s", "samples/s", "faster"),
-    _metric("throughput_tokens_per_s", "tokens/s", "tokens/s", "faster"),
-    _metric("pace_samples_per_s", "pace", "samples/s", "faster"),
-    _metric("attained_gflops", "attained GFLOP/s", "GFLOP/s", "faster"),
-    _metric("iteration_time_ms_mean", "ms mean", "ms", "slower"),
-    _metric("iteration_time_ms_p50", "ms p50", "ms", "slower"),
-    _metric("iteration_time_ms_p95", "ms p95", "ms", "slower"),
-    _metric("iteration_time_ms_p99", "ms p99", "ms", "slower"),
-    _metric("iteration_time_ms_std", "ms SD", "ms", "worse"),
-    _metric("compile_time_s", "compilation (s)", "s", "slower"),
-    _metric("data_wait_share", "data wait", "of 1", "worse", lambda share: f"{100 * share:.1f} %"),
-    _metric("peak_memory_mb", "peak on the device (MB)", "MB", "worse"),
-    _metric("max_rss_mb", "max RSS (MB)", "MB", "worse"),
-    _metric("energy_j", "energy (J)", "J", "worse"),
-    _metric("energy_j_per_image", "J/image", "J", "worse"),
-    _metric("energy_j_per_sample", "J/{sample}", "J", "worse"),
-    _metric("real_s", "real (s)", "s", "slower"),
-    _metric("user_s", "user (s)", "s", "worse"),
-    _metric("system_s", "system (s)", "s", "worse"),
+    throughput_images_per_s = _metric("images/s", "images/s", "faster")
+    throughput_samples_per_s = _metric("{sample}s/s", "samples/s", "faster")
+    throughput_tokens_per_s = _metric("tokens/s", "tokens/s", "faster")
+    pace_samples_per_s = _metric("pace", "samples/s", "faster")
+    attained_gflops = _metric("attained GFLOP/s", "GFLOP/s", "faster")
+    iteration_time_ms_mean = _metric("ms mean", "ms", "slower")
+    iteration_time_ms_p50 = _metric("ms p50", "ms", "slower")
+    iteration_time_ms_p95 = _metric("ms p95", "ms", "slower")
+    iteration_time_ms_p99 = _metric("ms p99", "ms", "slower")
+    iteration_time_ms_std = _metric("ms SD", "ms", "worse")
+    compile_time_s = _metric("compilation (s)", "s", "slower")
+    data_wait_share = _metric("data wait", "of 1", "worse",
+                              show=lambda share: f"{100 * share:.1f} %")
+    peak_memory_mb = _metric("peak on the device (MB)", "MB", "worse")
+    max_rss_mb = _metric("max RSS (MB)", "MB", "worse")
+    energy_j = _metric("energy (J)", "J", "worse")
+    energy_j_per_image = _metric("J/image", "J", "worse")
+    energy_j_per_sample = _metric("J/{sample}", "J", "worse")
+    real_s = _metric("real (s)", "s", "slower")
+    user_s = _metric("user (s)", "s", "worse")
+    system_s = _metric("system (s)", "s", "worse")
     # of a run
-    _number("loader_images_per_s", "images/s, loader alone"),
-    _number("cores_busy", "cores busy, mean"),
-    _number("iteration_ms", "iteration (ms)"),
-    *(_number((f"phase_{phase}", f"{phase}_ms", f"{phase}_share"), phase,
-              lambda ms, share: f"{three_digits(ms)} ({percent(share)})")
-      for phase in (*PHASES, "other")),
-    _number("power_w", "power (W)"),
-    _number("clock_mhz", "clock (MHz)"),
-    _number("temperature_c", "temperature (°C)"),
-    _number("utilisation_percent", "utilisation (%)"),
-    _number("other_processes_cores", "cores of other programs"),
-    _number("stolen_cores", "cores given to other guests"),
-    _number("power_limited_share", "at its power limit", percent),
-    _number("throttled_share", "throttled", percent),
-    _number("throughput_images_per_s_std", "SD"),
-    _number("claimed_gflops", "GFLOP/s, stated"),
-    _text("assumed", "assumed of its step", wraps_em=8),
-    _text("not_placed", "not placed because", wraps_em=16),
+    loader_images_per_s = _number("images/s, loader alone")
+    cores_busy = _number("cores busy, mean")
+    iteration_ms = _number("iteration (ms)")
+    phase_data = _phase("data")
+    phase_forward = _phase("forward")
+    phase_backward = _phase("backward")
+    phase_optimizer = _phase("optimizer")
+    phase_other = _phase("other")
+    power_w = _number("power (W)")
+    clock_mhz = _number("clock (MHz)")
+    temperature_c = _number("temperature (°C)")
+    utilisation_percent = _number("utilisation (%)")
+    other_processes_cores = _number("cores of other programs")
+    stolen_cores = _number("cores given to other guests")
+    power_limited_share = _number("at its power limit", show=percent)
+    throttled_share = _number("throttled", show=percent)
+    throughput_images_per_s_std = _number("SD")
+    claimed_gflops = _number("GFLOP/s, stated")
+    assumed = _text("assumed of its step", wraps_em=8)
+    not_placed = _text("not placed because", wraps_em=16)
     # under a roof
-    _text("work", wraps_em=6),
-    _number(("attainable_gflops", "attainable_gflops_min", "attainable_gflops_max"),
-            "attainable GFLOP/s", interval),
-    _number("ridge_flop_per_byte", "ridge FLOP/byte"),
-    _number(("fraction_of_roof", "fraction_of_roof_min", "fraction_of_roof_max"), "of the roof",
-            percent_interval),
-    _number("fraction_of_peak", "MFU", percent),
-    _text(("bound", "bound", "bound_sure"), "bound",
-          lambda bound, sure: bound if sure else f"{bound}?"),
-    _text(("bounds", "bound"), "bound"),
-    _text("bound_because", "because", wraps_em=20),
+    work = _text(wraps_em=6)
+    attainable_gflops = _number("attainable GFLOP/s", "attainable_gflops_min",
+                                "attainable_gflops_max", show=interval)
+    ridge_flop_per_byte = _number("ridge FLOP/byte")
+    fraction_of_roof = _number("of the roof", "fraction_of_roof_min", "fraction_of_roof_max",
+                               show=percent_interval)
+    fraction_of_peak = _number("MFU", show=percent)
+    bound = _text("bound", "bound", "bound_sure",
+                  show=lambda bound, sure: bound if sure else f"{bound}?")
+    bounds = _text("bound", "bound")
+    bound_because = _text("because", wraps_em=20)
     # open where a fused op moves no byte of its own
-    _number(("intensity", "intensity_min", "intensity_max"), "FLOP/byte", lambda eager, fused: (
-        f"{three_digits(eager)} and up" if fused is None else interval(eager, fused))),
-    _number("intensity_counted", "FLOP/byte, counted"),
-    _number(("step_gb", "step_fused_gb", "step_eager_gb"), "GB, fused to eager", interval),
-    _number("traffic_amplification", "counted / fused"),
-    _number("executed_per_algorithmic_flop", "executed / algorithmic FLOP"),
-    _text("not_counted_because", wraps_em=16),
-    _number("step_ms", "step (ms)"),
-    _number("arithmetic_ms", "arithmetic at the roof (ms)"),
-    _number(("traffic_ms", "traffic_min_ms", "traffic_max_ms"), "traffic at the roof (ms)",
-            interval),
-    _text(("roof", "ceiling_kind", "ceiling_date", "ceiling_source"), "roof",
-          lambda kind, date, _: f"{kind} {date[:10]}"),
-    _text("ceiling_kind", "kind"),
-    _text("ceiling_source", "source", wraps_em=24),
-    _text("ceiling_date", "date", lambda date: date[:10]),
-    *map(_number, ("peak_gflops", "peak_gb_per_s")),
+    intensity = _number("FLOP/byte", "intensity_min", "intensity_max", show=lambda eager, fused: (
+        f"{three_digits(eager)} and up" if fused is None else interval(eager, fused)))
+    intensity_counted = _number("FLOP/byte, counted")
+    step_gb = _number("GB, fused to eager", "step_fused_gb", "step_eager_gb", show=interval)
+    traffic_amplification = _number("counted / fused")
+    executed_per_algorithmic_flop = _number("executed / algorithmic FLOP")
+    not_counted_because = _text(wraps_em=16)
+    step_ms = _number("step (ms)")
+    arithmetic_ms = _number("arithmetic at the roof (ms)")
+    traffic_ms = _number("traffic at the roof (ms)", "traffic_min_ms", "traffic_max_ms",
+                         show=interval)
+    roof = _text("roof", "ceiling_kind", "ceiling_date", "ceiling_source",
+                 show=lambda kind, date, _: f"{kind} {date[:10]}")
+    ceiling_kind = _text("kind")
+    ceiling_source = _text("source", wraps_em=24)
+    ceiling_date = _text("date", show=lambda date: date[:10])
+    peak_gflops = peak_gb_per_s = _number()
     # of a configuration
-    _number(("rate", "{sample}s_per_s"), "{sample}s/s"),
-    _number(("rate_mean", "{sample}s_per_s", "{sample}s_per_s_sd"), "{sample}s/s, mean ± SD",
-            plus_minus),
-    _number(("rate_interval", "{sample}s_per_s_low", "{sample}s_per_s_high"), "95 % interval",
-            interval),
-    _number(("rate_repeats", "{sample}s_per_s", "{sample}s_per_s_sd", "repeats"), "{sample}s/s",
-            _mean_sd_count),
-    _number(("fp32_rate", "fp32_{sample}s_per_s"), "fp32"),
-    _number(("rate_on_one", "{sample}s_per_s_on_one"), "on one"),
-    _number("ratio_to_smallest", "of the smallest batch's"),
-    _number("gain_per_doubling", "a doubling gave", percent_change),
-    _number("fixed_ms", "ms a step"),
-    _number(("per_sample_ms", "per_{sample}_ms"), "ms {a_sample}"),
-    _number(("rate_limit", "limit_{sample}s_per_s"), "{sample}s/s at most"),
-    _text("measured_batches"),
-    _number("held_out_error", "held-out error", percent),
-    _number("worst_held_out", "worst", percent),
-    _whole("degrees", "degrees of freedom"),
-    _number("scatter", "SD between repeats", percent),
-    _number(("scatter_interval", "scatter_low", "scatter_high"), "95 % interval",
-            lambda low, high: f"{percent(low)} to {percent(high)}"),
-    *(_number((f"change_{count}", f"smallest_change_{count}_repeats"), f"{count} repeats", percent)
-      for count in (3, 5, 10, 20)),
-    _whole(("called_different", "called_different", "halvings"), "called different",
-           lambda called, of: f"{called} of {of}"),
-    _number("scaling_efficiency", "efficiency", percent),
-    _number("communication_share", "communication", percent),
+    rate = _number("{sample}s/s", "{sample}s_per_s")
+    rate_mean = _number("{sample}s/s, mean ± SD", "{sample}s_per_s", "{sample}s_per_s_sd",
+                        show=plus_minus)
+    rate_interval = _number("95 % interval", "{sample}s_per_s_low", "{sample}s_per_s_high",
+                            show=interval)
+    rate_repeats = _number("{sample}s/s", "{sample}s_per_s", "{sample}s_per_s_sd", "repeats",
+                           show=_mean_sd_count)
+    fp32_rate = _number("fp32", "fp32_{sample}s_per_s")
+    rate_on_one = _number("on one", "{sample}s_per_s_on_one")
+    ratio_to_smallest = _number("of the smallest batch's")
+    gain_per_doubling = _number("a doubling gave", show=percent_change)
+    fixed_ms = _number("ms a step")
+    per_sample_ms = _number("ms {a_sample}", "per_{sample}_ms")
+    rate_limit = _number("{sample}s/s at most", "limit_{sample}s_per_s")
+    measured_batches = _text()
+    held_out_error = _number("held-out error", show=percent)
+    worst_held_out = _number("worst", show=percent)
+    degrees = _whole("degrees of freedom")
+    scatter = _number("SD between repeats", show=percent)
+    scatter_interval = _number("95 % interval", "scatter_low", "scatter_high",
+                               show=lambda low, high: f"{percent(low)} to {percent(high)}")
+    change_3 = _number("3 repeats", "smallest_change_3_repeats", show=percent)
+    change_5 = _number("5 repeats", "smallest_change_5_repeats", show=percent)
+    change_10 = _number("10 repeats", "smallest_change_10_repeats", show=percent)
+    change_20 = _number("20 repeats", "smallest_change_20_repeats", show=percent)
+    called_different = _whole("called different", "called_different", "halvings",
+                              show=lambda called, of: f"{called} of {of}")
+    scaling_efficiency = _number("efficiency", show=percent)
+    communication_share = _number("communication", show=percent)
     # of two configurations
-    _number("ratio", "times as fast", ratio_digits),
-    _number(("b_over_a", "ratio"), "B / A", ratio_digits),
-    _number(("mean_ratio", "ratio"), "times as fast, mean", ratio_digits),
-    _number(("ratio_interval", "ratio_low", "ratio_high"), "95 % interval", interval),
-    _number(("ratio_range", "least_ratio", "largest_ratio"), "least to most", interval),
-    _number("p_corrected", "p"),
-    _number(("cost", "cost_per_million_{sample}s", "currency", "price_per_h", "price_date",
-             "price_source"), "cost of 1e6", _amount),
-    _number(("spot_cost", "spot_cost_per_million_{sample}s", "spot_currency", "spot_price_per_h",
-             "spot_price_date", "spot_price_source"), "at spot", _amount),
-    _number("cost_ratio", "times the cost"),
-    _number(("energy", "energy_j_per_{sample}"), "J/{sample}"),
-    _number(("price", "price_per_h", "currency"), "price an hour", _amount),
-    _text("price_date", "date"),
-    _text("price_source", "source", wraps_em=12),
+    ratio = _number("times as fast", show=ratio_digits)
+    b_over_a = _number("B / A", "ratio", show=ratio_digits)
+    ratio_interval = _number("95 % interval", "ratio_low", "ratio_high", show=interval)
+    p_corrected = _number("p")
+    cost = _number("cost of 1e6", "cost_per_million_{sample}s", "currency", "price_per_h",
+                   "price_date", "price_source", show=_amount)
+    spot_cost = _number("at spot", "spot_cost_per_million_{sample}s", "spot_currency",
+                        "spot_price_per_h", "spot_price_date", "spot_price_source", show=_amount)
+    cost_ratio = _number("times the cost")
+    energy = _number("J/{sample}", "energy_j_per_{sample}")
+    price = _number("price an hour", "price_per_h", "currency", show=_amount)
+    price_date = _text("date")
+    price_source = _text("source", wraps_em=12)
     # the work of a step
-    _number("parameters_million", "M parameters"),
-    _number(("activations_million", "activations_million_per_{sample}"),
-            "M activations {a_sample}"),
-    _number(("forward_gmac", "forward_gmac_per_{sample}"), "forward GMAC {a_sample}"),
-    _number(("step_gflop", "step_gflop_per_{sample}"), "step GFLOP {a_sample}"),
-    *map(_number, ("compulsory_gb", "fused_gb", "eager_gb")),
-    *map(_number, ("weights_gb", "gradients_gb", "optimizer_gb", "activations_gb", "modelled_gb")),
+    parameters_million = _number("M parameters")
+    activations_million = _number("M activations {a_sample}", "activations_million_per_{sample}")
+    forward_gmac = _number("forward GMAC {a_sample}", "forward_gmac_per_{sample}")
+    step_gflop = _number("step GFLOP {a_sample}", "step_gflop_per_{sample}")
+    compulsory_gb = fused_gb = eager_gb = _number()
+    weights_gb = gradients_gb = optimizer_gb = activations_gb = modelled_gb = _number()
     # profiles
-    *map(_whole, ("profile", "calls", "iterations", "launches")),
-    *map(_text, ("direction", "scope")),
-    *map(_number, ("profiled_step_ms", "launch_gap_ms", "executed_gflop")),
-    _whole(("profile_no", "profile", "record"), "no."),
-    _text("explains_runs", "of run"),
-    _number("counted_dram_gb", "counted GB"),
-    _number(("communication", "exposed_communication_ms"), "exposed communication ms"),
-    _number("ops_time_share", "ops of it", percent),
-    _number("device_busy_share", "device busy", percent),
-    _number("ops_matched_share", "ops matched", percent),
-    _number("megabytes", "MB"),
-    _number("time_ms", "ms"),
-    _number("gb_per_s"),
-    _number("ipc", "IPC"),
-    _number("cpi", "CPI"),
-    _number("cache_miss_share", "cache misses", percent),
-    _number("branch_miss_share", "branch misses", percent),
-    _number("executed_gflop_per_step", "GFLOP a step"),
-    _number("least_running_share", "counted in", percent),
+    profile = calls = iterations = launches = _whole()
+    direction = scope = _text()
+    profiled_step_ms = launch_gap_ms = executed_gflop = _number()
+    profile_no = _whole("no.", "profile", "record")
+    explains_runs = _text("of run")
+    counted_dram_gb = _number("counted GB")
+    communication = _number("exposed communication ms", "exposed_communication_ms")
+    ops_time_share = _number("ops of it", show=percent)
+    device_busy_share = _number("device busy", show=percent)
+    ops_matched_share = _number("ops matched", show=percent)
+    megabytes = _number("MB")
+    time_ms = _number("ms")
+    gb_per_s = _number()
+    ipc = _number("IPC")
+    cpi = _number("CPI")
+    cache_miss_share = _number("cache misses", show=percent)
+    branch_miss_share = _number("branch misses", show=percent)
+    executed_gflop_per_step = _number("GFLOP a step")
+    least_running_share = _number("counted in", show=percent)
     # ops and kernels
-    _text(("op_label", "label", "op"), "op"),
-    *map(_text, ("phase", "kernel")),
-    _text("shapes", show=_few_shapes, wraps_em=14),
-    *map(_number, ("exclusive_ms", "gflop", "elementwise_gflop", "executed_gflops",
-                   "eager_gb_per_s")),
-    _number("time_share", "of the time", percent),
-    _text("remark", wraps_em=14),
-    _number("duration_ms", "ms"),
-    _number("tensor_gflop", "on tensor cores"),
-    _number("intensity_l1", "FLOP/L1 byte"),
-    _number("intensity_l2", "FLOP/L2 byte"),
-    _number("intensity_dram", "FLOP/DRAM byte"),
-    _number("dram_gb_per_s", "DRAM GB/s"),
-    _text("name", "full name", wraps_em=20),
+    op_label = _text("op", "label", "op")
+    phase = kernel = _text()
+    shapes = _text(show=_few_shapes, wraps_em=14)
+    exclusive_ms = gflop = elementwise_gflop = executed_gflops = eager_gb_per_s = _number()
+    time_share = _number("of the time", show=percent)
+    remark = _text(wraps_em=14)
+    duration_ms = _number("ms")
+    tensor_gflop = _number("on tensor cores")
+    intensity_l1 = _number("FLOP/L1 byte")
+    intensity_l2 = _number("FLOP/L2 byte")
+    intensity_dram = _number("FLOP/DRAM byte")
+    dram_gb_per_s = _number("DRAM GB/s")
+    name = _text("full name", wraps_em=20)
     # traces
-    _whole("trace"),
-    _whole(("trace_of", "trace", "source_file"), "trace"),
-    *map(_text, ("step", "cause", "call", "change")),
-    _number("wall_ms", "wall"),
-    _number("device_busy_ms", "device busy"),
-    _number("computation_ms", "computation"),
-    _number("exposed_communication_ms", "exposed communication"),
-    _number("exposed_copies_ms", "exposed copies"),
-    _number("communication_ms", "communication, hidden too"),
-    _number("idle_ms", "idle"),
-    _text("idles_for", "idle most for"),
-    _number("share_of_step", "of a step", percent),
-    _text("op", "in", wraps_em=14),
-    _number("difference_ms", "ms added to the step", signed),
+    trace = _whole()
+    trace_of = _whole("trace", "trace", "source_file")
+    step = cause = call = change = _text()
+    wall_ms = _number("wall")
+    device_busy_ms = _number("device busy")
+    computation_ms = _number("computation")
+    exposed_communication_ms = _number("exposed communication")
+    exposed_copies_ms = _number("exposed copies")
+    communication_ms = _number("communication, hidden too")
+    idle_ms = _number("idle")
+    idles_for = _text("idle most for")
+    share_of_step = _number("of a step", show=percent)
+    op = _text("in", wraps_em=14)
+    difference_ms = _number("ms added to the step", show=signed)
     # of the account of a step
-    _text(("part", "name"), "part", wraps_em=20),
-    _number("low_ms", "at least"),
-    _number("high_ms", "at most"),
-    _number("of_its_roof", "of its roof", percent),
-)  # fmt: skip
+    part = _text("part", "name", wraps_em=20)
+    low_ms = _number("at least")
+    high_ms = _number("at most")
+    of_its_roof = _number("of its roof", show=percent)
+# fmt: on
+
+
+def _named(name: str, column: Column) -> Column:
+    unit = next((unit for unit in _UNITS if f"_{name}".endswith(f"_{unit}")), "")
+    words = f"{name.removesuffix(unit)}{_UNITS.get(unit, '')}".replace("_", " ")
+    return replace(column, heading=column.heading or words, keys=column.keys or (name,))
+
+
+for _name, _column in list(vars(C).items()):
+    if isinstance(_column, Column):
+        setattr(C, _name, _named(_name, _column))
 #: By name.
-COLUMNS = dict(_DECLARED)
+COLUMNS = {name: column for name, column in vars(C).items() if isinstance(column, Column)}
 
 
 def account_rows(account: StepAccount) -> list[Row]:

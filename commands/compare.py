@@ -30,11 +30,6 @@ _RATES = [f"{side}{rate_column(of)}" for of in ("image", "sample") for side in (
 _SHOWN_ALREADY = ("env", "ratio", "ratio_low", "verdict", "runs", *_RATES)
 #: A side that names a machine.
 _MACHINE = re.compile(r"\b(env|device)\b")
-#: The columns of the noise floor.
-_NOISE = (
-    "configuration_of repeats scatter scatter_interval change_3 change_5 change_10 change_20 "
-    "called_different"
-)
 _NO_DIFFERENCE = "no setting: the same configurations in two sets of runs"
 
 
@@ -165,7 +160,7 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
 
     def _noise_floor(self, prices: Prices) -> Output:
         """How much the repeats of A scatter by the metric, by default their rate."""
-        from analysis.columns import table
+        from analysis.columns import C, table
         from analysis.comparison.machines import noise_floor
         from analysis.words import percent
 
@@ -185,7 +180,9 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
             f"something was called {metric.words[1]}",
             *(f"one repeat, which shows no scatter: {label}" for label in floor["single"]),
         ]
-        return Output([table("noise_floor", title, rows, _NOISE), *lines], floor)
+        shown = (C.configuration_of, C.repeats, C.scatter, C.scatter_interval, C.change_3,
+                 C.change_5, C.change_10, C.change_20, C.called_different)  # fmt: skip
+        return Output([table("noise_floor", title, rows, shown), *lines], floor)
 
 
 def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from analysis.columns import Row, both_sides, columns
+from analysis.columns import C, Row, both_sides, columns
 from analysis.comparison.judgement import (
     BY_PACE,
     METRICS,
@@ -82,8 +82,8 @@ def compare(
     pairing = pair_runs(*sides, chosen.name)
     found = comparable(compare_pairs(pairing.pairs, chosen, threshold=threshold), across)
     table = comparison_table(found, pairing, whole=True)
-    settings = both_sides("env arch precision", "sample", ("a_", "b_"), ("A", "B"))
-    table = replace(table, columns=(*table.columns, *settings, *columns("batch_size")))
+    settings = both_sides((C.env, C.arch, C.precision), "sample", ("a_", "b_"), ("A", "B"))
+    table = replace(table, columns=(*table.columns, *settings, *columns((C.batch_size,))))
     frame = pd.DataFrame(table.facts(), columns=table.keys)
     numbers = [key for column in table.columns if column.numeric for key in column.keys]
     frame[numbers] = frame[numbers].apply(pd.to_numeric)  # also where all are unknown
@@ -126,14 +126,14 @@ def comparison_table(
         f"B against A by {metric.name} ({metric.unit})",
         rows,
         (
-            *columns("configuration"),
+            *columns((C.configuration,)),
             *(Column(name, (f"a_{name}", f"b_{name}"), _arrow) for name in differing),
-            *columns("also_differs"),
+            *columns((C.also_differs,)),
             *(
                 Column(side.upper(), (f"{side}_{metric.name}", f"{side}_repeats"), _mean, True)
                 for side in "ab"
             ),
-            *columns("b_over_a ratio_interval p_corrected verdict because"),
+            *columns((C.b_over_a, C.ratio_interval, C.p_corrected, C.verdict, C.because)),
             *(Column(f"runs of {side.upper()}", (f"{side}_runs",)) for side in "ab"),
         ),
     )

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from analysis.columns import table
 from analysis.runs.settings import Identified
+from analysis.table import Column
 from bench.config import Sample
 
 #: Charts narrower than this are a column of a page: their panels stand below each other.
@@ -157,9 +158,11 @@ def model_legend(series: Iterable[Marks]) -> tuple[Marks, ...]:
     return tuple(entry for of in (models, precisions) for _, entry in sorted(of.items()))
 
 
-def hover(title: str, row: Mapping[str, Any], names: str, sample: Sample = "sample") -> str:
+def hover(
+    title: str, row: Mapping[str, Any], chosen: Iterable[Column], sample: Sample = "sample"
+) -> str:
     """Return `title` and a line for each of these columns of `analysis.columns` in `row`."""
-    found = table("", "", [row], names, sample)
+    found = table("", "", [row], chosen, sample)
     lines = zip(found.visible, found.cells[0], strict=True)
     return "\n".join([title, *(f"{column.heading}: {cell}" for column, cell in lines)])
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.columns import Row
+from analysis.columns import C, Row
 from analysis.figures.chart import (
     KEY_GREY,
     OTHER_MODELS,
@@ -144,11 +144,10 @@ _COLUMNS = (
     *("fraction_of_roof_min", "fraction_of_roof_max", "fraction_of_peak"),
 )
 #: What hovering shows of a run: every number that its row has.
-_SHOWN = (
-    "run work source_file attained_gflops intensity_counted intensity traffic_amplification "
-    "executed_per_algorithmic_flop not_counted_because attainable_gflops fraction_of_roof "
-    "fraction_of_peak step_ms arithmetic_ms traffic_ms data_wait_share bound bound_because"
-)
+_SHOWN = (C.run, C.work, C.source_file, C.attained_gflops, C.intensity_counted, C.intensity,
+          C.traffic_amplification, C.executed_per_algorithmic_flop, C.not_counted_because,
+          C.attainable_gflops, C.fraction_of_roof, C.fraction_of_peak, C.step_ms, C.arithmetic_ms,
+          C.traffic_ms, C.data_wait_share, C.bound, C.bound_because)  # fmt: skip
 #: More runs than this are drawn thinner and half transparent, so that a crowd shows its density.
 _CROWD = 40
 #: Batch sizes that the legend names, spread over those that are there.

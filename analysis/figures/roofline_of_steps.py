@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from analysis.columns import C
 from analysis.figures.chart import OTHER_MODELS, SHAPES, Chart, Marks, hover
 from analysis.figures.roofline import legend_of, roof_lines, roofline_chart, under_roof
 from analysis.profiles import KernelPlace, MemoryLevel, OpPlace, Places, time_share
@@ -41,14 +42,11 @@ LEVEL_COLOURS: Mapping[MemoryLevel, str] = {"L1": "#B79FDB", "L2": "#7E57B5", "D
 _MIN_SHARE_FOR_AXES = 0.005
 #: Those with less of the time have no name, nor those after so many.
 _MIN_NAMED_SHARE, _MAX_NAMED = 0.01, 12
-_OF_OP = (
-    "calls time_ms time_share gflop elementwise_gflop attained_gflops intensity eager_gb_per_s "
-    "remark"
-)
-_OF_KERNEL = (
-    "launches duration_ms time_share executed_gflop tensor_gflop executed_gflops intensity_l1 "
-    "intensity_l2 intensity_dram dram_gb_per_s name"
-)
+_OF_OP = (C.calls, C.time_ms, C.time_share, C.gflop, C.elementwise_gflop, C.attained_gflops,
+          C.intensity, C.eager_gb_per_s, C.remark)  # fmt: skip
+_OF_KERNEL = (C.launches, C.duration_ms, C.time_share, C.executed_gflop, C.tensor_gflop,
+              C.executed_gflops, C.intensity_l1, C.intensity_l2, C.intensity_dram, C.dram_gb_per_s,
+              C.name)  # fmt: skip
 
 
 def size_pt(share: float) -> float:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from analysis.account import StepAccount
-from analysis.columns import Row
+from analysis.columns import C, Row
 from analysis.comparison.across import MachinePair
 from analysis.comparison.judgement import Comparison, Judgement
 from analysis.figures.chart import (
@@ -41,10 +41,9 @@ _ROW_LETTERS = 44
 _SIZE_PT, _LINE_PT = 4.5, 1.4
 _MAX_NAMES = 4
 #: What hovering shows of a configuration, as far as a figure has it.
-_SHOWN = (
-    "ratio_to_smallest attained_gflops fraction_of_peak intensity_counted intensity peak_memory_mb "
-    "modelled_gb scatter rate_mean throughput_tokens_per_s repeats energy cost runs"
-)
+_SHOWN = (C.ratio_to_smallest, C.attained_gflops, C.fraction_of_peak, C.intensity_counted,
+          C.intensity, C.peak_memory_mb, C.modelled_gb, C.scatter, C.rate_mean,
+          C.throughput_tokens_per_s, C.repeats, C.energy, C.cost, C.runs)  # fmt: skip
 
 
 def group_hover(group: Group, facts: Mapping[str, Any] | None = None) -> str:
@@ -149,7 +148,7 @@ def variability_chart(machines: Sequence[Row]) -> Chart:
             share = group.repeats().relative_deviation or 0.0
             words = group_hover(group, {"scatter": share})
             dots.append(replace(dot, xs=(100 * share,), ys=(row,), hover=(words,), opacity=0.5))
-        words = hover(machine["env"], machine, "scatter configurations degrees")
+        words = hover(machine["env"], machine, (C.scatter, C.configurations, C.degrees))
         bars.append(replace(bar, xs=(100 * machine["scatter"],), ys=(row,), hover=(words,)))
     axis = log_axis("SD between repeats (%)", [mark.xs[0] for mark in dots if mark.xs[0] > 0])
     return row_chart(
@@ -252,7 +251,7 @@ def comparison_chart(comparisons: Sequence[Comparison], threshold: float) -> Cha
         rest = [part for part, same in zip(of.parts, shared, strict=True) if not same]
         counts = (f"{side.repeats(of.metric.name).count}" for side in (of.a, of.b))
         name = f"{' '.join(rest)} ({':'.join(counts)})"
-        words = hover(of.label, of.facts, "b_over_a ratio_interval verdict because")
+        words = hover(of.label, of.facts, (C.b_over_a, C.ratio_interval, C.verdict, C.because))
         rows.append(RatioRow(name, of.estimate.ratio, of.estimate.ends, look, words))
     common = " ".join(column[0] for column, same in zip(columns, shared, strict=True) if same)
     metric = shown[0].metric if shown else None
@@ -291,7 +290,7 @@ def _shared_row(pair: MachinePair, row: Row, colours: Mapping[str, str]) -> Rati
     also = f" ({b.distinction})" if b.distinction else ""
     name = f"{b.arch}{also} {row['precision']} batch {b.batch_size}, {pair.b}"
     of_a = {key.removeprefix("reference_"): row[key] for key in row if key[:10] == "reference_"}
-    both = hover(f"{name}, over {pair.a}", row, "ratio ratio_interval verdict")
+    both = hover(f"{name}, over {pair.a}", row, (C.ratio, C.ratio_interval, C.verdict))
     words = "\n".join([both, group_hover(b, row), group_hover(a, of_a)])
     return RatioRow(name, row["ratio"], ends, model_key(b, colours), words)
 
@@ -317,7 +316,7 @@ def _gain_row(name: str, estimate: RatioEstimate, gain: bool = False) -> RatioRo
     low, high = estimate.ends
     ratios = {"ratio": estimate.ratio, "ratio_low": low, "ratio_high": high}
     look = Marks("", "#0072B2" if gain else "#777777", "circle", filled=gain)
-    words = hover(name, ratios, "ratio ratio_interval")
+    words = hover(name, ratios, (C.ratio, C.ratio_interval))
     return RatioRow(name, estimate.ratio, (low, high), look, words)
 
 

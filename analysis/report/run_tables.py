@@ -10,7 +10,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-from analysis.columns import Row, account_rows, both_sides, columns, tables
+from analysis.columns import C, Row, account_rows, both_sides, columns, tables
 from analysis.comparison.across import AcrossMachines, MachinePair, mean_row, used_prices
 from analysis.findings.batches import gains_per_doubling, knee_of
 from analysis.findings.differences import uplifts
@@ -32,13 +32,11 @@ from analysis.table import Column, RunList, Table
 from analysis.words import interval, three_digits
 from bench.config import THROUGHPUT, column_noun, common_sample, rate_column
 from bench.records import Complexity, Environment
-from bench.records.metrics import PHASES
 
-_WHICH = "env model ran_precision batch_size"
-_SENSORS = (
-    "power_w clock_mhz temperature_c utilisation_percent other_processes_cores stolen_cores "
-    "power_limited_share throttled_share energy_j energy_j_per_image energy_j_per_sample"
-)
+_WHICH = (C.env, C.model, C.ran_precision, C.batch_size)
+_SENSORS = (C.power_w, C.clock_mhz, C.temperature_c, C.utilisation_percent,
+            C.other_processes_cores, C.stolen_cores, C.power_limited_share, C.throttled_share,
+            C.energy_j, C.energy_j_per_image, C.energy_j_per_sample)  # fmt: skip
 #: Rows of accounts for people; the CSV holds them all.
 _SHOWN_PARTS = 40
 #: The title and the columns of each table by its name.
@@ -46,82 +44,86 @@ _TABLES = {
     # of runs
     "runs": (
         "What was measured",
-        f"number run {_WHICH} precision_asked math_mode user_code data warmup window "
-        "warmup_ended_early ended_early window_class repeat started outcome",
+        (C.number, C.run, *_WHICH, C.precision_asked, C.math_mode, C.user_code, C.data, C.warmup,
+         C.window, C.warmup_ended_early, C.ended_early, C.window_class, C.repeat, C.started,
+         C.outcome),
     ),
     "imported": (
         "Imported measurements",
-        "number run source_file env device model ran_precision batch_size repeats "
-        "throughput_images_per_s throughput_images_per_s_std claimed_gflops attained_gflops "
-        "assumed not_placed",
+        (C.number, C.run, C.source_file, C.env, C.device, C.model, C.ran_precision, C.batch_size,
+         C.repeats, C.throughput_images_per_s, C.throughput_images_per_s_std, C.claimed_gflops,
+         C.attained_gflops, C.assumed, C.not_placed),
     ),
     "measurements": (
         "Throughput and iteration times of each run; its whole process, and peak memory",
-        f"numbered {_WHICH} throughput_images_per_s throughput_samples_per_s "
-        "throughput_tokens_per_s loader_images_per_s pace_samples_per_s pace_half_width "
-        "first_steady_iteration iteration_time_ms_mean iteration_time_ms_std "
-        "iteration_time_ms_p50 iteration_time_ms_p95 iteration_time_ms_p99 data_wait_share "
-        "compile_time_s real_s user_s system_s cores_busy max_rss_mb peak_memory_mb verdict",
+        (C.numbered, *_WHICH, C.throughput_images_per_s, C.throughput_samples_per_s,
+         C.throughput_tokens_per_s, C.loader_images_per_s, C.pace_samples_per_s, C.pace_half_width,
+         C.first_steady_iteration, C.iteration_time_ms_mean, C.iteration_time_ms_std,
+         C.iteration_time_ms_p50, C.iteration_time_ms_p95, C.iteration_time_ms_p99,
+         C.data_wait_share, C.compile_time_s, C.real_s, C.user_s, C.system_s, C.cores_busy,
+         C.max_rss_mb, C.peak_memory_mb, C.verdict),
     ),
     "phases": (
         "Mean time of an iteration by phase, ms and share; synchronised after each phase",
-        " ".join(("numbered configuration iteration_ms", *(f"phase_{one}" for one in PHASES),
-                  "phase_other")),
+        (C.numbered, C.configuration, C.iteration_ms, C.phase_data, C.phase_forward,
+         C.phase_backward, C.phase_optimizer, C.phase_other),
     ),
     "telemetry": (
         "Means over the window of what the device's sensors said, and energy",
-        f"numbered configuration {_SENSORS}",
+        (C.numbered, C.configuration, *_SENSORS),
     ),
     "points": (
         "Places under the roof, and what holds each run back",
-        "numbered configuration work attained_gflops attainable_gflops ridge_flop_per_byte "
-        "fraction_of_roof fraction_of_peak bound bound_because roof intensity intensity_counted "
-        "step_gb counted_dram_gb traffic_amplification executed_per_algorithmic_flop "
-        "not_counted_because",
+        (C.numbered, C.configuration, C.work, C.attained_gflops, C.attainable_gflops,
+         C.ridge_flop_per_byte, C.fraction_of_roof, C.fraction_of_peak, C.bound, C.bound_because,
+         C.roof, C.intensity, C.intensity_counted, C.step_gb, C.counted_dram_gb,
+         C.traffic_amplification, C.executed_per_algorithmic_flop, C.not_counted_because),
     ),
     "accounts": (
         "Where the time of a step goes: parts that add up to it, of each configuration's last run",
-        "numbered configuration part time_ms low_ms high_ms share_of_step of_its_roof",
+        (C.numbered, C.configuration, C.part, C.time_ms, C.low_ms, C.high_ms, C.share_of_step,
+         C.of_its_roof),
     ),
     "ceilings": (
         "Ceilings",
-        "device math_mode peak_gflops peak_gb_per_s ridge_flop_per_byte ceiling_kind "
-        "ceiling_source ceiling_date run",
+        (C.device, C.math_mode, C.peak_gflops, C.peak_gb_per_s, C.ridge_flop_per_byte,
+         C.ceiling_kind, C.ceiling_source, C.ceiling_date, C.run),
     ),
     "complexity": (
         "Work, traffic and memory of one training step by the cost model; attention counts whole "
         "under a causal mask",
-        "arch image_size tokens_per_sample batch_size precision parameters_million "
-        "activations_million forward_gmac step_gflop compulsory_gb fused_gb eager_gb weights_gb "
-        "gradients_gb optimizer_gb activations_gb runs",
+        (C.arch, C.image_size, C.tokens_per_sample, C.batch_size, C.precision, C.parameters_million,
+         C.activations_million, C.forward_gmac, C.step_gflop, C.compulsory_gb, C.fused_gb,
+         C.eager_gb, C.weights_gb, C.gradients_gb, C.optimizer_gb, C.activations_gb, C.runs),
     ),
     # of configurations
     "summary": (
         "Throughput of each configuration over its repeats, and its place under the roof",
-        f"{_WHICH} repeats rate_mean rate_interval throughput_tokens_per_s attained_gflops "
-        "intensity fraction_of_roof bounds verdict runs",
+        (*_WHICH, C.repeats, C.rate_mean, C.rate_interval, C.throughput_tokens_per_s,
+         C.attained_gflops, C.intensity, C.fraction_of_roof, C.bounds, C.verdict, C.runs),
     ),
     "uplift": (
         "Lower precision against fp32",
-        f"{_WHICH} rate fp32_rate ratio ratio_interval verdict note runs",
+        (*_WHICH, C.rate, C.fp32_rate, C.ratio, C.ratio_interval, C.verdict, C.note, C.runs),
     ),
     "batch-gains": (
         "Gains of larger batches, and the knee",
-        f"{_WHICH} rate ratio_to_smallest gain_per_doubling note runs",
+        (*_WHICH, C.rate, C.ratio_to_smallest, C.gain_per_doubling, C.note, C.runs),
     ),
     "scaling": (
         "Scaling over devices: {sample}s/s over those of as many single devices",
-        "configuration devices rate rate_on_one scaling_efficiency communication_share runs",
+        (C.configuration, C.devices, C.rate, C.rate_on_one, C.scaling_efficiency,
+         C.communication_share, C.runs),
     ),
     "predictions": (
         "Time of a step as a fixed cost and a cost {a_sample}",
-        "env model ran_precision fixed_ms per_sample_ms rate_limit measured_batches "
-        "held_out_error worst_held_out runs",
+        (C.env, C.model, C.ran_precision, C.fixed_ms, C.per_sample_ms, C.rate_limit,
+         C.measured_batches, C.held_out_error, C.worst_held_out, C.runs),
     ),
     # of machines
     "prices": (
         "Prices of machines, given for this report",
-        "env price kind price_date price_source",
+        (C.env, C.price, C.kind, C.price_date, C.price_source),
     ),
 }  # fmt: skip
 
@@ -138,7 +140,7 @@ def run_tables(runs: Sequence[Run], run_ids: Mapping[str, str] | None = None) ->
         "imported": _having(rows, ["source_file"]),
         "measurements": _having(ours, ["iterations", "real_s", "peak_memory_mb"]),
         "phases": _having(rows, ["iteration_ms"]),
-        "telemetry": _having(ours, _SENSORS.split()),
+        "telemetry": _having(ours, [key for column in _SENSORS for key in column.keys]),
         "points": _having(rows, ["bound"]),
         "accounts": [
             {"run": run.name, "number": run.number, "configuration": run.label, **row}
@@ -304,13 +306,13 @@ def shared_table(
             about = {"env": pair.b, "arch": of, "note": f"from {ends}", "runs": RunList(())}
             rows.append(mean | about)
     words, prefixes = (sides[1], sides[0]), ("", "reference_")
-    of_each = "fraction_of_roof fraction_of_peak energy cost spot_cost"
+    of_each = (C.fraction_of_roof, C.fraction_of_peak, C.energy, C.cost, C.spot_cost)
     shown = (
-        *columns("env model precision batch_size", sample),
-        *both_sides("rate_repeats", sample, prefixes, words),
-        *columns("ratio ratio_interval verdict", sample),
+        *columns((C.env, C.model, C.precision, C.batch_size), sample),
+        *both_sides((C.rate_repeats,), sample, prefixes, words),
+        *columns((C.ratio, C.ratio_interval, C.verdict), sample),
         *both_sides(of_each, sample, prefixes, words),
-        *columns("cost_ratio note runs", sample),
+        *columns((C.cost_ratio, C.note, C.runs), sample),
     )
     return Table(name, title, rows, shown)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from analysis.columns import Row, account_rows, both_sides, columns, table, tables
+from analysis.columns import C, Row, account_rows, both_sides, columns, table, tables
 from analysis.profiles import check_ops, time_share
 from analysis.roofs import UsedCeiling
 from analysis.table import Table
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Rows of ops and kernels for people; the CSV holds them all.
 _SHOWN = 25
-_COUNTED = "source scope iterations ipc cpi"
+_COUNTED = (C.source, C.scope, C.iterations, C.ipc, C.cpi)
 #: The parts of a traced step's time.
 _PARTS = ("wall", "device_busy", "computation", "exposed_communication", "exposed_copies",
           "communication", "idle")  # fmt: skip
@@ -30,41 +30,43 @@ _PARTS = ("wall", "device_busy", "computation", "exposed_communication", "expose
 _TABLES = {
     "profiles": (
         "Profiles",
-        "profile_no explains_runs configuration outcome profiled_step_ms ops_time_share "
-        "device_busy_share communication launch_gap_ms ops_matched_share counted_dram_gb "
-        "executed_gflop verdict",
+        (C.profile_no, C.explains_runs, C.configuration, C.outcome, C.profiled_step_ms,
+         C.ops_time_share, C.device_busy_share, C.communication, C.launch_gap_ms,
+         C.ops_matched_share, C.counted_dram_gb, C.executed_gflop, C.verdict),
     ),
-    "copies": ("Copies in one step", "profile direction calls megabytes time_ms gb_per_s"),
+    "copies": (
+        "Copies in one step",
+        (C.profile, C.direction, C.calls, C.megabytes, C.time_ms, C.gb_per_s),
+    ),
     "cpu-counters": (
         "Processor counters",
-        f"profile {_COUNTED} cache_miss_share branch_miss_share executed_gflop_per_step "
-        "least_running_share",
+        (C.profile, *_COUNTED, C.cache_miss_share, C.branch_miss_share, C.executed_gflop_per_step,
+         C.least_running_share),
     ),
     "trace-steps": (
         "Steps of traces, in ms",
-        " ".join(("trace_of step", *(f"{part}_ms" for part in _PARTS), "idles_for")),
+        (C.trace_of, C.step, C.wall_ms, C.device_busy_ms, C.computation_ms,
+         C.exposed_communication_ms, C.exposed_copies_ms, C.communication_ms, C.idle_ms,
+         C.idles_for),
     ),
     "trace-accounts": (
         "Where the time of a trace's mean step goes: parts that add up to it",
-        "trace part time_ms share_of_step of_its_roof",
+        (C.trace, C.part, C.time_ms, C.share_of_step, C.of_its_roof),
     ),
     "trace-idle": (
         "Idle time of traced steps by cause, mean of the steps",
-        "trace cause time_ms share_of_step call op",
+        (C.trace, C.cause, C.time_ms, C.share_of_step, C.call, C.op),
     ),
-}
-_OPS = (
-    "number op_label phase calls time_ms time_share gflop elementwise_gflop attained_gflops "
-    "intensity eager_gb_per_s remark"
-)
-_KERNELS = (
-    "number kernel launches duration_ms time_share executed_gflop tensor_gflop executed_gflops "
-    "intensity_l1 intensity_l2 intensity_dram dram_gb_per_s name"
-)
-_TRACE_OPS = (
-    "number op_label phase shapes calls time_ms exclusive_ms time_share gflop elementwise_gflop "
-    "eager_gb fused_gb attained_gflops intensity remark"
-)
+}  # fmt: skip
+_OPS = (C.number, C.op_label, C.phase, C.calls, C.time_ms, C.time_share, C.gflop,
+        C.elementwise_gflop, C.attained_gflops, C.intensity, C.eager_gb_per_s,
+        C.remark)  # fmt: skip
+_KERNELS = (C.number, C.kernel, C.launches, C.duration_ms, C.time_share, C.executed_gflop,
+            C.tensor_gflop, C.executed_gflops, C.intensity_l1, C.intensity_l2, C.intensity_dram,
+            C.dram_gb_per_s, C.name)  # fmt: skip
+_TRACE_OPS = (C.number, C.op_label, C.phase, C.shapes, C.calls, C.time_ms, C.exclusive_ms,
+              C.time_share, C.gflop, C.elementwise_gflop, C.eager_gb, C.fused_gb,
+              C.attained_gflops, C.intensity, C.remark)  # fmt: skip
 
 
 def profile_tables(profiles: Sequence[PlacedProfile]) -> dict[str, Table]:
@@ -86,7 +88,7 @@ def profile_tables(profiles: Sequence[PlacedProfile]) -> dict[str, Table]:
         "cpu-counters": [
             {
                 **one.metrics,
-                **{name: getattr(found, name) for name in _COUNTED.split()},
+                **{name: getattr(found, name) for column in _COUNTED for name in column.keys},
                 "profile": one.number,
                 "executed_gflop_per_step": ratio(_scaled(found.flops, 1e-9), found.iterations),
                 "least_running_share": min(found.running_share.values(), default=None),
@@ -203,9 +205,9 @@ def comparison_table(comparison: TraceComparison) -> Table:
             row |= {f"{prefix}_calls": calls, f"{prefix}_time_ms": _scaled(time_s, 1e3)}
         rows.append(row | {"shapes": one.shapes or None, "difference_ms": 1e3 * one.difference_s})
     shown = (
-        *columns("op_label phase shapes change"),
-        *both_sides("calls time_ms", "sample", ("a_", "b_"), ("A", "B")),
-        *columns("difference_ms"),
+        *columns((C.op_label, C.phase, C.shapes, C.change)),
+        *both_sides((C.calls, C.time_ms), "sample", ("a_", "b_"), ("A", "B")),
+        *columns((C.difference_ms,)),
     )
     return Table("trace-comparison", comparison.summary, rows, shown, _SHOWN)
 

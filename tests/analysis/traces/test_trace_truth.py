@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from analysis.columns import columns
+from analysis.columns import C, columns
 from analysis.traces.placed import OUTSIDE
 from analysis.traces.record import explained_trace
 from bench.errors import UserError
@@ -350,7 +350,7 @@ def test_intels_waits_and_copies_are_what_cudas_are(tmp_path):
 
 
 def test_a_list_of_many_shapes_is_short_for_people():
-    [column] = columns("shapes")
+    [column] = columns((C.shapes,))
     short = column.show(", ".join(["64x3x7x7"] + ["64"] * 160))
     assert short == "64x3x7x7 and 160 more"
     assert column.show("2x3, 3x4, 4") == "2x3, 3x4, 4"
