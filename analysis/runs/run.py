@@ -248,25 +248,22 @@ def distinguished(runs: Sequence[Run]) -> list[Run]:
     A label has machine, model, precision and batch size, which are therefore left out, as is a
     setting that the run lacks. Runs that did not end well count for nothing.
     """
-    known: list[Mapping[str, str]] = []
     values: dict[tuple[str, str, str], dict[str, set[str]]] = {}
+    known: list[tuple[dict[str, str], dict[str, set[str]]]] = []
     for run in runs:
         source = {"source": "imported" if run.imported else "measured"}
-        known.append({**run.settings, **source} if run.outcome == "ok" else {})
+        settings = {**run.settings, **source} if run.outcome == "ok" else {}
         of_label = values.setdefault((run.env, run.arch, run.precision), {})
-        for name, value in known[-1].items():
+        for name, value in settings.items():
             of_label.setdefault(name, set()).add(value)
-    return [
-        replace(
-            run,
-            distinction=", ".join(
-                f"{name} {settings[name]}"
-                for name in sorted(settings.keys() - {"batch_size"})
-                if len(values[run.env, run.arch, run.precision][name]) > 1 or name == LIMITED
-            ),
-        )
-        for run, settings in zip(runs, known, strict=True)
-    ]
+        known.append((settings, of_label))
+    found = []
+    for run, (settings, of_label) in zip(runs, known, strict=True):
+        differing = (name for name, own in of_label.items() if len(own) > 1 or name == LIMITED)
+        names = sorted(settings.keys() & set(differing) - {"batch_size"})
+        distinction = ", ".join(f"{name} {settings[name]}" for name in names)
+        found.append(replace(run, distinction=distinction))
+    return found
 
 
 # What its row has
