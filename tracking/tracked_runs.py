@@ -11,12 +11,11 @@ import contextlib
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from sys import intern
 from typing import Any
@@ -180,8 +179,7 @@ def search_table(
                 }
             except TrackingError as error:
                 if error.away:
-                    raise
-                _say_read_whole(public_uri(server.uri))
+                    raise  # else a server before MLflow 3.10, which cannot say what is new
             else:
                 old = before[~before["run_id"].isin(news)]
                 runs = joined([old, runs_table(news.values())])
@@ -195,12 +193,6 @@ def search_table(
         deleted = server.search(filter_string, [*chosen], stage=ViewType.DELETED_ONLY)
         runs = runs[~runs["run_id"].isin([run.info.run_id for run in deleted])]
     return once_per_record(newest_first(runs.sort_values("run_id")))
-
-
-@cache
-def _say_read_whole(store: str) -> None:
-    why = "a server before MLflow 3.10, which cannot say what is new: everything is read each time"
-    print(f"mlproject: {store}: {why}", file=sys.stderr)
 
 
 def _read_kept(

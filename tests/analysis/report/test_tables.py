@@ -1,8 +1,6 @@
 """Tables: numbers for people, what columns say, what rows hold, and how they are written."""
 
-import re
 from datetime import datetime, timezone
-from pathlib import Path
 
 import factories as make
 import pytest
@@ -22,7 +20,6 @@ from analysis.words import (
     three_digits,
     times,
 )
-from tracking import schema
 
 NOON = datetime(2025, 6, 1, 12, tzinfo=timezone.utc)
 SHOWN = (
@@ -122,16 +119,6 @@ def test_a_column_speaks_of_the_sample_that_the_runs_train_on():
     ours, theirs = both_sides((C.rate,), "image", ("", "reference_"), ("", "lab"))
     assert (ours.keys, ours.heading) == (("images_per_s",), "images/s")
     assert (theirs.keys, theirs.heading) == (("reference_images_per_s",), "images/s lab")
-
-
-def test_the_documents_name_those_of_a_place():
-    page = (Path(__file__).parents[3] / "docs" / "report.md").read_text("utf-8")
-    listed = page[page.index("### With roofs") : page.index("### Pulling again")]
-    (run,) = place_runs([make.run_record()], [make.ceilings_record()])
-    shown = {name for name, one in schema.COLUMNS.items() if one.source == "place"}
-    shown = (shown | {*schema.OF_ITERATION}) & run.point.row.keys()
-    assert len(shown) > 15
-    assert shown <= set(re.findall(r"`([a-z_]+)`", listed))
 
 
 # The tables of runs and configurations

@@ -12,6 +12,7 @@ import samples
 from observed import PUBLISHED, Server, frame_of, published_records, tracked
 
 from analysis import RecordSet, place_runs, pull_iterations, pull_points, pull_records, pull_runs
+from analysis.columns import metric_columns
 from analysis.roofs import Peaks
 from analysis.server.pull import addition_of, with_cost
 from bench.config import RunConfig
@@ -156,6 +157,7 @@ def test_the_documentation_lists_every_column():
     text = (Path(__file__).resolve().parents[3] / "docs" / "report.md").read_text("utf-8")
     listed = set(re.findall(r"`(\w+)`", text))
     assert set(frame_of(placed={}).columns) <= listed
+    assert metric_columns().keys() == {*schema.COMPARED}
 
 
 def test_iterations_have_their_phases_where_these_were_timed(monkeypatch):
