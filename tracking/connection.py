@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property
 from itertools import groupby
 from os.path import commonprefix
@@ -68,7 +68,7 @@ for _noisy in ("mlflow.store.db.utils", "alembic", "alembic.runtime.migration"):
     logging.getLogger(_noisy).setLevel(logging.CRITICAL)
 #: Runs at a time: a server builds a page in memory, and within the time that an answer may take.
 #: Each page looks through the tags of all runs, so an embedded store is read in fewer.
-_PAGE, _EMBEDDED_PAGE = 1000, 4000
+_PAGE, _EMBEDDED_PAGE = 1000, 2000
 #: Ids in one filter; MLflow parses longer ones slowly.
 _IDS_AT_ONCE = 100
 #: Record ids begin with their day, as in 20261120T104500Z-1f2e3d4c.
@@ -410,11 +410,11 @@ class Server:
     def read(self, artifact_uri: str, name: str) -> bytes:
         """Return what a file of a run holds."""
         repository = self.files(artifact_uri)
+        is_here = isinstance(repository, LocalArtifactRepository)  # its files are read in place
+        where = nullcontext() if is_here else tempfile.TemporaryDirectory()
         # MLflow's thread of each download would stay until the collector comes.
-        with tempfile.TemporaryDirectory() as folder, repository.thread_pool:
-            is_here = isinstance(repository, LocalArtifactRepository)
-            where = None if is_here else folder
-            return Path(self.ask(repository.download_artifacts, name, where)).read_bytes()
+        with where as folder, repository.thread_pool:
+            return Path(self.ask(repository.download_artifacts, name, folder)).read_bytes()
 
 
 @contextmanager
