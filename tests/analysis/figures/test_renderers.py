@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from analysis.figures import (
     single_axes,
 )
 from analysis.figures.batches import batch_charts
-from analysis.figures.chart import Marks, panel_chart
+from analysis.figures.chart import Axis, Marks, Panel, panel_chart
 from analysis.figures.rows import models_chart, real_synthetic_chart, variability_chart
 from analysis.figures.static import Names, draw_panel
 from analysis.figures.times import distributions_chart, trace_panel
@@ -80,6 +81,17 @@ def test_paper_and_page_show_the_same():
         named = [trace.name for trace in page.data if trace.showlegend]
         assert len(named) == len(set(named))
         assert "<img" not in page.to_json()
+
+
+def test_of_a_crowd_every_point_is_drawn_and_those_of_one_look_at_once():
+    looks = [Marks("", colour, "circle") for colour in ("#000000", "#FFFFFF")]
+    series = [replace(looks[n % 2], xs=(n + 1.0,), ys=(2.0 * n,)) for n in range(400)]
+    _, axes = single_axes()
+    draw_panel(axes, Panel(x=Axis(label="", limits=(0, 1)), y=Axis(label="", limits=(0, 1)),
+                           series=tuple(series)))  # fmt: skip
+    lines = [np.array(line.get_xydata()) for line in axes.lines]
+    points = {tuple(xy) for line in lines for xy in line[~np.isnan(line[:, 0])].tolist()}
+    assert (len(lines), points) == (2, {(n + 1.0, 2.0 * n) for n in range(400)})
 
 
 def test_an_axis_has_the_ticks_that_its_kind_needs():

@@ -290,6 +290,7 @@ def test_records_from_disk_are_sorted_by_kind_and_campaign():
     night = make.run_record("a", config=RunConfig(campaign="night"))
     other, roofs = make.run_record("b"), make.ceilings_record()
     assert RecordSet.of([night, roofs, other]).measurements == [night, other]
+    assert night.complexity is other.complexity  # equal parts take memory once
     profile = make.profile(config=RunConfig(campaign="night"))
     of_step, of_another = make.profile("p2"), make.profile("p3", config=RunConfig(arch="vgg16"))
     found = RecordSet.of([of_step, night, roofs, other, profile, of_another], "night")
