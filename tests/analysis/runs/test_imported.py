@@ -7,8 +7,7 @@ import pytest
 
 from analysis.figures import run_chart
 from analysis.findings import find_all
-from analysis.roofs import Peaks, datasheet_peaks, normalised
-from analysis.roofs import ceilings as by_name
+from analysis.roofs import _PUBLISHED, Peaks, datasheet_peaks, normalised
 from analysis.runs.place import place
 from tracking.importing import Result, SourceFile
 from tracking.importing.readers import record_of
@@ -70,7 +69,7 @@ def test_a_result_stands_under_the_datasheet_of_its_devices_very_name():
 
 def test_every_published_name_leads_to_a_row_of_the_datasheets():
     known = {name for row in datasheet_peaks() for name in row.names}
-    assert {normalised(name) for name in by_name._PUBLISHED.values()} <= known
+    assert {normalised(name) for name in _PUBLISHED.values()} <= known
 
 
 def test_the_newest_roof_measured_on_such_a_device_goes_first_and_a_users_peaks_second():
