@@ -40,7 +40,7 @@ _SENSORS = (C.power_w, C.clock_mhz, C.temperature_c, C.utilisation_percent,
 #: Rows of accounts for people; the CSV holds them all.
 _SHOWN_PARTS = 40
 #: The title and the columns of each table by its name.
-_TABLES = {
+_TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
     # of runs
     "runs": (
         "What was measured",

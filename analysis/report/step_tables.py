@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from analysis.columns import C, Row, account_rows, both_sides, columns, table, tables
 from analysis.profiles import check_ops, time_share
 from analysis.roofs import UsedCeiling
-from analysis.table import Table
+from analysis.table import Column, Table
 from analysis.traces.placed import PlacedTrace, TraceComparison, compare_two
 from analysis.words import bytes_rate, counted, flops_rate, percent, three_digits
 from bench.errors import Unknown
@@ -27,7 +27,7 @@ _COUNTED = (C.source, C.scope, C.iterations, C.ipc, C.cpi)
 _PARTS = ("wall", "device_busy", "computation", "exposed_communication", "exposed_copies",
           "communication", "idle")  # fmt: skip
 #: The title and the columns of each table by its name.
-_TABLES = {
+_TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
     "profiles": (
         "Profiles",
         (C.profile_no, C.explains_runs, C.configuration, C.outcome, C.profiled_step_ms,

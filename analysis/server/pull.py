@@ -156,11 +156,8 @@ class RecordSet:
         from tracking.tracked_runs import as_tracked, runs_table
 
         runs, ids = self.runs(peaks), self.run_ids
-        sources = [run.source for run in runs if run.source]
-        held, profiles = (
-            runs_table(as_tracked(record, ids.get(record.record_id)) for record in records)
-            for records in (sources, self.profiles)
-        )
+        held = runs_table(as_tracked(run.source, run.run_id) for run in runs if run.source)
+        profiles = runs_table(as_tracked(one, ids.get(one.record_id)) for one in self.profiles)
         return tracked_frame(held, profiles, {run.name: run for run in runs})
 
 
