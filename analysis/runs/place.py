@@ -117,11 +117,11 @@ def place_runs(
     batch size, so that neighbours can be compared, imported ones last. A line on a run that fails
     goes to `unplaced`, where it is given, and the others go on.
     """
-    placed = []
+    placed, run_ids, said = list[Run](), run_ids or {}, said or {}
     for record in records:
-        run_id, known = ((of or {}).get(record.record_id) for of in (run_ids, said))
+        run_id, of_server = run_ids.get(record.record_id), said.get(record.record_id, {})
         try:
-            run = place(record, ceilings, profiles, run_id=run_id, peaks=peaks, said=known or {})
+            run = place(record, ceilings, profiles, run_id=run_id, peaks=peaks, said=of_server)
             placed.append(run)
         except Exception as error:
             if unplaced is None or isinstance(error, UserError):
