@@ -12,7 +12,7 @@ from refusals import refusal
 from bench.errors import UserError
 from campaigns.matrix import MANY_RUNS, MATRICES, read_matrix
 
-PROJECT = Path(__file__).resolve().parents[3]
+PROJECT = Path(__file__).resolve().parents[2]
 DESCRIPTION = (PROJECT / "docs" / "sweeps.md").read_text(encoding="utf-8")
 
 
