@@ -30,7 +30,7 @@ _LEGEND_GAP_PIXELS, _LEGEND_ROW_PIXELS = 60, 22
 #: The height of a roof's label, in two lines, and its width.
 _END_LABEL_PIXELS, _END_LABELS_PIXELS = 30, 105
 #: Of a line that says something along its length.
-_VERTICES = 9
+_VERTICES = 5
 
 
 def figure_html(figure: go.Figure, div_id: str, *, with_script: bool) -> str:
