@@ -81,15 +81,15 @@ def profiled_step(
     Bytes are taken only from a profile that passes every check against this very run and its roof.
     """
     fitting = profiles_of(record, profiles)
-    faults = {one.record_id: _fault(one, record, step_s, used) for one in fitting}
-    sound = [one for one in fitting if faults[one.record_id] is None]
-    executed = (executed_flops(one) for one in sound)
-    busy = (one.ops.computing_s for one in sound if one.ops is not None)
-    counted = (one.counters.dram_bytes for one in sound if one.counters is not None)
+    faults = {profile.record_id: _fault(profile, record, step_s, used) for profile in fitting}
+    sound = [profile for profile in fitting if faults[profile.record_id] is None]
+    executed = (executed_flops(profile) for profile in sound)
+    busy = (profile.ops.computing_s for profile in sound if profile.ops is not None)
+    counted = (profile.counters.dram_bytes for profile in sound if profile.counters is not None)
     dram_bytes = next(filter(None, counted), None)
     # A fault of counters that are there says more than that another profile has none.
-    with_counters_first = sorted(fitting, key=lambda one: one.counters is None)
-    reasons = (_why_no_bytes(one, faults[one.record_id]) for one in with_counters_first)
+    with_counters_first = sorted(fitting, key=lambda profile: profile.counters is None)
+    reasons = (_why_no_bytes(profile, faults[profile.record_id]) for profile in with_counters_first)
     return ProfiledStep(
         dram_bytes=dram_bytes,
         dram_bytes_missing="" if dram_bytes else next(filter(None, reasons), NOT_PROFILED),
@@ -165,7 +165,8 @@ def _worst_shares(
         return (ratio(getattr(counts, field), seconds) or 0.0) / peak
 
     whole: dict[str, tuple[float, dict[str, Fact]]] = {"step": (share_of(counters, step_s), {})}
-    kernels = {one.name: share_of(one, one.duration_s) for one in counters.per_kernel}
+    per_kernel = counters.per_kernel
+    kernels = {kernel.name: share_of(kernel, kernel.duration_s) for kernel in per_kernel}
     if not kernels:
         return whole
     worst = max(kernels, key=kernels.__getitem__)
@@ -328,27 +329,27 @@ class Places(tuple[Placed, ...]):
     @property
     def placed(self) -> tuple[Placed, ...]:
         """Those with a place, or a lower bound of it."""
-        return tuple(one for one in self if one.placed)
+        return tuple(place for place in self if place.placed)
 
     @property
     def without_flops(self) -> tuple[Placed, ...]:
         """Those known to compute nothing: copies, fills, index arithmetic."""
-        return tuple(one for one in self if one.known_flops == 0)
+        return tuple(place for place in self if place.known_flops == 0)
 
     @property
     def unknown(self) -> tuple[Placed, ...]:
         """Ops whose work the cost model does not know; kernels without counted FLOP or time."""
-        return tuple(one for one in self if one.known_flops is None or one.share is None)
+        return tuple(place for place in self if place.known_flops is None or place.share is None)
 
 
 def time_share(places: Sequence[OpPlace | KernelPlace]) -> float:
     """Return the share of all ops' or kernels' time that these took."""
-    return sum(one.share or 0.0 for one in places)
+    return sum(place.share or 0.0 for place in places)
 
 
 def place_ops(ops: Sequence[OpTime | TracedOp], roof: Roof | None) -> Places[OpPlace]:
     """Place ops of one step; `roof` is the device's, None where it is not known."""
-    total_s, found = sum(op.time_s for op in ops), []
+    total_s, places = sum(op.time_s for op in ops), []
     for rank, op in enumerate(sorted(ops, key=lambda op: op.time_s, reverse=True), 1):
         flops = None if op.flops is None else op.flops or op.elementwise_flops or 0
         placed = flops if op.eager_bytes and op.time_s else None
@@ -357,7 +358,7 @@ def place_ops(ops: Sequence[OpTime | TracedOp], roof: Roof | None) -> Places[OpP
         from_cache = None
         if roof is not None and bytes_per_s is not None:
             from_cache = bytes_per_s > CEILING_MARGIN * roof.most_bytes_per_s
-        found.append(
+        places.append(
             OpPlace(
                 rank=rank,
                 time=op,
@@ -370,7 +371,7 @@ def place_ops(ops: Sequence[OpTime | TracedOp], roof: Roof | None) -> Places[OpP
                 from_cache=from_cache,
             )
         )
-    return Places(found)
+    return Places(places)
 
 
 def check_ops(places: Places[OpPlace], roof: Roof) -> tuple[Finding, ...]:
@@ -402,12 +403,12 @@ def check_ops(places: Places[OpPlace], roof: Roof) -> tuple[Finding, ...]:
 def place_kernels(counters: GpuCounters) -> Places[KernelPlace]:
     """Place every kernel name of `counters`."""
     ordered = sorted(counters.per_kernel, key=lambda kernel: kernel.duration_s or 0.0, reverse=True)
-    total_s, found = sum(kernel.duration_s or 0.0 for kernel in ordered), []
+    total_s, places = sum(kernel.duration_s or 0.0 for kernel in ordered), []
     for rank, kernel in enumerate(ordered, 1):
         at_least = kernel.flops is None
         flops = (kernel.flops_at_least if at_least else kernel.flops) or None
         counts = {level: getattr(kernel, field) for level, field in _BYTES.items()}
-        found.append(
+        places.append(
             KernelPlace(
                 rank=rank,
                 totals=kernel,
@@ -418,7 +419,7 @@ def place_kernels(counters: GpuCounters) -> Places[KernelPlace]:
                 at_least=at_least,
             )
         )
-    return Places(found)
+    return Places(places)
 
 
 # Names of kernels
@@ -467,7 +468,7 @@ def shortened(text: str, limit: int) -> str:
 
 def _detail(arguments: str) -> str:
     """The innermost functor among the template arguments, else the maker of a lambda."""
-    functors = [found for found in _FUNCTOR.findall(arguments) if found not in _GENERIC]
+    functors = [name for name in _FUNCTOR.findall(arguments) if name not in _GENERIC]
     if functors:
         return str(functors[-1])
     maker = _MAKER.search(_ANONYMOUS.sub("", arguments))

@@ -121,7 +121,7 @@ def _step_tables(found: Sequence[Counted]) -> Iterator[Table]:
             "fused FLOP/B": item.intensity_max,
         }
         steps.append(name | work)
-        phases += [name | {"phase": one, **_work(w, samples)} for one, w in item.phases.items()]
+        phases += [name | {"phase": p, **_work(w, samples)} for p, w in item.phases.items()]
         memory = {f"{part.removesuffix('_bytes')} MB": size for part, size in item.memory}
         total = {"together MB": item.memory.total_bytes}
         held.append(name | {"parameters": item.parameters, **memory, **total})
@@ -177,7 +177,7 @@ def _in(unit: float | None, value: float) -> str:
 
 def _notes(found: Sequence[Counted]) -> Iterator[str]:
     for item in found:
-        said = (
+        remarks = (
             (item.recomputed_flops, "checkpoints compute {} again; these are not in the step's."),
             (
                 item.causal_skipped_flops,
@@ -185,7 +185,7 @@ def _notes(found: Sequence[Counted]) -> Iterator[str]:
             ),
             (item.fp32_flops if item.fp32_share else 0, "amp leaves {} of its products in fp32."),
         )
-        for flops, words in said:
+        for flops, words in remarks:
             if flops:
                 work = f"{_in(1e9, flops / item.batch_size)} GFLOP per {item.sample}"
                 yield f"{item.arch}: {words.format(work)}"

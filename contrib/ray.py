@@ -149,10 +149,10 @@ def measure(options: list[str], code: str, settle_s: float) -> Parcel:
     if not out:
         why = err.strip().splitlines() or [f"mlproject run ended with {launcher.returncode}"]
         raise NodeError(why[-1])
-    found = json.loads(out)
-    if found["outcome"] == "interrupted" and not cancelled:
-        raise NodeError(found["reason"])
-    return pack(RecordFolder(Path(found["record"])))
+    facts = json.loads(out)
+    if facts["outcome"] == "interrupted" and not cancelled:
+        raise NodeError(facts["reason"])
+    return pack(RecordFolder(Path(facts["record"])))
 
 
 def _environment() -> dict[str, str]:

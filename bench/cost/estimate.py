@@ -157,7 +157,7 @@ def complexity_by_module(
         if level > depth:
             continue
         prefix = f"{path}." if path else ""
-        inside = [each for each in parameters if each[0].startswith(prefix)]
+        inside = [own for own in parameters if own[0].startswith(prefix)]
         own = sum(size for name, first_name, size in inside if name == first_name)
         shared = sum(size for _, first_name, size in inside if not first_name.startswith(prefix))
         its_calls = (c for c in calls if c.module is not None and f"{c.module}.".startswith(prefix))

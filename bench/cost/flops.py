@@ -43,19 +43,19 @@ _PER_GATE = 3
 
 def contraction_macs(op: str, arguments: Mapping[str, Any], outputs: Sequence[torch.Tensor]) -> int:
     """Return the multiply-adds of one call of a contraction that is a single pass."""
-    known = known_op(op)
-    if known.formula == "product":
-        summed = tensors_in(arguments[known.summed])  # a list where the op takes lists
-        macs = sum(each.numel() * int(left.shape[-1])
-                   for each, left in zip(outputs, summed, strict=True))  # fmt: skip
+    facts = known_op(op)
+    if facts.formula == "product":
+        summed = tensors_in(arguments[facts.summed])  # a list where the op takes lists
+        macs = sum(output.numel() * int(left.shape[-1])
+                   for output, left in zip(outputs, summed, strict=True))  # fmt: skip
         return macs * (_REAL_PER_COMPLEX_MAC if outputs[0].is_complex() else 1)
-    if known.formula == "grouped":
+    if facts.formula == "grouped":
         return grouped_macs(arguments["self"].shape, arguments["mat2"].shape)
-    if known.formula == "convolution":
+    if facts.formula == "convolution":
         return convolution_macs(
             arguments["input"], arguments["weight"], outputs[0], transposed=arguments["transposed"]
         )
-    if known.formula == "recurrent":
+    if facts.formula == "recurrent":
         macs = recurrent_macs(arguments)
     else:
         query, key, value = (arguments[name] for name in ("query", "key", "value"))
@@ -99,7 +99,7 @@ def _recurrent_products(arguments: Mapping[str, Any]) -> Iterator[tuple[int, tor
     """Every matrix of weights, and how many rows it is multiplied with; biases are vectors."""
     rows = prod(arguments["input"].shape[:-1])
     given = (value for name, value in arguments.items() if name.startswith(("weight", "params")))
-    return ((rows, each) for value in given for each in tensors_in(value) if each.dim() == 2)
+    return ((rows, matrix) for value in given for matrix in tensors_in(value) if matrix.dim() == 2)
 
 
 def attention_macs(query: Sequence[int], key: Sequence[int], value: Sequence[int]) -> int:
@@ -132,23 +132,23 @@ def causal_skipped_macs(op: str, arguments: Mapping[str, Any]) -> int:
 
 def elementwise_flops(call: OpCall, role: Role, writes: list[torch.Tensor]) -> int:
     """Return the elementwise FLOP of one call that is a single pass."""
-    known = call.known
-    if not known.flops or not writes:
+    facts = call.known
+    if not facts.flops or not writes:
         return 0
-    if known.formula == "recurrent":
+    if facts.formula == "recurrent":
         outputs = sum(rows * len(matrix) for rows, matrix in _recurrent_products(call.arguments))
         return _PER_GATE * outputs
-    if known.formula == "attention":
+    if facts.formula == "attention":
         # Those of the softmax inside, of every query with every key.
         query, key = call.arguments["query"], call.arguments["key"]
         softmax = "_softmax_backward_data" if call.op.endswith("_backward") else "_softmax"
         return int(prod(query.shape[:-1]) * key.shape[-2]) * OPS[softmax].flops
     if role is Role.CONTRACTION:
-        has_bias = known.has_bias and call.arguments.get("bias", True) is not None
+        has_bias = facts.has_bias and call.arguments.get("bias", True) is not None
         return writes[0].numel() if has_bias else 0
     if role is Role.REDUCTION:
         summed = call.reads()
-        return sum(tensor.numel() for tensor in (summed[:1] if known.sums_first else summed))
+        return sum(tensor.numel() for tensor in (summed[:1] if facts.sums_first else summed))
     if "pool" in call.op:
         return _pooling_flops(call, writes)
     if call.name.startswith(("_foreach_", "_fused_")):
@@ -156,7 +156,7 @@ def elementwise_flops(call: OpCall, role: Role, writes: list[torch.Tensor]) -> i
     else:
         elements = max(tensor.numel() for tensor in writes)
     is_scaled = call.op in ("add", "sub", "rsub") and call.arguments.get("alpha", 1) != 1
-    return elements * (2 if is_scaled else known.flops)
+    return elements * (2 if is_scaled else facts.flops)
 
 
 def _pooling_flops(call: OpCall, writes: list[torch.Tensor]) -> int:

@@ -212,7 +212,7 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _has_kernel(func, _COMPOSITE):
-            devices = (each.device.type for each in tensors_in(args))
+            devices = (tensor.device.type for tensor in tensors_in(args))
             own = map(torch._C._dispatch_key_for_device, islice(devices, 1))
             if not any(_has_kernel(func, key) for key in own):
                 with self:
@@ -258,13 +258,13 @@ class OpCall:
 
     def reads(self) -> list[torch.Tensor]:
         """Return the tensors whose contents the op needs."""
-        known = self.known
-        ignored = {known.unread, known.gathered} | (self.mutable if known.overwrites else set())
+        facts = self.known
+        ignored = {facts.unread, facts.gathered} | (self.mutable if facts.overwrites else set())
         names = [name for name in self.arguments if name not in ignored]
         whole = self.tensors(*names) if names else []
-        if not known.gathered:
+        if not facts.gathered:
             return whole
-        return [_some_of(self.arguments[known.gathered], self._chosen()), *whole]
+        return [_some_of(self.arguments[facts.gathered], self._chosen()), *whole]
 
     def _chosen(self) -> int:
         """Elements that a gathering op chooses: one per label, a row per index, or its result."""

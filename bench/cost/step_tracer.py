@@ -184,7 +184,7 @@ class StepTracer(OpMode):
         result: Any = None if updates_only else func(*args, **kwargs)
         if func is _BATCH_NORM:
             # Under autocast devices keep a batch's statistics in fp32, fake tensors in 16 bits.
-            wide = (each.to(torch.promote_types(each.dtype, torch.float32)) for each in result[1:])
+            wide = (kept.to(torch.promote_types(kept.dtype, torch.float32)) for kept in result[1:])
             result = (result[0], *wide)
         if self.phase is not None:
             self.record(bind(func, args, kwargs, result), self.phase, module)
@@ -203,9 +203,9 @@ class StepTracer(OpMode):
         label = call.label(phase)
         if in_recomputation(recorded=torch.is_grad_enabled()):
             passes = [
-                replace(each, macs=0, elementwise_flops=0, causal_skipped_macs=0, fp32_macs=0,
-                        recomputed_macs=each.macs)
-                for each in passes
+                replace(item, macs=0, elementwise_flops=0, causal_skipped_macs=0, fp32_macs=0,
+                        recomputed_macs=item.macs)
+                for item in passes
             ]  # fmt: skip
             label = f"recomputed {label}"
         self.calls.append(RecordedCall(call.name, phase, call.shapes, label, module, tuple(passes)))
@@ -215,10 +215,10 @@ class StepTracer(OpMode):
 
         Raises `UserError` where its FLOP cannot be counted.
         """
-        known = call.known
-        if known.formula in _SPLITTERS:
-            return _SPLITTERS[known.formula](call)
-        role = known.role or (Role.POINTWISE if call.pointwise else Role.OPAQUE)
+        facts = call.known
+        if facts.formula in _SPLITTERS:
+            return _SPLITTERS[facts.formula](call)
+        role = facts.role or (Role.POINTWISE if call.pointwise else Role.OPAQUE)
         if role is Role.OPAQUE:
             refuse_uncounted(call.op)
         macs = contraction_macs(call.op, call.arguments, writes) if role is Role.CONTRACTION else 0
@@ -231,9 +231,9 @@ class StepTracer(OpMode):
         accesses = [access for tensor in reads if (access := self.values.read(tensor))]
         # The rest of a storage of which a part is written is neither read nor written, but it must
         # be there: an access of no bytes. Such a pass stays a kernel of its own.
-        parts = (each for each in writes if _distinct_bytes(each) < each.untyped_storage().nbytes())
+        parts = (to for to in writes if _distinct_bytes(to) < to.untyped_storage().nbytes())
         kept = [Access(rest.value, "rest", 0) for part in parts if (rest := self.values.read(part))]
-        real = (each.dtype.to_real() for each in reads)
+        real = (tensor.dtype.to_real() for tensor in reads)
         sizes = (dtype.itemsize for dtype in real if dtype.is_floating_point)
         if reads and all(map(self.is_weight, reads)):
             self.weights.update(map(self.values.key, writes))
@@ -450,7 +450,7 @@ class LiveStepTracer(StepTracer):  # type: ignore[no-untyped-call]
             self.saved_bytes = sum(self.values.sizes_bytes[value] for value in living)
         self.record(call, phase)
         if phase == "backward" or (phase == "optimizer" and not self._updates):
-            made = (item for each in self.calls[count:] for item in each.passes)
+            made = (item for call in self.calls[count:] for item in call.passes)
             self._gradients.update(access.value for item in made for access in item.writes)
 
     def _phase_of(self, call: OpCall) -> Phase:
@@ -460,7 +460,7 @@ class LiveStepTracer(StepTracer):  # type: ignore[no-untyped-call]
         if self._updates and not in_closure:
             return "optimizer"
         read = filter(None, map(self.values.read, call.tensors()))
-        if not torch.is_grad_enabled() and any(one.value in self._gradients for one in read):
+        if not torch.is_grad_enabled() and any(access.value in self._gradients for access in read):
             return "optimizer"
         return "forward"
 
