@@ -174,21 +174,21 @@ def _complexities(runs: Iterable[Run], per: str) -> list[Row]:
     """The work once per model, batch size and precision; of imported runs what their files name."""
     found: dict[tuple[Any, ...], tuple[Complexity, list[str]]] = {}
     for run in runs:
-        one = run.source.complexity if run.source else None
-        if one is not None and (run.imported is None or run.imported.precision is not None):
-            key = one.arch, one.image_size or 0, one.tokens_per_sample or 0, one.batch_size
-            found.setdefault((*key, one.precision), (one, []))[1].append(run.name)
+        work = run.source.complexity if run.source else None
+        if work is not None and (run.imported is None or run.imported.precision is not None):
+            key = work.arch, work.image_size or 0, work.tokens_per_sample or 0, work.batch_size
+            found.setdefault((*key, work.precision), (work, []))[1].append(run.name)
     same = ("arch", "image_size", "tokens_per_sample", "batch_size", "precision")
     traffic = ("compulsory_bytes", "fused_bytes", "eager_bytes")
     rows = []
-    for _, (one, names) in sorted(found.items(), key=itemgetter(0)):
-        sizes = {name: getattr(one, name) for name in traffic} | one.memory.model_dump()
+    for _, (work, names) in sorted(found.items(), key=itemgetter(0)):
+        sizes = {name: getattr(work, name) for name in traffic} | work.memory.model_dump()
         row = {
-            **{name: getattr(one, name) for name in same},
-            "parameters_million": one.parameters / 1e6,
-            f"activations_million_per_{per}": one.activations and one.activations / 1e6,
-            f"forward_gmac_per_{per}": one.forward_macs / one.batch_size / 1e9,
-            f"step_gflop_per_{per}": one.step_flops_per_sample / 1e9,
+            **{name: getattr(work, name) for name in same},
+            "parameters_million": work.parameters / 1e6,
+            f"activations_million_per_{per}": work.activations and work.activations / 1e6,
+            f"forward_gmac_per_{per}": work.forward_macs / work.batch_size / 1e9,
+            f"step_gflop_per_{per}": work.step_flops_per_sample / 1e9,
             **{f"{name.removesuffix('_bytes')}_gb": size / 1e9 for name, size in sizes.items()},
             "runs": RunList(tuple(names)),
         }
@@ -204,7 +204,7 @@ def configuration_tables(runs: Sequence[Run]) -> dict[str, Table]:
     sample = sample_of(runs)
     rate, noun = rate_column(sample), column_noun(sample)
     found = {
-        "summary": [configuration_row(one, rate) for one in configurations(runs)],
+        "summary": [configuration_row(group, rate) for group in configurations(runs)],
         "uplift": [
             {
                 **group_row(judged.b, rate),
@@ -245,13 +245,13 @@ def _gains(curve: BatchCurve, rate: str) -> Iterator[Row]:
 def _scaling(runs: Sequence[Run], rate: str) -> Iterator[Row]:
     for many in runs:
         if (found := on_one_device(many, runs)) is not None:
-            one, efficiency = found
+            single, efficiency = found
             yield many.row | {
                 "devices": many.config.world_size,
                 rate: many.samples_per_s,
-                f"{rate}_on_one": one.samples_per_s,
+                f"{rate}_on_one": single.samples_per_s,
                 "scaling_efficiency": efficiency,
-                "runs": RunList((many.name, one.name)),
+                "runs": RunList((many.name, single.name)),
             }
 
 
@@ -326,9 +326,9 @@ def environments_table(runs: Sequence[Run]) -> Table:
     Environments that differ in a fact are columns of their own, numbered if they share a label.
     """
     known = [
-        (one.label, _facts(one))
+        (environment.label, _facts(environment))
         for run in runs
-        if run.record and (one := run.record.environment) is not None
+        if run.record and (environment := run.record.environment) is not None
     ]
     found = {(label, tuple(facts.items())): facts for label, facts in known}
     labels = [label for label, _ in found]

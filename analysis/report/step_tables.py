@@ -72,29 +72,29 @@ _TRACE_OPS = (C.number, C.op_label, C.phase, C.shapes, C.calls, C.time_ms, C.exc
 def profile_tables(profiles: Sequence[PlacedProfile]) -> dict[str, Table]:
     """Return the tables of all profiles by their names."""
     rows = {
-        "profiles": [_profile_row(one) for one in profiles],
+        "profiles": [_profile_row(profile) for profile in profiles],
         "copies": [
             {
                 "profile": profile.number,
-                "direction": one.direction,
-                "calls": one.calls,
-                "megabytes": one.bytes / 1e6,
-                "time_ms": one.time_s * 1e3,
-                "gb_per_s": _scaled(ratio(one.bytes, one.time_s), 1e-9),
+                "direction": copies.direction,
+                "calls": copies.calls,
+                "megabytes": copies.bytes / 1e6,
+                "time_ms": copies.time_s * 1e3,
+                "gb_per_s": _scaled(ratio(copies.bytes, copies.time_s), 1e-9),
             }
             for profile in profiles
-            for one in (profile.record.ops and profile.record.ops.copies) or ()
+            for copies in (profile.record.ops and profile.record.ops.copies) or ()
         ],
         "cpu-counters": [
             {
-                **one.metrics,
+                **profile.metrics,
                 **{name: getattr(found, name) for column in _COUNTED for name in column.keys},
-                "profile": one.number,
+                "profile": profile.number,
                 "executed_gflop_per_step": ratio(_scaled(found.flops, 1e-9), found.iterations),
                 "least_running_share": min(found.running_share.values(), default=None),
             }
-            for one in profiles
-            if (found := one.record.cpu_counters) is not None
+            for profile in profiles
+            if (found := profile.record.cpu_counters) is not None
         ],
     }
     return tables(_TABLES, rows)
@@ -122,12 +122,12 @@ def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def tables_of(one: PlacedProfile | PlacedTrace, name: str) -> list[Table]:
+def tables_of(step: PlacedProfile | PlacedTrace, name: str) -> list[Table]:
     """Return the ops of each and a profile's kernels, longest first; `name` is of their files."""
-    if isinstance(one, PlacedTrace):
-        return [trace_ops_table(one, f"ops-{name}")]
-    of = f"of profile {one.number}, {one.label}"
-    ops, kernels = ([place.row for place in places or ()] for places in (one.ops, one.kernels))
+    if isinstance(step, PlacedTrace):
+        return [trace_ops_table(step, f"ops-{name}")]
+    of = f"of profile {step.number}, {step.label}"
+    ops, kernels = ([place.row for place in places or ()] for places in (step.ops, step.kernels))
     return [
         table(f"ops-{name}", f"Ops {of}", ops, _OPS, shown=_SHOWN),
         table(f"kernels-{name}", f"Kernels {of}", kernels, _KERNELS, shown=_SHOWN),
@@ -172,7 +172,7 @@ def _mean_idle(trace: PlacedTrace) -> Iterator[Row]:
     for step in steps:
         for idle in step.idle:
             sums_s[idle.cause, idle.call, idle.op] += idle.time_s
-    for (cause, call, op), sum_s in sorted(sums_s.items(), key=lambda one: -one[1]):
+    for (cause, call, op), sum_s in sorted(sums_s.items(), key=lambda item: -item[1]):
         time_s = sum_s / len(steps)
         share = ratio(time_s, trace.record.step_time_s)
         yield {"trace": trace.number, "cause": cause, "call": call, "op": op,
@@ -199,11 +199,11 @@ def trace_ops_table(trace: PlacedTrace, name: str) -> Table:
 def comparison_table(comparison: TraceComparison) -> Table:
     """What each op that changed adds to a step of the second trace over the first's."""
     rows = []
-    for one in comparison.changed:
-        row = {name: getattr(one, name) for name in ("label", "op", "phase", "change")}
-        for prefix, calls, time_s in zip("ab", one.calls, one.time_s, strict=True):
+    for op in comparison.changed:
+        row = {name: getattr(op, name) for name in ("label", "op", "phase", "change")}
+        for prefix, calls, time_s in zip("ab", op.calls, op.time_s, strict=True):
             row |= {f"{prefix}_calls": calls, f"{prefix}_time_ms": _scaled(time_s, 1e3)}
-        rows.append(row | {"shapes": one.shapes or None, "difference_ms": 1e3 * one.difference_s})
+        rows.append(row | {"shapes": op.shapes or None, "difference_ms": 1e3 * op.difference_s})
     shown = (
         *columns((C.op_label, C.phase, C.shapes, C.change)),
         *both_sides((C.calls, C.time_ms), "sample", ("a_", "b_"), ("A", "B")),
