@@ -15,7 +15,7 @@ from bench.config import RunConfig, arch_label, parse_config, rate_unit
 from bench.errors import UserError
 from bench.records import CeilingsRecord, Environment, RunRecord
 from bench.records.environment import environment_id
-from bench.records.folders import readable_records
+from bench.records.folders import ceilings_in
 from bench.records.journal import Event
 from campaigns.knobs import WINDOW_S, changes
 from campaigns.local import environment_of, identify_machine
@@ -177,9 +177,8 @@ class Tune(Configured, Tracked, Answering):
 
         campaign = tuned.start.campaign
         out = self.out or Path("reports") / campaign
-        records = (record for _, record in readable_records(self.records))
-        roofs = [record for record in records if isinstance(record, CeilingsRecord)]
-        roofs = self._with_servers(CeilingsRecord, roofs, schema.CEILINGS_FILTER)
+        here = ceilings_in(self.records)
+        roofs = self._with_servers(CeilingsRecord, here, schema.CEILINGS_FILTER)
         place = roofline_point(best_record(tuned), roofs)
         result = tune_result(tuned, place)
         remedy = "choose another folder: no trial is lost, the same command goes on from here"

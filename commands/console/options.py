@@ -305,13 +305,10 @@ class WantedRuns(CopiedRuns):
 
     def nothing(self, *whys: str, folders: Sequence[Path] = ()) -> UserError:
         """Return the error for a choice that no run matches: what was asked for, and why."""
-        named = {
-            "records": map(str, folders),
-            "campaign": [self.campaign],
-            "filter": [self.filter_string],
-            "experiment": self.experiments,
-        }
-        asked = [f"{name}={value!r}" for name, values in named.items() for value in values if value]
+        asked = [f"records={str(folder)!r}" for folder in folders]
+        asked += [f"campaign={self.campaign!r}"] if self.campaign else []
+        asked += [f"filter={self.filter_string!r}"] if self.filter_string else []
+        asked += [f"experiment={name!r}" for name in self.experiments]
         server = "" if folders else "check MLFLOW_TRACKING_URI, or "
         why = "; ".join(whys[:2]) or f"{server}measure one with mlproject run"
         return UserError(
