@@ -333,8 +333,19 @@ class Durations:
     """What those of `records` took that were measured whole."""
 
     def __init__(self, records: Iterable[RunRecord], flops_per_sample: FlopsPerSample) -> None:
-        self._known = [measured for record in records if (measured := _measured(record))]
         self._flops_per_sample = flops_per_sample
+        self._past = [
+            _Measured(
+                record,
+                environment_id(record.environment),
+                process.real_s,
+                measured.window_s / measured.samples,
+                max(0.0, process.real_s - measured.window_s - sum(measured.warmup_times_s)),
+            )
+            for record in records
+            if record.outcome == "ok" and record.environment
+            if (measured := record.measurement) and (process := record.process)
+        ]
 
     def of_all(
         self, runs: Sequence[RunConfig], environments: tuple[Environment, ...]
@@ -347,7 +358,7 @@ class Durations:
     def of(self, config: RunConfig, environment: Environment) -> float | None:
         """Return the seconds that a run of `config` will take, or None where it is unknown."""
         here, config_id = environment_id(environment), config.config_id
-        alike = [past for past in self._known if past.environment == here]
+        alike = [past for past in self._past if past.environment == here]
         exact = [past.whole_s for past in alike if past.record.config_id == config_id]
         if exact:
             return median(exact)
@@ -380,17 +391,3 @@ class Durations:
 
 def _same(one: RunConfig, other: RunConfig, *names: str) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in names)
-
-
-def _measured(record: RunRecord) -> _Measured | None:
-    measured, process = record.measurement, record.process
-    if record.outcome != "ok" or measured is None or process is None or not record.environment:
-        return None
-    inside_s = measured.window_s + sum(measured.warmup_times_s)
-    return _Measured(
-        record,
-        environment_id(record.environment),
-        process.real_s,
-        measured.window_s / measured.samples,
-        max(0.0, process.real_s - inside_s),
-    )
