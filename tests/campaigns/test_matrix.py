@@ -94,6 +94,13 @@ def test_the_matrices_that_come_with_the_project_are_valid_and_described(path):
     assert f"\n| `{matrix.name}` | " in DESCRIPTION
 
 
+#: Written out it would have 2^40 words.
+DOUBLED = "a0: &a0 [x, x]\n" + "".join(
+    f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40)
+)
+DOUBLED += "blocks: [{arch: *a39}]\n"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -125,6 +132,7 @@ def test_the_matrices_that_come_with_the_project_are_valid_and_described(path):
         ("blocks:\n  - arch: vgg16\n    exclude: {arch: vgg16}\n", ["blocks.1", "excluded"]),
         ("blocks:\n  - arch: vgg16\n    arch: vgg16\n", ["line 3", "second time"]),
         ("blocks: &all [*all]\n", ["line 1", "recursive"]),
+        (DOUBLED, ["blocks.1: arch: give a value or a list"]),
         ("blocks: !!python/object/apply:os.system ['true']\n", ["blocks.1='true'"]),
         ("blocks: [\n", ["line 2", "not YAML"]),
         ("[" * 5000, ["nested"]),
