@@ -1,10 +1,10 @@
 """Intervals that cover what they say, tests that find what is there, and hand-worked cases."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
-from observed import LONG
 from scipy import signal, stats
 
 from bench.errors import Unknown
@@ -20,6 +20,8 @@ from bench.statistics.ratios import (
     summarised_repeats,
 )
 
+#: A case that repeats another in a variant.
+LONG = partial(pytest.param, marks=pytest.mark.long)
 ITERATIONS = 100
 
 
