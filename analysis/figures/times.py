@@ -120,13 +120,10 @@ def trace_panel(run: Run, colour: str = "#0072B2") -> Panel:
 
 
 def traced_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return at most six runs: drifting ones first, then those with outliers, then others."""
-
-    def interest(run: Run) -> tuple[bool, int]:
-        drifts = any(finding.code == "drift" for finding in run.findings)
-        return drifts, len(find_outliers(run.iteration_times_s))
-
-    return sorted(runs, key=interest, reverse=True)[:6]
+    """Return at most six runs: drifting ones first, then those with most outliers."""
+    drifts = {run.name for run in runs for finding in run.findings if finding.code == "drift"}
+    outliers = {run.name: len(find_outliers(run.iteration_times_s)) for run in runs}
+    return sorted(runs, key=lambda run: (run.name not in drifts, -outliers[run.name]))[:6]
 
 
 #: What a history shows, as its legend has it.
