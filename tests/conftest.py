@@ -44,6 +44,10 @@ def pytest_collection_finish():
     gc.enable()
 
 
+def pytest_unconfigure():
+    gc.unfreeze()  # nanobind calls what is left at the end leaked
+
+
 #: What no package brings, and so the only reasons for a skip under `--nothing-missing`.
 _NOT_TO_BE_HAD = re.compile(r"no (cuda|mps) device here|no ncu on PATH|on this kind of machine")
 
