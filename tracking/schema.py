@@ -188,13 +188,20 @@ OF_ITERATION = (
 COLUMNS: dict[str, Column] = {
     **dict.fromkeys((*_TEXTS, *MACHINE_FACTS), Column("string", "tag")),
     "device_memory_gb": Column("float64", "tag"),
-    **dict.fromkeys((*COMPARED, *_NUMBERS), Column("float64", "metric")),
+    **dict.fromkeys(COMPARED, Column("float64", "metric")),
     **dict.fromkeys(_COUNTS, Column("Int64", "metric")),
+    **dict.fromkeys(_NUMBERS, Column("float64", "metric")),
     **dict.fromkeys(_OF_PROFILE, Column("float64", "profile")),
     **dict.fromkeys(_TEXTS_OF_PLACE, Column("string", "place")),
     **dict.fromkeys(_NUMBERS_OF_PLACE, Column("float64", "place")),
     "bound_sure": Column("boolean", "place"),
 }
+
+
+def columns_of(source: str) -> list[tuple[str, Column]]:
+    """Return the columns with a value from there, by their names."""
+    return [(name, column) for name, column in COLUMNS.items() if column.source == source]
+
 
 #: MLflow's run states by how a measurement ended.
 STATUS = {

@@ -48,16 +48,14 @@ def tracked_frame(
         "git_commit": _texts(runs, f"tags.{schema.GIT_COMMIT}"),
         "user": _texts(runs, f"tags.{schema.USER}"),
     }
-    of_profiles, columns["profile_run_id"] = _profiled(runs, profiles)
-    for name, (dtype, source) in schema.COLUMNS.items():
-        if source == "tag":
-            columns[name] = _texts(runs, f"tags.mlproject.{name}", dtype)
+    for name, (dtype, _) in schema.columns_of("tag"):
+        columns[name] = _texts(runs, f"tags.mlproject.{name}", dtype)
     columns |= _settings(runs, imported | traces, known=set(columns))
-    for name, (dtype, source) in schema.COLUMNS.items():
-        if source in ("metric", "profile"):
-            columns[name] = _number(runs, name, dtype)
-        if source == "profile":  # a trace says them of itself
-            columns[name] = columns[name].where(traces, _number(of_profiles, name, dtype))
+    of_metrics = {name: _number(runs, name, c.dtype) for name, c in schema.columns_of("metric")}
+    of_profiles, profile_run_id = _profiled(runs, profiles)
+    columns |= of_metrics | {"profile_run_id": profile_run_id}
+    for name, (dtype, _) in schema.columns_of("profile"):  # a trace says them of itself
+        columns[name] = _number(runs, name).where(traces, _number(of_profiles, name, dtype))
     if placed is not None:
         columns |= _places([placed[run_id] for run_id in runs["run_id"]], columns)
     not_a_users = ("tags.mlproject.", "tags.mlflow.")
@@ -129,7 +127,7 @@ def _places(
     runs: Sequence[Run | Unknown], columns: Mapping[str, pd.Series[Any]]
 ) -> dict[str, pd.Series[Any]]:
     rows = [_place_row(run) for run in runs]
-    types = {name: c.dtype for name, c in schema.COLUMNS.items() if c.source == "place"}
+    types: dict[str, str] = {name: column.dtype for name, column in schema.columns_of("place")}
     types |= {"env": "string", **dict.fromkeys(schema.OF_ITERATION, "float64")}
     found = {key: _column(dtype, [row.get(key) for row in rows]) for key, dtype in types.items()}
     for key in schema.OF_ITERATION:
