@@ -273,7 +273,8 @@ class _Spans:
             facts = _value_in(event.args)
             self._processes[event.pid] = str(facts.get("name") if facts else event.pid)
         if event.name == _END and (end_us := _number(event.ts)) is not None:
-            self.end_us = end_us
+            # A trace merged of several ranks has an end of each.
+            self.end_us = end_us if self.end_us == math.inf else max(self.end_us, end_us)
         if event.ph not in ("X", "B"):
             return True
         if category not in _OWN:

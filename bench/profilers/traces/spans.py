@@ -194,6 +194,8 @@ class ProfilerTrace:
         ]
         # Counters are added up over all devices.
         trace = replace(self, host=host, device=runs, counters=None if others else self.counters)
+        # Of calls within each other one has the kernel, which may be of those that are left out.
+        trace.lost = self.lost
         if others:
             trace._leave_out(f"left out is what ran on device {', '.join(sorted(others))}")
         return trace

@@ -125,6 +125,17 @@ def test_one_of_several_devices_has_its_own_account(device, busy_ms, tmp_path):
     assert told.endswith(f"device {1 - int(device)}")
 
 
+def test_a_call_within_one_of_another_device_is_no_lost_launch(tmp_path):
+    events = unlike(2)
+    for device in range(2):
+        within = {"correlation": 900 + device}
+        events.add("cuda_driver", "cuLaunchKernelEx", 106 + 20 * device, 3, **within)
+    for device, idle_ms in (("0", 3), ("1", 8)):
+        parts = parts_ms(events.placed(tmp_path, device=device))
+        assert "not explained" not in parts
+        assert sum(ms for name, ms in parts.items() if "idle" in name) == pytest.approx(idle_ms)
+
+
 def test_one_of_merged_ranks_has_the_steps_of_its_own_process(tmp_path):
     events = Events(2)
     for rank, lasts in enumerate((7000, 2000)):
@@ -273,6 +284,8 @@ def test_nothing_lasts_beyond_the_end_of_the_recording(tmp_path):
     assert max(run.end_us for run in trace.device) == 1e6 + 3100
     assert max(span.end_us for span in trace.host) == 1e6 + 3100
     assert "or the recording, ends: 1" in trace.left_out
+    events.events.append({"ph": "i", "name": "Record Window End", "ts": 1e6 + 2000})
+    assert max(run.end_us for run in events.read(tmp_path).device) == 1e6 + 3100, "the last of two"
 
 
 def test_an_op_ends_with_what_is_around_it(tmp_path):
