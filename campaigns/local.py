@@ -73,6 +73,8 @@ class LocalExecutor:
             yield turn
             if turn.record is not None and turn.record.outcome == "interrupted":
                 return
+            if device.is_interrupted and not limit.passed:
+                raise KeyboardInterrupt  # after its window, so that its record is whole
             if turn.outcome == "ok" and not limit.is_over:
                 device.profile(config)
 
@@ -85,6 +87,7 @@ class _SweptDevice:
     ) -> None:
         self._environment, self._device = environment, environment.device
         self._order, self._deliver, self._watch = order, deliver, watch
+        self.is_interrupted = False
         here = environment_id(environment)
         self._past = PastRuns(
             order.records, order.campaign, here, order.elsewhere, order.retry_failed
@@ -121,6 +124,7 @@ class _SweptDevice:
             self._watch.starting(config)
             folder = RecordFolder.create(self._order.records)
             record = launch_measurement(config, folder, on_event)
+            self.is_interrupted = folder.is_interrupted
             self._deliver(folder, record)
         return Turn.of(record, folder.problem)
 

@@ -380,6 +380,6 @@ def measure_here(
         limit = TimeLimit(time.perf_counter() + limit_s, on_event)
         record = launch_measurement(config, folder, limit.on_event)
     deliver(folder, record)
-    if record.outcome == "interrupted" and not limit.passed:
+    if (record.outcome == "interrupted" or folder.is_interrupted) and not limit.passed:
         raise KeyboardInterrupt
     return record

@@ -82,10 +82,12 @@ class Run(Configured, Measuring):
             return OUTCOME_CODES[outcome]
         devices = device_names(config.backend, config.devices)
         done: list[RunRecord] = []
+        folders: list[RecordFolder] = []
 
         def launch(folder: RecordFolder, on_event: OnEvent) -> RunRecord:
             upload = import_upload if self.tracked else None
             repeat = config.model_copy(update={"repeat": config.repeat + len(done)})
+            folders.append(folder)
             done.append(launch_measurement(repeat, folder, on_event, while_preparing=upload))
             return done[-1]
 
@@ -96,6 +98,8 @@ class Run(Configured, Measuring):
             title = f"{config.arch} {config.precision}{repeat}"
             shown.append(self.measured(title, launch, run_facts, devices, wait=config.nodes == 1))
             codes.append(Formatted.show(self, shown[-1]))
+            if folders[-1].is_interrupted and len(done) < self.repeats:
+                codes.append(INTERRUPTED)  # it was measured, and the others are not to be
             # The run that `mlflow run` made holds the first repeat; the others get their own.
             os.environ.pop("MLFLOW_RUN_ID", None)
         if self.repeats > 1:

@@ -75,6 +75,7 @@ def launch_measurement(
     """
     job = Job(config=config)
     if crowded := crowding(config):
+        folder.claim(os.getpid())
         folder.write(folder.config, job)
         refused, now = Account.of_none("unsupported", crowded), datetime.now(timezone.utc)
         return finish_run(folder, job, now, refused, Unknown(crowded))

@@ -160,7 +160,7 @@ class WorkerWatch:
                     self._on_event(Event("tick", now_s, {}))
                 time.sleep(_POLL_S)
         except KeyboardInterrupt:
-            self._interrupted = True
+            self._interrupted = self._folder.is_interrupted = True
         finally:
             self._finish()
         # A zombie whose other threads are still ending cannot be reaped at once.

@@ -121,6 +121,8 @@ class RecordFolder:
         self.spare = Path(spare) if (spare := os.environ.get(SPARE)) else None
         #: Why the record is not on disk.
         self.problem: str | None = None
+        #: Whether its worker was ended from outside, which may be after all that it measures.
+        self.is_interrupted = False
         self._reserve = path / ".reserve"
 
     @classmethod

@@ -141,3 +141,19 @@ def test_what_does_not_fit_into_the_time_is_left_over(monkeypatch, tmp_path, lim
     assert delivered == ["ok", "ok", "ok"][: states.count("measured")] + ["interrupted"] * (
         limit_s == 150.0
     )
+
+
+def test_ctrl_c_after_a_window_ends_the_sweep_and_keeps_the_run(monkeypatch, tmp_path):
+    def measure(config, folder, on_event):
+        folder.is_interrupted = True
+        return samples.run_record(config)
+
+    monkeypatch.setattr(local, "launch_measurement", measure)
+    runs = tuple(RunConfig(backend="cpu", campaign="c", repeat=n) for n in (1, 2))
+    order = SweepOrder(Plan(runs, {}, ()), "c", tmp_path, False, 0.0, deadline_s=math.inf)
+    swept = local.LocalExecutor((samples.environment(),)).sweep(
+        order, lambda folder, record: None, SweepWatch()
+    )
+    assert next(swept).outcome == "ok"
+    with pytest.raises(KeyboardInterrupt):
+        next(swept)

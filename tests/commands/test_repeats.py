@@ -18,7 +18,8 @@ def ran(tmp_path, monkeypatch, capsys):
         asked = []
 
         def measured(config, folder, on_event, while_preparing=None):
-            outcome = outcomes[len(asked)]
+            outcome, _, later = outcomes[len(asked)].partition(", then ")
+            folder.is_interrupted = later == "interrupted"
             asked.append(config)
             why = {} if outcome == "ok" else {"outcome": outcome, "reason": "so"}
             # half as fast again from repeat to repeat
@@ -47,7 +48,12 @@ def test_repeats_have_a_line_each_and_a_mean(ran, tmp_path):
 
 @pytest.mark.parametrize(
     ("outcomes", "code", "made"),
-    [(("oom", "ok", "ok"), 1, 3), (("ok", "interrupted", "ok"), 130, 2)],
+    [
+        (("oom", "ok", "ok"), 1, 3),
+        (("ok", "interrupted", "ok"), 130, 2),
+        (("ok, then interrupted", "ok"), 130, 1),
+        (("ok", "ok, then interrupted"), 0, 2),
+    ],
 )
 def test_a_repeat_that_did_not_end_well_is_not_in_the_mean(ran, outcomes, code, made):
     ended, lines, *_ = ran(outcomes=outcomes)

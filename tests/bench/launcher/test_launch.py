@@ -97,6 +97,7 @@ def test_a_worker_that_waits_for_its_launcher_can_be_interrupted(tmp_path):
     record = launch_measurement(small_run(), folder, on_event, while_preparing=never.wait)
     never.set()
     assert (record.outcome, record.measurement) == ("interrupted", None)
+    assert folder.is_interrupted
 
 
 @pytest.mark.parametrize(
