@@ -87,7 +87,7 @@ def finish(
     if folder.problem is not None:
         code = code or 1
     elif command.tracked and _lacks_step(folder, record):
-        note(f"no step was seen, so nothing is uploaded; {folder.path} has the record")
+        note(f"no step was measured, so nothing is uploaded; {folder.path} has the record")
     elif command.tracked:
         began_s = time.monotonic()
         from tracking.connection import Server
