@@ -103,9 +103,13 @@ class RecordSet:
 
         Thousands of runs of a few machines then take half of the memory.
         """
-        for name in _SHARED & vars(record).keys():
-            if (part := vars(record)[name]) is not None:
-                vars(record)[name] = self.parts.setdefault((name, part.model_dump_json()), part)
+        parts = {name: getattr(record, name, None) for name in _SHARED}
+        shared = {
+            name: self.parts.setdefault((name, part.model_dump_json()), part)
+            for name, part in parts.items()
+            if part is not None
+        }
+        record = record.model_copy(update=shared)
         fields = {"measurement": "measurements", "profile": "profiles", "trace": "traces"}
         getattr(self, fields.get(record.kind, record.kind)).append(record)
 
