@@ -318,7 +318,10 @@ def _rest(
 ) -> Iterator[Part]:
     """Yield what ops leave of a profiled step of `traced_s`: the loader, the host or idle time."""
     rest_s = traced_s - sum(part.time_s for part in parts)
-    wait_s = (data_wait_share(timed, ops) or 0.0) * (timed.step_s if timed else traced_s)
+    in_window = timed is not None and timed.data_wait_s is not None
+    wait_s = (data_wait_share(timed, ops) or 0.0) * (
+        timed.step_s if timed and in_window else traced_s
+    )
     wait_s = min(wait_s, max(rest_s, 0.0))
     yield Part(LOADER, "input", wait_s)
     rest_s -= wait_s

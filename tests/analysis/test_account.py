@@ -230,6 +230,18 @@ def test_parts_that_are_not_told_apart_disturb_an_account_which_names_the_cause(
     assert largest_loss(found) is None
 
 
+def test_a_profiled_steps_wait_for_the_loader_is_not_divided_by_what_the_profiler_costs():
+    window = make.measurement(step_s=1.0).replaced({"data_wait_s": "a script"}, data_wait_s=None)
+    one = op("convolution", "forward", 0.0, 0, 0, 0, steps_exclusive_s=(0.75, 0.75))
+    profile = samples.op_profile(
+        one, step_time_s=1.25, data_wait_s=0.25, steps_s=(1.25, 1.25), neighbours_s=(1.0, 1.0)
+    )
+    found = times(account_of(make.profile(ops=profile), ROOF, window))
+    assert found["waiting for the loader"] == pytest.approx(0.25)
+    assert found["the profiler"] == pytest.approx(-0.25)
+    assert sum(found.values()) == pytest.approx(1.0)
+
+
 def test_a_part_within_what_the_profiler_may_take_is_not_sure():
     # both profiled steps were slowed down, of their neighbours one
     found = by_turns((0.6, 0.5), (0.5, 0.5), (1.0, 3.0), (0.9, 1.0))
