@@ -350,7 +350,7 @@ def _account_of_pairs(ops: OpProfile, roof: Roof | None, timed: Measurement | No
     costs = ops.profiler_costs
     several = [
         {part.name: part.time_s for part in parts_of(itemgetter(index))}
-        | {_PROFILER: step_s * (1 - cost)}
+        | {_PROFILER: step_s * (1 - max(cost, 1.0))}
         for index, cost in enumerate(costs)
     ]
     parts = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 from typing import Literal
 
 from pydantic import Field
@@ -62,11 +61,12 @@ def calm(seconds: Sequence[float]) -> list[float]:
 
 
 def profiler_cost(steps_s: Sequence[float], neighbours_s: Sequence[float]) -> float:
-    """Return how many times as long the profiler makes a step, by profiled ones and neighbours.
+    """Return how many times as long the profiler makes a step: what each pair shows at least.
 
-    It makes no step shorter.
+    What only some show is the machine's pace. It makes no step shorter.
     """
-    return max(median(calm(steps_s)) / median(calm(neighbours_s)), 1.0)
+    pairs = zip(steps_s, neighbours_s, strict=True)
+    return max(min(step_s / neighbour_s for step_s, neighbour_s in pairs), 1.0)
 
 
 class OpTime(Facts):
@@ -108,7 +108,7 @@ class OpProfile(Facts):
 
     Before and after each profiled step runs one without the profiler: its neighbours. Times are
     medians over `iterations` profiled steps; on a host each step is first scaled to the median of
-    the neighbours times `profiler_cost`, so that a pace that changes meanwhile changes no time.
+    the neighbours times `profiler_cost`, so that a change of pace changes no time.
     What ops leave of a step belongs to none of them: Python, autograd, the profiler itself.
     """
 

@@ -243,9 +243,8 @@ def test_a_profiled_steps_wait_for_the_loader_is_not_divided_by_what_the_profile
 
 
 def test_a_part_within_what_the_profiler_may_take_is_not_sure():
-    # both profiled steps were slowed down, of their neighbours one
-    found = by_turns((0.6, 0.5), (0.5, 0.5), (1.0, 3.0), (0.9, 1.0))
-    assert found.profiler_cost == pytest.approx(2.0)
+    found = by_turns((0.6, 0.5), (0.5, 0.5), (1.0, 1.6), (0.9, 1.0))
+    assert found.profiler_cost == pytest.approx(1.25)  # the other pair shows 2
     assert {part.short for part in found.confused} == {"the host between ops", "the profiler"}
 
 

@@ -331,10 +331,10 @@ def test_kernels_do_not_take_the_pace_of_the_host():
 @pytest.mark.parametrize(
     ("steps_s", "neighbours_s", "cost"),
     [
-        ((2.04, 2.10, 2.06), (2, 2, 2), 1.03),
+        ((2.04, 2.10, 2.06), (2, 2, 2), 1.02),
         ((1.96, 1.94), (2, 2), 1.0),  # it makes no step shorter
         ((3, 1.4, 2.8), (2, 2, 2), 1.0),  # a restless machine
-        ((3.6, 3.2, 9), (2, 1.6, 4), 3.4 / 1.8),  # by those that nothing disturbed
+        ((3.6, 3.2, 9), (2, 1.6, 4), 1.8),  # what each pair shows at least
     ],
 )
 def test_what_the_profiler_costs_by_steps_and_their_neighbours(steps_s, neighbours_s, cost):
