@@ -15,7 +15,7 @@ from bench.config import RunConfig, arch_label, parse_config, rate_unit
 from bench.errors import UserError
 from bench.records import CeilingsRecord, Environment, RunRecord
 from bench.records.environment import environment_id
-from bench.records.folders import ceilings_in
+from bench.records.folders import MeasuredRecord, RecordFolder, ceilings_in
 from bench.records.journal import Event
 from campaigns.knobs import WINDOW_S, changes
 from campaigns.local import environment_of, identify_machine
@@ -59,7 +59,7 @@ class Tune(Configured, Tracked, Answering):
     The options of `mlproject run` say where to start. Every trial is a tracked run of one campaign
     (by default tune-ARCH-PRECISION); the same command continues from the campaign's earlier trials.
     The quoted speed-up comes from fresh runs after the search. An interrupted tuning keeps all
-    trials.
+    trials. It ends with 1 where a trial's record could not be written.
     """
 
     budget: Annotated[float, click.FloatRange(min=0, min_open=True)] = option(
@@ -103,8 +103,15 @@ class Tune(Configured, Tracked, Answering):
         if self.retry_failed:
             past = [record for record in past if record.outcome in ("ok", "interrupted")]
         limits = Limits(self.budget, fixed_batch=self.fixed_batch, max_batch=self.max_batch)
+        lost = False
+
+        def deliver(folder: RecordFolder, record: MeasuredRecord) -> None:
+            nonlocal lost
+            lost |= folder.problem is not None
+            delivery.deliver(folder, record)
+
         with TuneProgress(config, self.budget, began_s) as progress:
-            measure = partial(measure_here, self.records, delivery.deliver, progress.on_event)
+            measure = partial(measure_here, self.records, deliver, progress.on_event)
             try:
                 tuned = tune(
                     *(config, environment, measure, limits),
@@ -117,7 +124,7 @@ class Tune(Configured, Tracked, Answering):
             except KeyboardInterrupt:
                 delivery.end("interrupted before the start was measured", interrupted=True)
                 raise
-        return self._close(tuned, delivery)
+        return self._close(tuned, delivery, lost=lost)
 
     def _start(self) -> RunConfig:
         """The configuration to start from, filed under a campaign; all that is wrong at once."""
@@ -170,8 +177,8 @@ class Tune(Configured, Tracked, Answering):
             note(f"the server was not asked ({error})")
         return records
 
-    def _close(self, tuned: TuneResult, delivery: AnyDelivery) -> Output:
-        """Write what was found to the folder and to the server."""
+    def _close(self, tuned: TuneResult, delivery: AnyDelivery, *, lost: bool) -> Output:
+        """Write what was found to the folder and to the server; 1 where a record was `lost`."""
         from analysis.runs.points import roofline_point
         from analysis.tuning import best_command, best_record, roof_line, verdict_line
 
@@ -192,7 +199,7 @@ class Tune(Configured, Tracked, Answering):
             problem = unlogged or problem
         if problem is not None:
             say_not_uploaded(problem)
-        code = NOT_TRACKED if problem else 0
+        code = 1 if lost else NOT_TRACKED if problem else 0
         if tuned.interrupted:
             note("interrupted; the same command goes on from here")
             code = INTERRUPTED

@@ -110,6 +110,20 @@ def test_a_worker_past_its_time_is_ended_and_its_record_kept(place):
     assert delivered == [record] == read_records(records)
 
 
+@pytest.mark.usefixtures("unpainted")
+def test_a_tuning_that_lost_a_record_does_not_end_well(tuned, monkeypatch):
+    measure = Device(lambda knobs: 16.0)
+
+    def launch(config, folder, on_event):
+        folder.problem = "records/x: cannot be written"
+        return measure(config, 600.0)
+
+    monkeypatch.setattr("campaigns.trials.launch_measurement", launch)
+    asked = ("--arch", "resnet18", "--backend", "cpu", "--budget", "0.1", "--no-track")
+    assert tuned(*asked)[0] == 1
+    assert len(measure.records) == 1
+
+
 def test_each_comparison_is_a_line_and_the_result_a_table(capsys):
     def fails(knobs):
         return ("crashed", "no C++ compiler") if knobs["compile"] == "default" else None
