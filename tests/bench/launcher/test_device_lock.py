@@ -77,7 +77,6 @@ def test_a_second_measurement_waits_for_the_first_and_names_it(holder):
     assert "ended" not in waited
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows: no worker inherits a lock")
 def test_the_worker_of_a_killed_launcher_is_waited_for(holder):
     process = holder("worker")
     process.send_signal(signal.SIGKILL)

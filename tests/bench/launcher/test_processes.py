@@ -175,6 +175,4 @@ STRUCK = "the kernel's out-of-memory killer struck"
     ],
 )
 def test_an_end_in_words(code, before, after, words):
-    if os.name == "nt" and code == -9:
-        pytest.skip("Windows has no SIGKILL")
     assert describe_exit(code, before, after) == words

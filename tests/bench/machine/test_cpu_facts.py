@@ -1,5 +1,4 @@
 import os
-import shutil
 import subprocess
 import sys
 
@@ -32,7 +31,6 @@ def on_macos(monkeypatch):
 
 
 @linux_only
-@pytest.mark.skipif(shutil.which("lscpu") is None, reason="needs lscpu")
 def test_this_machines_last_cache_is_what_lscpu_adds_up(monkeypatch):
     monkeypatch.setattr(cpu, "_allowed_cpus", lambda: range(psutil.cpu_count()))
     listing = subprocess.run(

@@ -1,5 +1,3 @@
-import os
-
 import pytest
 import scripted_perf
 from scripted_ncu import ScriptedNcu
@@ -21,6 +19,4 @@ def folder_of_ncu(programs, monkeypatch):
 @pytest.fixture
 def ncu(folder_of_ncu):
     """Return a scripted ncu on PATH."""
-    if os.name == "nt":
-        pytest.skip("a shell script stands in for ncu")
     return ScriptedNcu(folder_of_ncu)
