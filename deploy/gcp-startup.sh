@@ -185,7 +185,7 @@ set_up() {
     if [[ -d "$home/clone/.git" ]]; then
         git -C "$home/clone" fetch --quiet --tags origin || die "git cannot fetch $repository"
     else
-        rm -rf "$home/clone.partial" # what a machine that was stopped meanwhile left
+        rm -rf "$home/clone.partial" # of a machine that was stopped while it cloned
         git clone --quiet -- "$repository" "$home/clone.partial" ||
             die "git cannot clone $repository"
         mv "$home/clone.partial" "$home/clone"

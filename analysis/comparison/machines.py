@@ -154,7 +154,7 @@ class OfKind(NamedTuple):
 def same_kinds(runs: Sequence[Run], metric: str = THROUGHPUT) -> list[OfKind]:
     """Return each machine in each configuration that at least four of its kind ran.
 
-    Machines are told apart by their identity, without one by their labels.
+    A machine is known by its identity, without one by its label.
     """
     kinds: list[Environment] = []
 

@@ -50,7 +50,7 @@ _WINDOW_SHARE, _WITHOUT_WARMUP = 0.6, 0.8
 #: Of its seconds, how long after them the window waits for the end of a step.
 _LATER = 0.25
 #: How often a look at steps is begun that a profile of the script may end, and how long the end of
-#: such a profile is awaited: one around the whole loop grows meanwhile.
+#: such a profile is awaited: one around the whole loop grows until then.
 _MOST_TRIES, _PROFILE_S = 3, 5.0
 #: How many steps are counted until one is of the usual size.
 _MOST_COUNTED = 8

@@ -1,4 +1,4 @@
-"""What a command found, in every form and in files; and what its measurement says meanwhile."""
+"""What a command found, in every form and in files; and what is shown while it measures."""
 
 import json
 from dataclasses import asdict

@@ -58,7 +58,7 @@ class Google(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"  # else curl waits a second for leave to send a file
+    protocol_version = "HTTP/1.1"  # else curl waits a second before it sends a file
 
     def _allowed(self):
         if self.path.startswith("/computeMetadata"):
