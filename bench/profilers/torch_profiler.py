@@ -256,13 +256,20 @@ def profile_ops(
     work: Sequence[CallWork],
     pairs: int = 5,
     trace_file: Path | None = None,
+    *,
+    alone: bool = True,
 ) -> OpProfile:
     """Run `step` as `profiling` has it, and return the times of its ops."""
-    return driven(profiling(device, work, pairs, trace_file), step)
+    return driven(profiling(device, work, pairs, trace_file, alone=alone), step)
 
 
 def profiling(
-    device: Device, work: Sequence[CallWork], pairs: int, trace_file: Path | None = None
+    device: Device,
+    work: Sequence[CallWork],
+    pairs: int,
+    trace_file: Path | None = None,
+    *,
+    alone: bool = True,
 ) -> Around[OpProfile]:
     """Run steps by turns without and with the profiler, and time the ops of the latter.
 
@@ -271,7 +278,8 @@ def profiling(
     tensors: that step and the next obtain memory again, which took a fused optimizer five times as
     long. So on a CPU as much as the first ones took is obtained before each of the others, and the
     step after a profiled one is not looked at. Nothing is exported, read or counted before the last
-    has ended.
+    has ended. Where a disturbed step is followed by another try, a process that trains with others,
+    not `alone`, would leave their step: there each step is taken as it comes.
 
     `work` are the cost model's calls of the same step (`bench.cost.estimate.op_work`). Times are of
     the device on CUDA, of the host on a CPU, and of synchronised ops on MPS; `method` says which.
@@ -282,8 +290,9 @@ def profiling(
     readings: list[Reading] = []
     unprofiled_s: list[list[float]] = []
     resident_bytes, room_bytes = _resident_bytes(), 0
+    more, tries = (_MOST_MORE, 3 if pairs > 1 else 1) if alone else (0, 1)
     while len(readings) <= pairs or (
-        len(calm(walls_s[1:])) < min(pairs, 2) and len(readings) <= pairs + _MOST_MORE
+        len(calm(walls_s[1:])) < min(pairs, 2) and len(readings) <= pairs + more
     ):
         torch.empty(room_bytes, dtype=torch.uint8).zero_()  # freed: the heap has it now
         wall_s, reading = yield from recorder.recording()
@@ -294,7 +303,7 @@ def profiling(
             grown_bytes = max(_resident_bytes() - resident_bytes, _ROOM_BYTES)
             room_bytes = min(grown_bytes, psutil.virtual_memory().available // 4)
         shortest_s = min(chain(*unprofiled_s), default=math.inf)
-        unprofiled_s.append((yield from _unprofiled(device, shortest_s, 3 if pairs > 1 else 1)))
+        unprofiled_s.append((yield from _unprofiled(device, shortest_s, tries)))
     del readings[0]
     steps = [read(None) for read in readings[:-1]] + [readings[-1](trace_file)]
     for step, before_s, after_s in zip(steps, unprofiled_s, unprofiled_s[1:], strict=False):

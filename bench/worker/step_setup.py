@@ -203,7 +203,8 @@ class ReadyStep:
             work = op_work(spec, grad_accum_steps=self.config.grad_accum_steps)
         except UserError:  # as the complexity says
             work = ()
-        return profile_ops(self.step, self.device, work, pairs, trace_file)
+        alone = self.config.world_size == 1
+        return profile_ops(self.step, self.device, work, pairs, trace_file, alone=alone)
 
     def measure(self) -> None:
         """Run the measured window."""

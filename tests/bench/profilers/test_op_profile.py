@@ -351,7 +351,7 @@ def test_a_step_that_lost_kernels_is_left_out_and_counted():
     assert profile.method == "by hand; 1 of 3 steps left out, of which it lost kernels"
 
 
-def profiled_as(monkeypatch, steps_s, *spans):
+def profiled_as(monkeypatch, steps_s, *spans, alone=True):
     """Two pairs of steps that take `steps_s`; of each profiled one these are the spans."""
     clock, trace = ScriptedClock(), TraceWriter()
     for span in spans:
@@ -365,7 +365,7 @@ def profiled_as(monkeypatch, steps_s, *spans):
     monkeypatch.setattr(torch_profiler, "trace_of", lambda recording, keep: recording)
     monkeypatch.setattr("bench.profilers.torch_profiler.time.perf_counter", clock)
     seconds = iter(steps_s)
-    return profile_ops(lambda: clock.pass_s(next(seconds)), CPU, (), pairs=2)
+    return profile_ops(lambda: clock.pass_s(next(seconds)), CPU, (), pairs=2, alone=alone)
 
 
 def test_the_neighbours_of_a_step_are_before_and_after_it_but_for_the_one_that_obtains_memory(
@@ -392,6 +392,13 @@ def test_no_step_is_profiled_after_a_disturbed_one_and_for_a_disturbed_one_anoth
     assert profile.steps_s == pytest.approx((1.1, 1.3))
     assert profile.neighbours_s == pytest.approx((2.0, 1.05))
     assert profile.method.endswith("; 1 of 3 steps left out, which took much longer")
+
+
+def test_ranks_take_as_many_steps_however_long_each_takes_theirs(monkeypatch):
+    steps_s = (9.0, 8.0, 1.0, 1.1, 8.0, 3.0, 4.0, 8.0, 1.0)  # a tenth step is there for none
+    profile = profiled_as(monkeypatch, steps_s, ("aten::relu", 0, 5), alone=False)
+    assert profile.steps_s == pytest.approx((1.1, 4.0))
+    assert profile.neighbours_s == pytest.approx((2.0, 2.0))
 
 
 def test_what_a_loader_computes_in_the_steps_own_process_is_the_wait_for_its_batch(monkeypatch):
