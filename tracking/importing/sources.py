@@ -8,6 +8,7 @@ import math
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -219,7 +220,7 @@ def parse_table(text: str) -> Sheet:
     if isinstance(header, str):
         raise OtherFileError("no header: name the columns in the first line")
     columns = [name.strip() for name in header]
-    if twice := {name for name in columns if name and columns.count(name) > 1}:
+    if twice := [name for name, times in Counter(columns).items() if name and times > 1]:
         raise OtherFileError(f"column {min(twice)!r} is there twice: rename one")
     good, problems = [], []
     for line, cells in rows:

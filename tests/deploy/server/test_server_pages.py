@@ -128,6 +128,24 @@ def chart(page, metric):
     return {line["name"]: line["y"] for line in drawn if line.get("name") and line["y"]}
 
 
+def test_the_table_of_runs_shows_our_columns(opened, page):
+    opened("/experiments/{experiment}/runs?workspace=default")
+    page.get_by_role("link", name=ONE).wait_for()
+    page.get_by_role("button", name="Columns").click()
+    listed = page.locator("[class*='tree-treenode']")
+    for column in ("Dataset", "Source", "Models"):
+        listed.get_by_text(column, exact=True).click()
+    for column in ("throughput_images_per_s", "arch", "precision", "mlproject.device"):
+        page.get_by_placeholder("Search columns").fill(column)
+        listed.get_by_text(column, exact=True).click()
+    page.keyboard.press("Escape")
+    heads = page.get_by_role("columnheader")
+    for column in ("throughput_images_per_s", "arch", "precision", "mlproject.device"):
+        heads.filter(has_text=column).first.wait_for()
+    page.get_by_role("gridcell", name="Sample CPU").first.wait_for()
+    page.get_by_role("gridcell", name="mobilenet_v2").first.wait_for()
+
+
 def test_iteration_times_of_three_runs_in_one_chart(opened, page, campaign):
     wanted = "tags.`mlproject.campaign` = 'night' AND params.precision = 'fp32' "
     wanted += "AND params.repeat = '1'"
