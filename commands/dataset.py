@@ -106,13 +106,16 @@ def _fetched(url: str, md5: str, out: str) -> Path:
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         download_and_extract_archive(url, root, unfinished, name, md5.lower(), True)
-        [top] = unfinished.iterdir()
-        top.rename(folder)
+        tops = [*unfinished.iterdir()]
+        if len(tops) != 1 or not tops[0].is_dir():
+            raise ValueError(f"the archive has {len(tops)} files and folders, not one folder")
+        tops[0].rename(folder)
         unfinished.rmdir()
     except (OSError, RuntimeError, ValueError, TarError, EOFError, zlib.error) as error:
         raise UserError(
-            f"url={url!r}: {one_line(error)}: run the same command again, give another --url "
-            "with its --checksum, or make images without a network: mlproject dataset generate"
+            f"url={url!r}: {one_line(error).rstrip('.')}: run the same command again, give another "
+            "--url with its --checksum, or make images without a network: "
+            "mlproject dataset generate"
         ) from None
     return folder
 

@@ -93,10 +93,10 @@ class StepAttempt(Attempt):
         if ready.config.data_only:
             return
         alone = ready.config.world_size == 1
-        if alone and self._whole is not None:
-            self.found["ops"] = Unknown("the worker ended while it profiled a step")
-            self.write_account("ok", None)
         try:
+            if alone and self._whole is not None:
+                self.found["ops"] = Unknown("the worker ended while it profiled a step")
+                self.write_account("ok", None)
             self._look_into_step(ready)
             self._explain(ready)
         except BaseException as error:  # an interrupt, or an exit of the model's own code

@@ -98,7 +98,7 @@ def test_an_archive_is_unpacked_whole_and_once(address, archive, generated, tmp_
     assert fetch(address, archive, out, "0" * 32) == str(out / "small" / "train")
 
 
-@pytest.mark.parametrize("damage", ["checksum", "absent", "text", "half", "link"])
+@pytest.mark.parametrize("damage", ["checksum", "absent", "text", "half", "link", "tops"])
 def test_an_archive_that_is_not_the_published_one_makes_no_folder(
     address, archive, tmp_path, damage
 ):
@@ -112,11 +112,17 @@ def test_an_archive_that_is_not_the_published_one_makes_no_folder(
         with tarfile.open(archive, "w:gz") as tar:
             member = tarfile.TarInfo("../evil.jpg")
             tar.addfile(member)
+    elif damage == "tops":
+        with tarfile.open(archive, "w:gz") as tar:
+            for name in ("one.txt", "two.txt"):
+                tar.addfile(tarfile.TarInfo(name))
     else:
         archive.write_bytes(whole[: len(whole) // 2] if damage == "half" else b"<html>")
     message = refusal(fetch, address, archive, tmp_path / "data", checksum)
     assert f"url='{address}/small.tgz': " in message
     assert "mlproject dataset generate" in message
+    assert ".:" not in message.removeprefix(f"url='{address}")
+    assert ("2 files and folders" in message) is (damage == "tops")
     assert not (tmp_path / "data" / "small").exists()
     assert not list(tmp_path.rglob("evil.jpg"))
 
