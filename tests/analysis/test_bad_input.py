@@ -225,10 +225,10 @@ def test_what_sync_and_report_derive_of_a_record_that_is_read_is_finite_or_unkno
 
 
 def test_a_record_that_breaks_a_placing_is_a_line_and_the_others_are_placed(monkeypatch):
-    bad, good = make.run_record(), make.run_record()
+    bad, good = make.run_record(record_id="run-bad"), make.run_record()
 
     def summary(record):
-        return {} if record is not bad else 1 / 0
+        return {} if record.record_id != bad.record_id else 1 / 0
 
     monkeypatch.setattr("analysis.runs.place.summary", summary)
     found = RecordSet.of([bad, good])
