@@ -334,7 +334,7 @@ def _account_of_pairs(ops: OpProfile, roof: Roof | None, timed: Measurement | No
     step_s = timed.step_s if timed else median(neighbours_s)
     cost = profiler_cost(steps_s, neighbours_s)
     traced_s = step_s * cost
-    scales = [traced_s / profiled_s for profiled_s in steps_s]
+    scales = _scales(traced_s, steps_s, ops, timed)
 
     def parts_of(seconds: Callable[[Sequence[float]], float]) -> list[Part]:
         """The parts where `seconds` makes one of the scaled times of the profiled steps."""
@@ -358,6 +358,22 @@ def _account_of_pairs(ops: OpProfile, roof: Roof | None, timed: Measurement | No
         ends_s = [part.time_s, *(times_s.get(part.name, 0.0) for times_s in several)]
         parts.append(replace(part, low_s=min(ends_s), high_s=max(ends_s)))
     return replace(whole, parts=tuple(parts), cause=_cause(costs, neighbours_s))
+
+
+def _scales(
+    traced_s: float, steps_s: Sequence[float], ops: OpProfile, timed: Measurement | None
+) -> list[float]:
+    """Return by what the ops of each profiled step are multiplied, to be those of the window.
+
+    Where both the window and the profiled steps say how long they waited for a batch, the rest of
+    both is compared: a wait does not follow the pace of the processor, and a loader with workers
+    is ahead after a pause.
+    """
+    waited, profiled = data_wait_share(timed, None), data_wait_share(None, ops)
+    if timed is None or waited is None or profiled is None or profiled >= 1:
+        return [traced_s / profiled_s for profiled_s in steps_s]
+    worked_s = traced_s - waited * timed.step_s
+    return [worked_s / (profiled_s * (1 - profiled)) for profiled_s in steps_s]
 
 
 def _cause(costs: Sequence[float], neighbours_s: Sequence[float]) -> str:

@@ -95,10 +95,14 @@ class Window:
         def timed() -> Batch:
             begin = clock()
             batch = next_batch()
-            self._waited_s += clock() - begin
+            self.waited(clock() - begin)
             return batch
 
         return timed
+
+    def waited(self, seconds: float) -> None:
+        """Add time in which the host waited for the next batch of this iteration."""
+        self._waited_s += seconds
 
     def warm_up(self, step: Step, limits: TimeLimits, on_lap: Callable[[float], None]) -> None:
         """Run the warm-up's steps, each synchronised; none of them enters the window.

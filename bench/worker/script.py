@@ -24,6 +24,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils.data.dataloader import _BaseDataLoaderIter as _LoaderIterator
 
 from bench.config import TimeLimits, max_seconds_on
 from bench.config.resolved import MathMode
@@ -54,11 +55,11 @@ _LATER = 0.25
 _MOST_TRIES, _PROFILE_S = 3, 5.0
 #: How many steps are counted until one is of the usual size.
 _MOST_COUNTED = 8
+_NO_LOADER = Unknown("no DataLoader of torch gave a batch within the window")
 _IN_BACKWARD = "an optimizer steps within the backward pass: no count and no profile begins there"
 _PROFILES_ITSELF = Unknown("the script profiles itself, and torch has one profile at a time")
 _NOT_OF_A_SCRIPT: dict[str, Any] = {
     "startup_s": {},
-    "data_wait_s": Unknown("the window of a script does not show it; profiled steps do"),
     "compile_time_s": Unknown("it compiles before it is measured"),
     "ranks": Unknown("of a script on several devices one rank is measured"),
     **dict.fromkeys(("hidden_syncs", "work"), Unknown("not looked for in a script")),
@@ -95,7 +96,7 @@ class ScriptMeter:
         self._done = 0
         self._device: Device | None = None
         self._window: Window | None = None
-        self._whole = False
+        self._whole = self._loads = False
         self._samples = 1
         self._batches: Batches | None = None
         self._changed: Any = Unknown("no step was looked at after the window")
@@ -240,6 +241,8 @@ class ScriptMeter:
         if self._window is not None:
             known = {**_NOT_OF_A_SCRIPT, "changed_switches": self._changed}
             known |= self._samples_of_steps()
+            if not self._loads:
+                known["data_wait_s"] = _NO_LOADER
             self._found["measurement"] = probe(self._window.measurement, **known)
         if self._device is not None and "environment" not in self._found:
             about = self._device.info(), self._folder.path, self.job.config.env, self._code
@@ -271,7 +274,8 @@ class ScriptMeter:
         self.is_timing = True
         if self._batches is not None:
             del self._batches.sizes[1:]  # of the steps between the first and the window
-        yield from window.measuring(plan)
+        with self._timing_loaders(window):
+            yield from window.measuring(plan)
         alarm.cancel()
         self.is_timing, self._whole = False, True
         self._journal.note("window_ended")
@@ -282,6 +286,29 @@ class ScriptMeter:
             self._found["ops"] = Unknown("its steps differ in size: one does not stand for all")
             return
         yield from self._unprofiled("ops", partial(self._profiling, device, window))
+
+    @contextlib.contextmanager
+    def _timing_loaders(self, window: Window) -> Iterator[None]:
+        """Time each wait for a batch of a torch DataLoader, in the thread that trains.
+
+        As long as the block lasts, the function that gives the next batch is wrapped.
+        """
+        thread, clock, next_batch = threading.get_ident(), self._clock, _LoaderIterator.__next__
+
+        def timed(batches: Any) -> Any:
+            begin_s = clock()
+            try:
+                return next_batch(batches)
+            finally:
+                if threading.get_ident() == thread:
+                    self._loads = True
+                    window.waited(clock() - begin_s)
+
+        _LoaderIterator.__next__ = timed  # type: ignore[assignment, method-assign]
+        try:
+            yield
+        finally:
+            _LoaderIterator.__next__ = next_batch  # type: ignore[method-assign]
 
     def _unprofiled(self, name: str, look: Callable[[], Steps]) -> Steps:
         """Look at steps while the script has no profile of its own; give way to one that begins."""

@@ -242,6 +242,23 @@ def test_a_profiled_steps_wait_for_the_loader_is_not_divided_by_what_the_profile
     assert sum(found.values()) == pytest.approx(1.0)
 
 
+def test_a_wait_that_both_window_and_profile_know_does_not_follow_the_pace_of_the_ops():
+    window = make.measurement(step_s=1.0, wait_s=0.5)
+    one = op("convolution", "forward", 0.0, 0, 0, 0, steps_exclusive_s=(0.6, 0.6))  # 1.5 as long
+    profile = samples.op_profile(
+        one, step_time_s=1.25, data_wait_s=0.5, steps_s=(1.25, 1.25), neighbours_s=(1.25, 1.25)
+    )
+    found = times(account_of(make.profile(ops=profile), ROOF, window))
+    assert found["waiting for the loader"] == pytest.approx(0.5)
+    assert found["convolution below its roof"] == pytest.approx(0.4)
+    assert sum(found.values()) == pytest.approx(1.0)
+    ahead = profile.replaced({}, data_wait_s=0.0, step_time_s=0.75, steps_s=(0.75, 0.75),
+                             neighbours_s=(0.75, 0.75))  # fmt: skip
+    found = times(account_of(make.profile(ops=ahead), ROOF, window))
+    assert found["waiting for the loader"] == pytest.approx(0.5)
+    assert found["convolution below its roof"] == pytest.approx(0.4)
+
+
 def test_a_part_within_what_the_profiler_may_take_is_not_sure():
     found = by_turns((0.6, 0.5), (0.5, 0.5), (1.0, 1.6), (0.9, 1.0))
     assert found.profiler_cost == pytest.approx(1.25)  # the other pair shows 2

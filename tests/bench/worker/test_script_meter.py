@@ -1,6 +1,8 @@
 """The meter of a script, in this process: what is a step, a sample, and what it leaves alone."""
 
 import threading
+import time
+from operator import le
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.flop_counter import FlopCounterMode
 
 import mlproject
@@ -121,6 +124,45 @@ def test_the_loop_of_a_trainer_is_a_loop_like_any_other(short_window, tmp_path):
     asked = step_complexity(StepSpec(f"hf:{tmp_path}/config.json", 6, "fp32", seq_len=4))
     assert record.complexity.step_flops == asked.step_flops
     assert record.ops.ops
+
+
+class Timed(torch.utils.data.Dataset):
+    """Notes how long each of its samples takes."""
+
+    def __init__(self):
+        self.took_s = []
+
+    def __len__(self):
+        return 10**6
+
+    def __getitem__(self, index):
+        begin = time.perf_counter()
+        sample = torch.randn(100, 1000).sum(0)[:4]
+        self.took_s.append(time.perf_counter() - begin)
+        return sample
+
+
+@pytest.mark.slow
+def test_the_wait_for_torchs_loader_is_timed_within_the_window_alone(short_window, tmp_path):
+    data, untouched = Timed(), _BaseDataLoaderIter.__next__
+    batches = iter(torch.utils.data.DataLoader(data, batch_size=1))
+    model = nn.Linear(4, 1)
+    step = stepping(model, torch.ones(1, 4))
+
+    def loads():
+        next(batches)
+        step()
+
+    record = watched(tmp_path, loads)
+    waits_s = record.measurement.data_wait_s
+    assert len(waits_s) == 6
+    begins = range(len(data.took_s) - 5)
+    assert any(all(map(le, data.took_s[begin : begin + 6], waits_s)) for begin in begins)
+    assert sum(waits_s) < record.measurement.window_s
+    assert _BaseDataLoaderIter.__next__ is untouched
+    record = watched(tmp_path / "none", step)
+    assert record.measurement.data_wait_s is None
+    assert "no DataLoader" in record.measurement.missing["data_wait_s"]
 
 
 @pytest.mark.slow
