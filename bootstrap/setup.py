@@ -41,6 +41,9 @@ OURS = ".mlproject-setup.lock"
 #: In the environment: set-up went to its end, and from what. Written last.
 STAMP = ".mlproject-setup.json"
 
+#: Packages that torch's build for processors does not need.
+_OF_CUDA = re.compile(r"^(nvidia-(?!ml-py\b)[\w-]+|cuda-[\w-]+|triton)==", re.MULTILINE)
+
 
 class SetupError(Exception):
     """Set-up cannot go on: one line with what was found and the remedy."""
@@ -174,7 +177,7 @@ def set_up(place: Place, dev: bool) -> None:
     # an environment cannot follow a change of these
     home = f"{platform.python_version()} {sysconfig.get_platform()} {place.root}"
     keep = stamp.get("home") == home and python.exists() and place.script("mlproject").exists()
-    digest = hashlib.sha256(envs.encode())
+    digest = hashlib.sha256(f"{envs}{os.environ.get('UV_TORCH_BACKEND', '')}".encode())
     for name in INPUTS:
         digest.update((place.root / name).read_bytes() + b"\0")
     wanted = {"home": home, "inputs": digest.hexdigest(), "dev": dev or (keep and stamp["dev"])}
@@ -212,7 +215,8 @@ def _create(place: Place) -> None:
 
 def _install(place: Place, requirements: str) -> None:
     """The packages, by the pinned uv, which pip fetches; then the project itself."""
-    pinned = re.search(r"^uv==[\w.]+", (place.root / requirements).read_text("utf-8"), re.MULTILINE)
+    listed = (place.root / requirements).read_text("utf-8")
+    pinned = re.search(r"^uv==[\w.]+", listed, re.MULTILINE)
     if not pinned:
         raise SetupError(f"{requirements} does not pin uv: restore it from git")
     python = place.script("python")
@@ -221,9 +225,19 @@ def _install(place: Place, requirements: str) -> None:
     install: tuple[str | Path, ...] = (place.script("uv"), "pip", "install", "--python", python)
     # a log keeps neither the progress bars nor the list of packages
     install += () if sys.stderr.isatty() else ("--quiet",)
-    say(f"installing {requirements} (6 GB with CUDA, once: 1 to 2 minutes on a fast network)")
+    chosen: tuple[str | Path, ...] = ("-r", requirements)
+    if os.environ.get("UV_TORCH_BACKEND") == "cpu":  # uv knows where torch's builds lie
+        left_out = place.venv / "left-out.txt"
+        left_out.write_text("\n".join(sorted({*_OF_CUDA.findall(listed)})), "utf-8")
+        chosen += ("--excludes", left_out)
+        say(f"installing {requirements} without CUDA (about 2 GB on disk, once)")
+    else:
+        say(
+            f"installing {requirements} (6.3 GB on disk with CUDA, once: 1 to 2 minutes on a fast "
+            "network; without a GPU UV_TORCH_BACKEND=cpu make setup needs about 2 GB)"
+        )
     place.run(
-        *(*install, "-r", requirements),
+        *(*install, *chosen),
         failure=f"uv could not install {requirements}: check network and disk space, run it again",
     )
     # setuptools came with the requirements: no isolated, downloaded build environment

@@ -234,7 +234,9 @@ class Sweep(Tracked, Shown, Answering):
 
 
 class SweepProgress(Bar, SweepWatch):
-    """A bar over the plan, with the time left from the pace so far; silent without a terminal."""
+    """A bar over the plan on a terminal; a line for each run, with the time left at their pace."""
+
+    _measured = 0
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(
@@ -266,7 +268,12 @@ class SweepProgress(Bar, SweepWatch):
         rate = f"{row['rate']:.4g} {rate_unit(turn_sample(turn) or 'image')}" if row["rate"] else ""
         doubt = "" if row["verdict"] == "clean" else row["verdict"]
         why = ": ".join(filter(None, (doubt, row["reason"])))
-        self.say("  ".join(filter(None, [row["configuration"], row["outcome"], rate, why])))
+        self._measured += turn.state == "measured"
+        bar = self._progress.tasks[0]
+        left = ""
+        if self._measured and bar.elapsed and bar.remaining:
+            left = f"about {duration_text(bar.elapsed / self._measured * bar.remaining)} left"
+        self.say("  ".join(filter(None, [row["configuration"], row["outcome"], rate, left, why])))
         self.show()
 
     def profiled(self, record: ProfileRecord) -> None:

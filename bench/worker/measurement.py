@@ -145,9 +145,8 @@ class StepAttempt(Attempt):
         window, ready = self._whole, self.setup.ready
         if window is None and ready is not None:
             config = ready.config
-            batches = config.grad_accum_steps * config.world_size
             window = ready.window.measurement(
-                samples_per_iteration=ready.resolved.batch_size * batches,
+                samples_per_iteration=ready.samples,
                 compiled=config.compile != "none",
                 startup_s=self.setup.startup_s,
                 no_model=NO_MODEL if config.data_only else None,

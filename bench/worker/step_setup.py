@@ -15,7 +15,15 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from bench.config import SYNTHETIC, RunConfig, Switch, TimeLimits, captures_graphs, max_seconds_on
+from bench.config import (
+    SYNTHETIC,
+    RunConfig,
+    Switch,
+    TimeLimits,
+    captures_graphs,
+    max_seconds_on,
+    rate_unit,
+)
 from bench.cost import cached_complexity
 from bench.cost.estimate import op_work, step_complexity
 from bench.errors import UnsupportedError, UserError
@@ -190,10 +198,17 @@ class ReadyStep:
         """How long warm-up and window may take."""
         return TimeLimits.of(self.config, self.device.backend)
 
+    @property
+    def samples(self) -> int:
+        """Samples of one iteration, on all devices."""
+        config = self.config
+        return self.resolved.batch_size * config.grad_accum_steps * config.world_size
+
     def warm_up(self, *, window: bool = True) -> None:
         """Run the warm-up; `window`: whether a window follows."""
         limits, follow = self.limits, self.limits.iters if window else 0
-        self.journal.note("warmup_started", **asdict(replace(limits, iters=follow)))
+        rate = {"samples": self.samples, "unit": rate_unit(self.resolved.sample)}
+        self.journal.note("warmup_started", **asdict(replace(limits, iters=follow)), **rate)
         self.window.warm_up(self.step, limits, lambda s: self.journal.note("warmup", seconds=s))
 
     def profile_ops(self, pairs: int, trace_file: Path | None = None) -> OpProfile:

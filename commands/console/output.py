@@ -189,6 +189,11 @@ def duration_text(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
 
 
+def rate_text(rate: float) -> str:
+    """Return `8.2`, `120` or `4,700`: a rate in two digits."""
+    return f"{float(f'{rate:.2g}'):,.10g}"
+
+
 def _markdown(parts: Sequence[Table | str]) -> str:
     from analysis.table import markdown_text
 
@@ -265,12 +270,13 @@ class WorkerProgress(Bar):
 
     The time left is estimated from the first iteration on, at the pace of the fastest so far. The
     window's pace is the warm-up's: a worker that reports during its window measures its reporting.
-    Where it is not `drawn` only what it says is shown.
+    The second iteration's rate is said. Where it is not `drawn` only what it says is shown.
     """
 
     def __init__(self, title: str, *, drawn: bool = True) -> None:
         self._title, self._doing = title, "starting"
         self._limits: TimeLimits | None = None  # of what goes on
+        self._samples, self._unit = 0, ""  # of an iteration, and of their rate; 0: not known
         self._warmup_began_s = self._window_began_s = 0.0
         self._pace_s: float | None = None
         self._warmed = 0  # iterations
@@ -285,16 +291,10 @@ class WorkerProgress(Bar):
             case "warmup_started":
                 self._limits, self._warmup_began_s = _limits(facts), event.clock_s
                 self._warmed, self._pace_s, self._window_began_s = 0, None, 0.0
+                self._samples, self._unit = facts.get("samples", 0), facts.get("unit", "")
                 self._doing = "warming up"
             case "warmup" if limits is not None:
-                self._warmed += 1
-                self._pace_s = min(facts["seconds"], self._pace_s or facts["seconds"])
-                if self._warmed == 1 and self._progress.disable:  # no terminal shows the bar
-                    left = duration_text(self._left_s(event.clock_s) or 0.0)
-                    self.say(f"{self._title}: about {left} left")
-                is_open = limits.settle_s or limits.until_steady
-                most = "" if is_open else f" of {limits.warmup_iters} at most"
-                self._doing = f"warming up, {self._warmed}{most}"
+                self._warm_up(limits, event)
             case "window_started" if limits is not None:
                 self._limits, self._window_began_s = _limits(facts), event.clock_s
                 self._doing = "measuring"
@@ -310,6 +310,20 @@ class WorkerProgress(Bar):
             about = f"about {duration_text(left_s)} left"
             known = {"total": done_s + left_s, "completed": done_s, "left": about}
         self.show(f"{self._title}: {self._doing}", **known)
+
+    def _warm_up(self, limits: TimeLimits, event: Event) -> None:
+        """Take an iteration of the warm-up."""
+        seconds = event.facts["seconds"]
+        self._warmed += 1
+        self._pace_s = min(seconds, self._pace_s or seconds)
+        if self._warmed == 1 and self._progress.disable:  # no terminal shows the bar
+            left = duration_text(self._left_s(event.clock_s) or 0.0)
+            self.say(f"{self._title}: about {left} left")
+        if self._warmed == 2 and self._samples and limits.iters:
+            self.say(f"{self._title}: about {rate_text(self._samples / seconds)} {self._unit}")
+        is_open = limits.settle_s or limits.until_steady
+        most = "" if is_open else f" of {limits.warmup_iters} at most"
+        self._doing = f"warming up, {self._warmed}{most}"
 
     def _left_s(self, now_s: float) -> float | None:
         """The seconds that warm-up and window still take; None before an iteration has ended."""

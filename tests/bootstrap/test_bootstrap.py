@@ -272,6 +272,21 @@ def test_failure_is_one_line_and_the_next_one_starts_afresh(clone):
     assert (code, "set-up: pip could not fetch uv==0.13.8" in errors) == (1, True)
 
 
+@pytest.mark.slow
+def test_without_a_gpu_cuda_is_left_out_and_comes_once_it_is_asked_for(clone):
+    listed = ["uv==0.13.8", "nvidia-cublas==1 ; x", "nvidia-ml-py==1", "triton==1", "torch==1"]
+    (clone.folder / "requirements.txt").write_text("\n".join(listed))
+    clone.environ["UV_TORCH_BACKEND"] = "cpu"
+    code, errors = clone.set_up()
+    assert code == 0, errors
+    left_out = clone.venv / "left-out.txt"
+    assert clone.calls()[0] == f"-r requirements.txt --excludes {left_out}"
+    assert left_out.read_text().split() == ["nvidia-cublas", "triton"]
+    del clone.environ["UV_TORCH_BACKEND"]
+    assert clone.set_up()[0] == 0
+    assert clone.calls()[0] == "-r requirements.txt"
+
+
 def test_old_python_is_refused_with_its_version(clone):
     pretend = "import sys, runpy; sys.version_info = (3, 9, 1); runpy.run_module('bootstrap')"
     done = subprocess.run(

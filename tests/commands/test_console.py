@@ -8,7 +8,7 @@ import pytest
 from bench.config import TimeLimits
 from bench.errors import UserError
 from bench.records.journal import Event
-from commands.console.output import Output, WorkerProgress, duration_text, table_of
+from commands.console.output import Output, WorkerProgress, duration_text, rate_text, table_of
 
 ROWS = [
     {"model": "resnet18", "images_per_s": 1234.5678, "batch": 8},
@@ -58,6 +58,16 @@ LIMITS = TimeLimits(10, 100, max_seconds=45.0)
 def test_a_duration_is_in_seconds_minutes_or_hours():
     spoken = [duration_text(seconds) for seconds in (45.0, 119.0, 150.1, 3599.0, 7500.0)]
     assert spoken == ["45 s", "119 s", "3 min", "1 h 0 min", "2 h 5 min"]
+
+
+def test_the_rate_of_the_second_iteration_is_said_before_the_window(capsys):
+    facts = {**asdict(LIMITS), "samples": 16, "unit": "images/s"}
+    warming = [("warmup_started", facts), *[("warmup", {"seconds": s}) for s in (4.0, 2.0, 1.0)]]
+    with WorkerProgress("resnet18") as progress:
+        for name, known in warming:
+            progress.on_event(Event(name, 0.0, known))
+    assert capsys.readouterr().err.splitlines()[1:] == ["resnet18: about 8 images/s"]
+    assert [rate_text(rate) for rate in (8.249, 123.0, 4728.0)] == ["8.2", "120", "4,700"]
 
 
 def test_what_a_worker_has_to_say_is_a_line_and_a_rank_is_no_limit(capsys):

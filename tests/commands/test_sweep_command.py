@@ -11,9 +11,9 @@ from servers import free_port, mlflow_server
 from stored_runs import project_run
 
 from bench.config import RunConfig
-from campaigns.plan import Turn
+from campaigns.plan import Plan, Turn
 from commands.console.recorded import open_delivery
-from commands.sweep import sweep_result
+from commands.sweep import SweepProgress, sweep_result
 from tracking import schema
 from tracking.tracked_runs import download_record, search_runs
 
@@ -168,6 +168,16 @@ def test_a_matrix_that_fits_no_device_here_is_planned_and_not_measured(
     code, _, err = swept("--backend", "cuda", "--dry-run")
     assert (code, err.count("\n")) == (2, 1)
     assert "backend='cuda': no block" in err
+
+
+def test_each_run_that_ends_has_a_line_with_its_rate_and_the_time_left(capsys):
+    turn = Turn.of(samples.run_record())
+    with SweepProgress(Plan((turn.config,) * 2, {}, ())) as progress:
+        progress.ended(turn)
+        progress.ended(turn)
+    first, last = capsys.readouterr().err.splitlines()
+    assert re.search(r"  ok  [\d.]+ images/s  about 0 s left$", first)
+    assert re.search(r"  ok  [\d.]+ images/s$", last)
 
 
 def ended(outcome):
