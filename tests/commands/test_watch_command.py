@@ -166,6 +166,24 @@ def test_a_script_that_never_steps_has_one_line_and_its_own_exit_code(watch, tmp
     assert record.reason == "script exit code 7 after 'its start'"
 
 
+ENDED_IN_ITS_WINDOW = f"""{STEPS}
+journal = os.path.join(os.environ["MLPROJECT_WATCH"], "journal.jsonl")
+left = 5
+while left:
+    step()
+    left -= os.path.exists(journal) and "window_started" in open(journal).read()
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_a_signal_ends_keeps_what_was_measured(watch):
+    ended, record = watch(ENDED_IN_ITS_WINDOW)
+    assert (ended.returncode, record.outcome) == (128 + signal.SIGTERM, "interrupted")
+    assert 4 <= len(record.measurement.iteration_times_s) <= 5
+
+
 STEPS_WHEN_TOLD_TO_END = f"""
 import signal
 

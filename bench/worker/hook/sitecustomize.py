@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from functools import reduce, wraps
@@ -167,6 +168,9 @@ class _Hook:
                     self._meter = ScriptMeter(RecordFolder(self._folder))
                     self._is_idle = False
                     atexit.register(self._close)
+                    with contextlib.suppress(ValueError):  # not in the main thread
+                        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+                            signal.signal(signal.SIGTERM, self._end)
         except ImportError as error:
             self._note(f"{error}; install mlproject in the environment of {sys.executable}")
         except OSError:  # another process was faster, or the folder is gone
@@ -189,10 +193,18 @@ class _Hook:
             file.write(f"{os.getpid()}")
         return True
 
-    def _close(self) -> None:
+    def _close(self, error: BaseException | None = None) -> None:
         if self._meter is not None:  # not in what this process has forked
             self._is_idle = False
-            self._call("close", getattr(sys, "last_exc", None) or getattr(sys, "last_value", None))
+            last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+            self._call("close", error or last)
+
+    def _end(self, number: int, _: object) -> None:
+        """End by the signal, as without us; what was measured is written before."""
+        signal.signal(number, signal.SIG_IGN)  # a whole group may get it twice
+        self._close(KeyboardInterrupt())
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     def _forked(self) -> None:
         """Measure nothing that the parent does, and leave alone what it holds open."""
