@@ -21,7 +21,7 @@ from commands.console.recorded import upload_at_the_end, write_record
 from tracking.importing import load_readers, read_results
 from tracking.importing.readers import GIVEN, GIVEN_COUNTS
 from tracking.importing.tables import MEANINGS, plain
-from tracking.importing.work import judge_claims, step_of, with_work
+from tracking.importing.work import step_of, with_work
 
 
 class Import(Tracked, Formatted):
@@ -122,17 +122,15 @@ def _check_facts(facts: dict[str, str]) -> None:
 
 
 def _with_work(results: Sequence[ImportedRecord]) -> list[ImportedRecord]:
-    """The results with the work of their steps, each step counted once; judged."""
+    """The results with the work of their steps, each step counted once."""
     steps = [step_of(result) for result in results]
     new = {step for step in steps if not isinstance(step, str)}
     bar = watched(new, "counting the work of their steps", len(new))
     counted = {step: _count(step) for step in bar}
-    return judge_claims(
-        [
-            with_work(result, step if isinstance(step, str) else counted[step])
-            for result, step in zip(results, steps, strict=True)
-        ]
-    )
+    return [
+        with_work(result, step if isinstance(step, str) else counted[step])
+        for result, step in zip(results, steps, strict=True)
+    ]
 
 
 def _count(step: StepSpec) -> Complexity | str:

@@ -15,7 +15,15 @@ from typing import Any
 from bench.config.model_names import TORCHVISION_MODELS
 from bench.records.metrics import iteration_statistics_ms
 from contrib.readers import gpu_in_name
-from tracking.importing import NotTaken, OtherFileError, Result, SourceFile, count, parse_table
+from tracking.importing import (
+    NotTaken,
+    OtherFileError,
+    Result,
+    SourceFile,
+    count,
+    number,
+    parse_table,
+)
 
 _THROUGHPUTS = "train-throughput"
 _TIMES = re.compile(
@@ -53,7 +61,7 @@ def _throughputs(text: str) -> Iterator[Result | NotTaken]:
             if cells[model].lower() in _NOT_MEASURED:
                 continue
             try:
-                facts: dict[str, Any] = {"throughput_images_per_s": table.number(cells[model])}
+                facts: dict[str, Any] = {"throughput_images_per_s": number(cells[model])}
                 facts["devices"] = count(cells["num_gpu"]) if cells.get("num_gpu") else gpus
             except ValueError as error:
                 yield NotTaken(f"{model}: {error}", line)
@@ -72,7 +80,7 @@ def _times(file: SourceFile, text: str, name: re.Match[str]) -> Iterator[Result 
         times_s = []
         try:
             for row in table.rows:
-                times_s.append(table.number(row.cells[model]) / 1e3)
+                times_s.append(number(row.cells[model]) / 1e3)
         except ValueError as error:
             yield NotTaken(f"{model}: {error}", row.line)
             continue

@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import resolve_name
 from runpy import run_path
+from statistics import fmean
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,7 +29,6 @@ from tracking.importing.sources import (
     OtherFileError,
     Result,
     SourceFile,
-    facts_in_name,
     files_in,
 )
 from tracking.importing.tables import read_table
@@ -44,20 +44,18 @@ _SETTINGS = (
 _BACKENDS = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 #: Also Lightning's `16-mixed`, Keras's `mixed_float16` and Apex's `O1`, by their documentations.
 _PRECISIONS = {
-    **dict.fromkeys(("float32", "float", "32-true", "32", "o0"), "fp32"),
-    **dict.fromkeys(("float16", "half"), "fp16"),
-    "bfloat16": "bf16",
-    **dict.fromkeys(("mixed", "mixed-precision"), "amp"),
-    **dict.fromkeys(("amp-bf16", "amp-bfloat16", "bf16-mixed", "mixed-bfloat16"), "amp-bf16"),
-    **dict.fromkeys(("amp-fp16", "amp-float16", "16-mixed", "mixed-float16", "o1"), "amp-fp16"),
+    spelling: ours
+    for ours, spellings in {
+        "fp32": "float32 float 32-true 32 o0",
+        "fp16": "float16 half",
+        "bf16": "bfloat16",
+        "amp": "mixed mixed-precision",
+        "amp-bf16": "amp-bf16 amp-bfloat16 bf16-mixed mixed-bfloat16",
+        "amp-fp16": "amp-fp16 amp-float16 16-mixed mixed-float16 o1",
+    }.items()
+    for spelling in spellings.split()
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}")
-#: Families of models that read text.
-_OF_TEXT = re.compile(
-    r"gpt|bert|llama|mistral|qwen|gemma|bloom|falcon|transformer-?xl|\bt5\b|\bopt\b"
-)
-#: Samples of one step; more is a mistake in the file.
-_LARGEST_BATCH = 10_000_000
 #: A rate may be of other iterations than a mean time; no published file is further apart.
 _AGREEMENT = 0.2
 #: Installed distributions name readers of theirs in this group of entry points.
@@ -181,14 +179,14 @@ def record_of(
 ) -> ImportedRecord:
     """Return the record of one result. Raises `ValueError` where it lacks what makes it one.
 
-    `given` are facts of the user's, for where the file and a label in it are silent.
+    `given` are facts of the user's, for where the file is silent.
     """
     facts = {name: fact for name, fact in result.facts.items() if fact not in (None, "")}
     texts = {name: str(fact) for name, fact in facts.items() if name in TEXTS}
     stated: dict[str, Any] = {
         name: int(text) if name in GIVEN_COUNTS else text for name, text in given.items()
     }
-    facts = result.facts = stated | facts_in_name(texts.get("label", "")) | facts | texts
+    facts = result.facts = stated | facts | texts
     if label := facts.pop("label", None):
         result.extra.setdefault("label", label)
     devices = (facts.get("devices") or 1) * (facts.get("nodes") or 1)
@@ -252,9 +250,8 @@ def _check_batch(facts: dict[str, Any], devices: int) -> None:
                 f"global_batch_size={whole}: is not {devices} devices x {accumulated} batches x "
                 f"{facts.get('batch_size', 'a whole number')}"
             )
-    if (batch := facts.get("batch_size") or 0) > _LARGEST_BATCH:
-        raise ValueError(f"batch_size={batch}: more than {_LARGEST_BATCH}")
-    rate, time_ms = facts.get("throughput_images_per_s"), facts.get("iteration_time_ms_mean")
+    batch, rate = facts.get("batch_size"), facts.get("throughput_images_per_s")
+    time_ms = facts.get("iteration_time_ms_mean")
     if not (rate and batch and time_ms):
         return
     own = batch * devices * 1e3 / time_ms
@@ -268,26 +265,23 @@ def _check_batch(facts: dict[str, Any], devices: int) -> None:
 
 def _derived(result: Result, devices: int) -> float | None:
     """Images over time, where the file gives both and no rate; the result then says so."""
-    facts, unknown = result.facts, "throughput_images_per_s"
-    times, mean_ms = result.iteration_times_s, facts.get("iteration_time_ms_mean")
-    if _OF_TEXT.search(facts["arch"].lower()):
-        result.missing[unknown] = f"{facts['arch']} reads text: its samples are no images"
-        return None
-    if (batch := facts.get("batch_size")) is None:
-        return None
+    facts, times = result.facts, result.iteration_times_s
     if (accumulated := facts.get("grad_accum_steps") or 1) > 1:
-        result.missing[unknown] = (
+        result.missing["throughput_images_per_s"] = (
             f"grad_accum_steps is {accumulated}, and the source does not say whether "
             "its time is of one batch or of all of a step"
         )
         return None
-    if times:
-        result.extra["throughput_from"] = "batch size x iterations / sum of their times"
-        return float(batch * devices * len(times) / sum(times))
-    if mean_ms is None:
+    mean_s = fmean(times) if times else facts.get("iteration_time_ms_mean", 0.0) / 1e3
+    if not (mean_s and facts.get("batch_size")):
         return None
-    result.extra["throughput_from"] = "batch size / mean iteration time"
-    return float(batch * devices * 1e3 / mean_ms)
+    how = (
+        "batch size x iterations / sum of their times"
+        if times
+        else "batch size / mean iteration time"
+    )
+    result.extra["throughput_from"] = how
+    return float(facts["batch_size"] * devices / mean_s)
 
 
 def _identity(result: Result, texts: Mapping[str, str], given: Mapping[str, str]) -> str:

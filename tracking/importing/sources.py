@@ -5,14 +5,12 @@ from __future__ import annotations
 import csv
 import hashlib
 import math
-import os
 import re
 import stat
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,21 +22,10 @@ COUNTS = frozenset(("batch_size", "repeat", "repeats", "iterations", "warmup_ite
 BESIDE = frozenset(
     ("parameters", "claimed_gflops", "devices", "nodes", "grad_accum_steps", "global_batch_size")
 )
-_LABEL = re.compile(
-    r"(?P<rest>[A-Za-z0-9._-]+)_(?P<precision>fp32|tf32|fp16|bf16|amp(?:-[a-z0-9]+)?)"
-    r"_bs(?P<batch_size>[0-9]{1,6})(?:_run(?P<repeat>[0-9]{1,6}))?"
-)
-#: Families whose members' names have underscores: in a label they begin where these words do.
-_FAMILIES = re.compile(
-    r"(?:^|_)((?:alexnet|convnext|densenet|efficientnet|googlenet|inception|maxvit|mnasnet|"
-    r"mobilenet|regnet|resnet|resnext|shufflenet|squeezenet|swin|vgg|vit|wide_resnet)\w*)$"
-)
 #: A ledger of ten thousand runs is 2 MB; a longer file is no result.
 _MOST_BYTES = 64 * 2**20
 _DELIMITERS = ",;\t|"
 _PLAIN = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?")
-_DECIMAL_COMMA = re.compile(r"[0-9]{1,30},[0-9]{1,30}")
-_THOUSANDS = re.compile(r"[0-9]{1,3}([,.' ][0-9]{3})+")
 
 
 class OtherFileError(ValueError):
@@ -99,14 +86,13 @@ class SourceFile:
         return hashlib.sha256(self.content).hexdigest()
 
     def text(self) -> str:
-        """Return its text, of UTF-8 or marked UTF-16. Raises `OtherFileError` where it has none."""
-        wide = self.content.startswith((b"\xff\xfe", b"\xfe\xff"))
+        """Return its text. Raises `OtherFileError` where it is none in UTF-8."""
         try:
-            text = self.content.decode("utf-16" if wide else "utf-8-sig")
+            text = self.content.decode("utf-8-sig")
         except UnicodeDecodeError:
-            raise OtherFileError("not UTF-8 text: save it as CSV UTF-8") from None
+            text = "\0"
         if "\0" in text:
-            raise OtherFileError("not text")
+            raise OtherFileError("not UTF-8 text: export a spreadsheet as CSV UTF-8")
         return text
 
     def near(self, *steps: str) -> str | None:
@@ -122,18 +108,13 @@ class SourceFile:
 
 
 def files_in(path: Path) -> Iterator[Path]:
-    """Yield the file, or those of a folder by name.
-
-    Hidden files and folders are left out, links to folders not followed.
-    """
+    """Yield the file, or those of a folder by name, without hidden ones; links are not followed."""
     if not path.is_dir():
         yield path
-    for folder, below, names in os.walk(path):
-        below[:] = sorted(name for name in below if not name.startswith("."))
-        for name in sorted(names):
-            file = Path(folder, name)
-            if not name.startswith(".") and file.is_file():
-                yield file
+    for file in sorted(path.rglob("*")):
+        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        if file.is_file() and not hidden:
+            yield file
 
 
 @dataclass
@@ -141,9 +122,9 @@ class Result:
     """What a file says of one result.
 
     `facts` have the names of the record's fields and metrics: texts (`arch`, `env`, `device`,
-    `backend`, `precision`, and `label`, which may name several), counts (`batch_size` of one device
-    and one backward pass, `image_size` in pixels a side, `repeat`, `iterations`, `warmup_iters`,
-    `devices` of each machine, `nodes` that trained together, `grad_accum_steps`), and metrics
+    `backend`, `precision`, `label`), counts (`batch_size` of one device and one backward pass,
+    `image_size` in pixels a side, `repeat`, `iterations`, `warmup_iters`, `devices` of each
+    machine, `nodes` that trained together, `grad_accum_steps`), and metrics
     (`throughput_images_per_s` of all devices, `throughput_images_per_s_max` of a part such as an
     epoch, `window_s`, ...). A None is no fact. `line` is of a table, None for a whole file.
     """
@@ -161,20 +142,6 @@ class Result:
     iteration_times_s: tuple[float, ...] | None = None
 
 
-def facts_in_name(name: str) -> dict[str, Any]:
-    """Return what a label such as `rtx4090_resnet50_amp_bs64_run1` says of its run."""
-    label = _LABEL.fullmatch(name)
-    if label is None:
-        return {}
-    facts = {"precision": label["precision"], "batch_size": int(label["batch_size"])}
-    facts |= {"repeat": int(label["repeat"])} if label["repeat"] else {}
-    if (family := _FAMILIES.search(label["rest"])) is not None:
-        facts["arch"] = family[1]
-        if env := label["rest"][: family.start(1)].rstrip("_"):
-            facts["env"] = env
-    return facts
-
-
 class Row(NamedTuple):
     """The line that a row begins on, and its cells by column."""
 
@@ -187,81 +154,43 @@ class Sheet:
     """Columns as the header names them, in order; the rows; and the lines that are no row."""
 
     columns: tuple[str, ...]
-    delimiter: str
     rows: tuple[Row, ...]
     problems: tuple[NotTaken, ...]
-
-    @cached_property
-    def _has_decimal_commas(self) -> bool:
-        """Whether a cell can only be a number with a decimal comma."""
-        cells = (cell for row in self.rows for cell in row.cells.values())
-        return any(_DECIMAL_COMMA.fullmatch(c) and not _THOUSANDS.fullmatch(c) for c in cells)
-
-    def number(self, text: str, *, may_be_zero: bool = False) -> float:
-        """Return a cell's number as `number` does; `12,5` is one where it can be.
-
-        Raises `ValueError` for `1.234` beside decimal commas too, which may be 1234.
-        """
-        if self._has_decimal_commas:
-            if _THOUSANDS.fullmatch(text):
-                raise ValueError(f"{text[:40]!r} can be read two ways: write its digits alone")
-            if self.delimiter != "," and _DECIMAL_COMMA.fullmatch(text):
-                text = text.replace(",", ".")
-        return number(text, may_be_zero=may_be_zero)
 
 
 def parse_table(text: str) -> Sheet:
     """Return the table in `text`. Raises `OtherFileError` for a header that is none."""
     lines = text.splitlines(keepends=True)
     first = next((line for line in lines if line.strip()), "")
-    delimiter = max(_DELIMITERS, key=first.count)
-    rows = _cells(lines, delimiter)
-    _, header = next(rows, (0, ""))
-    if isinstance(header, str):
-        raise OtherFileError("no header: name the columns in the first line")
-    columns = [name.strip() for name in header]
-    if twice := [name for name, times in Counter(columns).items() if name and times > 1]:
-        raise OtherFileError(f"column {min(twice)!r} is there twice: rename one")
-    good, problems = [], []
-    for line, cells in rows:
-        if isinstance(cells, str):
-            problems.append(NotTaken(cells, line))
+    reader = csv.reader(lines, delimiter=max(_DELIMITERS, key=first.count))
+    columns: list[str] = []
+    rows, problems, line = [], [], 1
+    for cells in reader:
+        begins, line = line, reader.line_num + 1
+        cells = [cell.strip() for cell in cells]
+        if not any(cells):
+            continue
+        if not columns:
+            columns = cells
         elif len(cells) != len(columns):
-            problems.append(NotTaken(f"{len(cells)} cells under {len(columns)} columns", line))
+            problems.append(NotTaken(f"{len(cells)} cells under {len(columns)} columns", begins))
         else:
             named = zip(columns, cells, strict=True)
-            good.append(Row(line, {name: cell.strip() for name, cell in named if name}))
-    return Sheet(tuple(columns), delimiter, tuple(good), tuple(problems))
-
-
-def _cells(lines: list[str], delimiter: str) -> Iterator[tuple[int, list[str] | str]]:
-    """The rows that are not empty, with the line that each begins on; a reason for a bad one."""
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    while True:
-        line = reader.line_num + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield line, f"not a row of a table ({error})"
-            continue
-        if any(cell.strip() for cell in cells):
-            yield line, cells
+            rows.append(Row(begins, {name: cell for name, cell in named if name}))
+    if not columns:
+        raise OtherFileError("no header: name the columns in the first line")
+    if twice := [name for name, times in Counter(columns).items() if name and times > 1]:
+        raise OtherFileError(f"column {min(twice)!r} is there twice: rename one")
+    return Sheet(tuple(columns), tuple(rows), tuple(problems))
 
 
 def number(text: str, *, may_be_zero: bool = False) -> float:
     """Return a finite number above zero, or from zero.
 
-    Raises `ValueError` with the reason: a formula, a word, a negative or ambiguous number.
+    Raises `ValueError` with the reason: a formula, a word, a comma, a negative number.
     """
-    text = text.strip()
-    shown = text[:40]
-    if "," in text and _THOUSANDS.fullmatch(text):
-        raise ValueError(f"{shown!r} can be read two ways: write its digits alone")
-    if _DECIMAL_COMMA.fullmatch(text):
-        raise ValueError(f"{shown!r} is not a number: write a decimal point")
-    if not _PLAIN.fullmatch(text):
+    shown = text.strip()[:40]
+    if not _PLAIN.fullmatch(text.strip()):
         raise ValueError(f"{shown!r} is not a number")
     value = float(text)
     if not math.isfinite(value):

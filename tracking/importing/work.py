@@ -5,9 +5,7 @@ The step is counted by `bench.cost`, which needs torch; this module does not.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator
 
 from bench.config.model_names import TORCHVISION_MODELS, split_arch, timm_architectures
 from bench.records import Backend, Complexity, Finding, ImportedRecord, StepSpec, Verdict
@@ -21,6 +19,8 @@ _BACKENDS: dict[str, Backend] = {"cpu": "cpu", "cuda": "cuda", "mps": "mps"}
 _NOT_THEIRS = "its model is not one of torchvision's, nor in a table of timm's one of timm's"
 #: A file whose model has another number of parameters means another of that name.
 _PARAMETERS = 0.01
+#: Stated GFLOP/s may be rounded, or be of a throughput that was.
+_TOLERANCE = 0.03
 
 
 def step_of(record: ImportedRecord) -> StepSpec | str:
@@ -48,20 +48,35 @@ def step_of(record: ImportedRecord) -> StepSpec | str:
 
 
 def with_work(record: ImportedRecord, counted: Complexity | str) -> ImportedRecord:
-    """Return `record` with the count of its step, or with the reason why it has none.
+    """Return `record` with the count of its step, or with the reason why it has none; judged.
 
-    A count is not taken where the file states another number of parameters.
+    A count is not taken where the file states another number of parameters. GFLOP/s that the file
+    states and that are over 3 % off this work get a finding with both figures: a note where a
+    count of other work explains the stated one, else suspect.
     """
+    stated = record.metrics.get("parameters")
+    if not isinstance(counted, str) and stated:
+        millions, ours = stated / 1e6, counted.parameters / 1e6
+        if abs(millions / ours - 1) > _PARAMETERS:
+            counted = (
+                f"its model has {millions:.4g} million parameters, {record.arch} has {ours:.4g}"
+            )
     if isinstance(counted, str):
         return record.replaced({"complexity": counted}, complexity=None)
-    stated = record.metrics.get("parameters")
-    if stated is not None and abs(stated / counted.parameters - 1) > _PARAMETERS:
-        why = (
-            f"its model has {stated / 1e6:.4g} million parameters, {record.arch} has "
-            f"{counted.parameters / 1e6:.4g}"
-        )
-        return record.replaced({"complexity": why}, complexity=None)
-    return record.replaced(complexity=counted, assumed=tuple(_assumed(record, counted)))
+    record = record.replaced(complexity=counted, assumed=tuple(_assumed(record, counted)))
+    figures = imported_summary(record)
+    stated, own = figures.get("claimed_gflops"), figures.get("attained_gflops")
+    if not (stated and own) or _near(stated, own):
+        return record
+    other = next((what for what, value in _conventions(counted, own) if _near(stated, value)), None)
+    finding = Finding.of(
+        "claimed-flops",
+        "note" if other else None,
+        stated_gflops=stated,
+        own_gflops=own,
+        fits=f"the stated figure fits {other}" if other else "no usual count fits it",
+    )
+    return record.replaced(verdict=Verdict.of([finding]))
 
 
 def _assumed(record: ImportedRecord, counted: Complexity) -> Iterator[str]:
@@ -72,73 +87,13 @@ def _assumed(record: ImportedRecord, counted: Complexity) -> Iterator[str]:
         yield f"{record.precision} counted as {counted.precision}"
 
 
-# GFLOP/s that a file states, held against its own images/s x the FLOP of a step
-
-#: The code of a finding about GFLOP/s that a file states.
-CLAIMED = "claimed-flops"
-#: A stated figure may be rounded, or be of a throughput that was.
-_TOLERANCE = 0.03
-#: Between a figure and that of the row which it was copied from.
-_COPIED = 0.002
-#: A result with the GFLOP/s that its file states, and those of its images/s.
-_Claim: TypeAlias = tuple[ImportedRecord, float, float]
+def _near(stated: float, other: float) -> bool:
+    return abs(stated / other - 1) <= _TOLERANCE
 
 
-def judge_claims(records: Sequence[ImportedRecord]) -> list[ImportedRecord]:
-    """Return the results of files, with a verdict where a row's own GFLOP/s are not its work.
-
-    Those that differ by over 3 % get a finding with both figures and the convention that the stated
-    one fits: a note where a count of other work explains it, suspect where the value of another row
-    of its file does, or nothing.
-    """
-    wrong: dict[str, _Claim] = {}
-    sound = defaultdict(list)
-    for record in records:
-        figures = imported_summary(record)
-        stated, own = figures.get("claimed_gflops"), figures.get("attained_gflops")
-        if stated and own and _near(stated, own):
-            sound[record.source_sha256].append((record, stated, own))
-        elif stated and own:
-            wrong[record.record_id] = (record, stated, own)
-    return [
-        record.replaced(verdict=Verdict.of([_finding(claim, sound[record.source_sha256])]))
-        if (claim := wrong.get(record.record_id))
-        else record
-        for record in records
-    ]
-
-
-def _near(stated: float, other: float, tolerance: float = _TOLERANCE) -> bool:
-    return abs(stated / other - 1) <= tolerance
-
-
-def _finding(claim: _Claim, sound: Sequence[_Claim]) -> Finding:
-    record, stated, own = claim
-    both = {"stated_gflops": stated, "own_gflops": own}
-    copied = next((other for other, figure, _ in sound if figure == stated), None)
-    if copied is None:
-        fitting = (words for words, value in _conventions(record, own) if _near(stated, value))
-        if convention := next(fitting, None):
-            fits = f"the stated figure fits {convention}"
-            return Finding.of(CLAIMED, "note", **both, fits=fits)
-        near = (other for other, _, figure in sound if _near(stated, figure, _COPIED))
-        copied = next((other for other in near if _about(other) == _about(record)), None)
-    if copied is None:
-        return Finding.of(CLAIMED, **both, fits="no usual count fits the stated figure")
-    line, batch = copied.source_line, copied.batch_size
-    where = "another result" if line is None else f"the result in line {line}"
-    fits = f"the stated figure fits {where}, {copied.arch} batch {batch}"
-    return Finding.of(CLAIMED, **both, fits=fits)
-
-
-def _about(record: ImportedRecord) -> tuple[str | None, ...]:
-    return record.arch, record.precision, record.env
-
-
-def _conventions(record: ImportedRecord, own: float) -> Iterator[tuple[str, float]]:
+def _conventions(counted: Complexity, own: float) -> Iterator[tuple[str, float]]:
     """Other counts of the same work in GFLOP/s, with their names."""
-    assert record.complexity is not None  # noqa: S101
-    forward = own * 2 * record.complexity.forward_macs / record.complexity.step_flops
+    forward = own * 2 * counted.forward_macs / counted.step_flops
     yield "the forward pass alone", forward
     yield "the forward pass alone with a multiply-add as 1 FLOP", forward / 2
     yield "a training step with a multiply-add as 1 FLOP", own / 2

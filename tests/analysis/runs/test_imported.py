@@ -11,7 +11,7 @@ from analysis.roofs import _PUBLISHED, Peaks, datasheet_peaks, normalised
 from analysis.runs.place import place
 from tracking.importing import Result, SourceFile
 from tracking.importing.readers import record_of
-from tracking.importing.work import judge_claims
+from tracking.importing.work import with_work
 
 GIGA = 10**9
 BACKWARD = {"step": "forward and backward"}
@@ -151,8 +151,7 @@ def test_the_fastest_part_of_a_result_is_held_against_the_roof_too():
 
 
 def test_stated_gflops_are_a_finding_with_both_figures():
-    record = result(facts={"claimed_gflops": 50.0})
-    run = place(judge_claims([record])[0])
+    run = place(with_work(result(facts={"claimed_gflops": 50.0}), make.complexity()))
     stated = [one.facts for one in run.findings if one.code == "claimed-flops"]
     assert [(one["stated_gflops"], one["own_gflops"]) for one in stated] == [(50, 100)]
 

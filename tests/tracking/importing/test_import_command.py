@@ -26,14 +26,17 @@ TABLE = (
     "report-a,mac_cpu,Apple M3 Max CPU,cpu,lanet,fp32,16,3,1.74,x\n"
     "report-a,gcp_l4,NVIDIA L4,cuda,dinet,amp,256,7,382.52,<b>y</b>\n"
 )
-RUN = "iteration,iteration_time_s\n0,0.5\n1,0.25\n2,0.25\n"
+RUN = "iteration,iteration_time_s,env,model,precision,batch_size,repeat\n" + "".join(
+    f"{number},{time_s},cpu,resnet_own,fp32,8,2\n"
+    for number, time_s in enumerate((0.5, 0.25, 0.25))
+)
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch, embedded):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "table.csv").write_text(TABLE)
-    (tmp_path / "cpu_resnet_own_fp32_bs8_run2.csv").write_text(RUN)
+    (tmp_path / "run.csv").write_text(RUN)
     return tmp_path
 
 
@@ -43,7 +46,7 @@ def imported():
 
 @pytest.mark.slow
 def test_results_become_runs_under_our_names_marked_with_their_source(place):
-    assert main(["import", "table.csv", "cpu_resnet_own_fp32_bs8_run2.csv"]) == 0
+    assert main(["import", "table.csv", "run.csv"]) == 0
     runs = imported()
     l4 = runs["gcp_l4_dinet_amp_bs256"]
     assert l4.status == "FINISHED"

@@ -1,14 +1,12 @@
 """Which training step a result's file names, what its count needs, and GFLOP/s that files state."""
 
-from datetime import datetime, timezone
-
 import pytest
 import samples
 
 from bench.config.model_names import timm_architectures
 from bench.cost import cached_complexity
-from bench.records import ImportedRecord, StepSpec
-from tracking.importing.work import judge_claims, step_of, with_work
+from bench.records import StepSpec
+from tracking.importing.work import step_of, with_work
 
 HEADER = "model,images_per_s,precision,batch_size,backend,img_size"
 
@@ -94,32 +92,7 @@ def test_a_model_of_another_size_is_not_torchvisions(read):
 
 GIGA = 10**9
 #: A step of 10 images: 10 GFLOP an image, 3.4 of them in the forward pass (1.7 GMAC).
-WORK = {"batch_size": 10, "step_flops": 100 * GIGA, "forward_macs": 17 * GIGA}
-COMPLEXITY = samples.complexity(**WORK)
-
-
-def result(line, claimed, images_per_s=10.0, **changes):
-    known = {
-        "record_id": f"imported-{line}",
-        "created": datetime(2025, 6, 1, 12, tzinfo=timezone.utc),
-        "source_file": "table.csv",
-        "source_sha256": "0" * 64,
-        "source_line": line,
-        "source_format": "table",
-        "campaign": "c",
-        "arch": "resnet18",
-        "batch_size": 10,
-        "throughput_images_per_s": images_per_s,
-        "complexity": COMPLEXITY,
-        "metrics": {} if claimed is None else {"claimed_gflops": claimed},
-    }
-    return ImportedRecord.of("the source does not say", **(known | changes))
-
-
-def findings(*results):
-    """The findings of the last of the results of a file."""
-    verdict = judge_claims(results)[-1].verdict
-    return verdict.findings if verdict else ()
+COMPLEXITY = samples.complexity(batch_size=10, step_flops=100 * GIGA, forward_macs=17 * GIGA)
 
 
 @pytest.mark.parametrize(
@@ -131,29 +104,16 @@ def findings(*results):
         (68.0, "2 x the forward pass"),
         (102.9, None),
         (103.1, "3 x the forward pass"),
+        (400.0, "no usual count"),
     ],
 )
-def test_a_figure_of_other_work_is_named_with_its_convention(claimed, words):
+def test_a_figure_of_other_work_is_named_with_its_convention(read, claimed, words):
+    table = f"model,images_per_s,batch_size,gflops\nresnet18,10,10,{claimed}\n"
+    verdict = with_work(read(table).records[0], COMPLEXITY).verdict
     if words is None:
-        assert findings(result(2, claimed)) == ()
+        assert verdict is None
         return
-    [found] = findings(result(2, claimed))
-    assert found.level == "note"
-    assert found.facts == {
-        "stated_gflops": claimed,
-        "own_gflops": 100,
-        "fits": f"the stated figure fits {words}",
-    }
-
-
-def test_another_rows_figure_is_named_by_its_line():
-    sound, copied = result(2, 100.0), result(3, 100.0, images_per_s=30.0, batch_size=20)
-    assert judge_claims([sound, copied])[0] == sound
-    [found] = findings(sound, copied)
-    assert found.level == "suspect"
-    assert found.facts["fits"].endswith("the result in line 2, resnet18 batch 10")
-    neighbour = result(4, 400.0, images_per_s=40.0)
-    [found] = findings(neighbour, result(5, 400.5, images_per_s=30.0))
-    assert "the result in line 4" in found.facts["fits"]
-    other_model = result(5, 400.5, images_per_s=30.0, arch="vgg16")
-    assert "no usual count" in findings(neighbour, other_model)[0].facts["fits"]
+    [found] = verdict.findings
+    assert found.level == ("suspect" if words.startswith("no usual") else "note")
+    assert (found.facts["stated_gflops"], found.facts["own_gflops"]) == (claimed, 100)
+    assert words in found.facts["fits"]
