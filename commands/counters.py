@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from bench.errors import UserError
-from bench.profilers.ncu.metrics import CHIPS, metrics_for_chip, metrics_listed_in, translate
+from bench.profilers.ncu.metrics import CHIPS, metrics_for_chip
 from commands.console.options import File, Tracked, argument, note, option
 from commands.console.output import Output, Shown, table_of
 
 if TYPE_CHECKING:
     from analysis.table import Table
 
-_MAX_LIST_BYTES = 1 << 16
 _FIGURES = ("duration_s", "flops", "tensor_flops", "dram_bytes", "l2_bytes", "l1_bytes")
 _MAX_KERNELS = 20
 #: The columns that people read, of a file or of a kernel.
@@ -28,10 +27,8 @@ class Counters(Tracked, Shown):
     """Add up the counters in Nsight Compute's files.
 
     FILES are any CSV that ncu prints. A figure that a file does not have is
-    null, with the missing metric. A FILE that lists metrics to collect is printed with
-    nvprof's names, which ncu does not know, replaced by ncu's. With --attach,
-    several FILES are passes over the same launches. It ends with 2 where a file
-    cannot be read; the others are printed.
+    null, with the missing metric. With --attach, several FILES are passes over the same
+    launches. It ends with 2 where a file cannot be read; the others are printed.
     """
 
     files: tuple[File, ...] = argument(required=False)
@@ -73,7 +70,7 @@ class Counters(Tracked, Shown):
         kernels = [
             {"file": row["file"], **kernel} for row in rows for kernel in row.get("per_kernel", ())
         ]
-        apart = ("missing", "notes", "per_kernel", "metrics", "warnings")
+        apart = ("missing", "notes", "per_kernel")
         names = {name: name for row in rows for name in row if name not in apart}
         data = [table_of("counters", rows, names)]
         if self.per_kernel and kernels:
@@ -93,17 +90,12 @@ class Counters(Tracked, Shown):
 
 
 def _row(files: Sequence[Path]) -> dict[str, Any]:
-    """What the files of one profile count, or the names in a list of metrics.
+    """What the files of one profile count.
 
     The fields are in the order of the documentation; `missing` explains each figure that is null.
     """
     from bench.profilers.ncu.read import read_counters
 
-    if len(files) == 1 and (names := _listed_in(files[0])):
-        metrics, warnings = translate(names)
-        for warning in warnings:
-            click.echo(f"warning: {files[0]}: {warning}", err=True)
-        return {"file": str(files[0]), "metrics": metrics, "warnings": warnings}
     counters = read_counters(*files)
     figures = ("source", "chip", "kernels", *_FIGURES, "pcie_bytes", "flops_at_least")
     row: dict[str, Any] = {"file": " + ".join(counters.files)}
@@ -118,22 +110,8 @@ def _row(files: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def _listed_in(file: Path) -> tuple[str, ...]:
-    """The names in `file` if it is a list of metrics to collect."""
-    try:
-        with file.open("rb") as opened:
-            head = opened.read(_MAX_LIST_BYTES + 1)
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror or error})") from None
-    is_short = len(head) <= _MAX_LIST_BYTES
-    return metrics_listed_in(head.decode("utf-8-sig", "replace")) if is_short else ()
-
-
 def _parts(row: Mapping[str, Any]) -> Iterator[Table | str]:
     """What people read of a file: its totals, those of its kernels, and what is missing."""
-    if "metrics" in row:
-        yield from row["metrics"]
-        return
     about = ", ".join(filter(None, (row["source"], row["chip"])))
     yield _figures(f"{row['file']} ({about})", [row])
     if kernels := row.get("per_kernel"):

@@ -3,15 +3,11 @@
 Every name was looked up for its chip in NVIDIA's metric database (CUPTI 13.5). The SASS counters do
 not see tensor cores, whose `sm__ops_path_tensor_*` count true FLOP (a multiply-add is 2), so a
 total needs both.
-
-Lists of metrics may hold names of nvprof, which Nsight Compute has on no chip. What replaces them
-is in "nvprof Metric Comparison", in the documentation of Nsight Compute's command line.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 #: The ways to a sum: each a set of metrics to add up, in the order of preference.
 Ways = tuple[tuple[str, ...], ...]
@@ -114,75 +110,3 @@ WANTED = frozenset(
     + [sass_metric(op, unit) for op in (*SASS_FLOPS, *PACKED_FLOPS) for unit in ("smsp", "sm")]
     + [*TENSOR, TENSOR_INSTRUCTIONS]
 )
-
-
-# nvprof's names
-
-_NAME = re.compile(r"[A-Za-z][\w.:]*")
-_METRIC = re.compile(r"flop_count_\w+|[a-z]\w*__\w+(?:\.\w+)*")
-
-
-def _flop_counts() -> dict[str, tuple[str, ...]]:
-    """`flop_count_sp` and the like: adds, multiplies and twice the multiply-adds of a width."""
-    replacements = {}
-    for kind, width in (("sp", "f"), ("hp", "h"), ("dp", "d")):
-        ops = {op: sass_metric(width + op) for op in ("add", "mul", "fma")}
-        replacements[f"flop_count_{kind}"] = tuple(ops.values())
-        replacements |= {f"flop_count_{kind}_{op}": (name,) for op, name in ops.items()}
-    return replacements
-
-
-REPLACEMENTS: Mapping[str, tuple[str, ...]] = _flop_counts() | {
-    "achieved_occupancy": ("sm__warps_active.avg.pct_of_peak_sustained_active",),
-    "dram_read_bytes": ("dram__bytes_read.sum",),
-    "dram_read_throughput": ("dram__bytes_read.sum.per_second",),
-    "dram_read_transactions": ("dram__sectors_read.sum",),
-    "dram_write_bytes": ("dram__bytes_write.sum",),
-    "dram_write_throughput": ("dram__bytes_write.sum.per_second",),
-    "dram_write_transactions": ("dram__sectors_write.sum",),
-    "elapsed_cycles_sm": ("smsp__cycles_elapsed.sum",),
-    "gld_transactions": ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",),
-    "gst_transactions": ("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",),
-    "inst_executed": ("smsp__inst_executed.sum",),
-    "inst_fp_16": ("smsp__sass_thread_inst_executed_op_fp16_pred_on.sum",),
-    "inst_fp_32": ("smsp__sass_thread_inst_executed_op_fp32_pred_on.sum",),
-    "inst_fp_64": ("smsp__sass_thread_inst_executed_op_fp64_pred_on.sum",),
-    "ipc": ("smsp__inst_executed.avg.per_cycle_active",),
-    "l2_read_transactions": ("lts__t_sectors_op_read.sum",),
-    "l2_write_transactions": ("lts__t_sectors_op_write.sum",),
-    "pcie_total_data_received": ("pcie__read_bytes.sum",),
-    "pcie_total_data_transmitted": ("pcie__write_bytes.sum",),
-    "sm_efficiency": ("smsp__cycles_active.avg.pct_of_peak_sustained_elapsed",),
-}
-
-
-def translate(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Replace nvprof's names by Nsight Compute's; return the metrics and a warning for each.
-
-    The order is kept, repetitions are not.
-    """
-    metrics: dict[str, None] = {}
-    warnings = []
-    for name in names:
-        if replacement := REPLACEMENTS.get(name, ()):
-            use = f"use {replacement[0]}"
-            if len(replacement) > 1:
-                use = "it is {} + {} + 2 * {}".format(*replacement)
-            warnings.append(f"{name} is nvprof's name, which ncu has on no chip: {use}")
-        elif name.startswith("flop_count"):
-            warnings.append(f"{name} is nvprof's name; ncu has no metric for it, so it is left out")
-        else:
-            replacement = (name,)
-        metrics |= dict.fromkeys(replacement)
-    return list(metrics), warnings
-
-
-def metrics_listed_in(text: str) -> tuple[str, ...]:
-    """Return the names in a list of metrics, or nothing if `text` is something else.
-
-    Such a list has a name a line, or commas between them, and comments after `#`.
-    """
-    lines = (line.split("#")[0] for line in text.splitlines())
-    names = tuple(name for line in lines for name in re.split(r"[,\s]+", line) if name)
-    has_metrics = any(name in REPLACEMENTS or _METRIC.fullmatch(name) for name in names)
-    return names if has_metrics and all(map(_NAME.fullmatch, names)) else ()

@@ -39,6 +39,9 @@ OTHER_TENSOR = "other_tensor_flops"
 #: Whose tensor metrics to name where neither the chip nor any of them is known: most chips' own.
 _USUAL = "ga100"
 _MAGIC = b"NVR\0"
+#: Its log, or a list of its metrics.
+_OF_NVPROF = re.compile(rb"==\d+== (?:NVPROF|Profiling)|\bflop_count_[shd]p")
+_HEAD_BYTES = 1 << 16
 _FORMS: Mapping[Form, str] = {
     "long": "a row per metric",
     "raw": "a column per metric",
@@ -78,7 +81,7 @@ def _read_totals(path: Path) -> ProfileTotals:
     except NcuTableError as error:
         raise UserError(f"{path}:{error.line}: {error}; {error.remedy}") from None
     if not totals.launches.total():
-        raise UserError(f"{path}: {_nothing(forms, errors)}")
+        raise UserError(f"{path}: {_nothing(path, forms, errors)}")
     totals.source = f"ncu CSV, {' and '.join(dict.fromkeys(_FORMS[form] for form in forms))}"
     totals.chips = {_chip(capability) for capability in totals.chips}
     return totals
@@ -90,12 +93,17 @@ def _chip(capability: str) -> str:
     return chip or capability
 
 
-def _nothing(forms: Sequence[Form], errors: Sequence[str]) -> str:
+def _nothing(path: Path, forms: Sequence[Form], errors: Sequence[str]) -> str:
     if errors:
         words = "; ".join(error[:300] for error in errors[:3])
         return f"ncu failed: {words}; mlproject doctor names the remedy"
     if forms:
         return "a header and no launch below it: profile a step that launches kernels"
+    if _OF_NVPROF.search(path.read_bytes()[:_HEAD_BYTES]):
+        return (
+            "names of nvprof, which no ncu knows: collect by the metrics that mlproject counters "
+            "--print-metrics CHIP prints"
+        )
     return (
         'no table of Nsight Compute (no line begins with "ID"); write one with ncu --csv, or'
         " ncu --import FILE --csv --page raw"

@@ -1,8 +1,8 @@
 """Nsight Compute's tables of text, added up row by row.
 
 A table is known by its header. A row may be surrounded by output of the program, go on in the next
-line or stop after its figure, or lack quotes. It is checked when it is read, so the first row of
-the file that is wrong is the one refused.
+line or stop after its figure. It is checked when it is read, so the first row of the file that is
+wrong is the one refused.
 
 Numbers are read as the locales C and en_US spell them: a dot is the decimal mark, and commas group
 thousands. Any other spelling is refused. `1.234` and `1,234` are numbers in other locales too, a
@@ -82,11 +82,6 @@ _SPELLED = re.compile(
     r"[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]{1,2}"
     r"|(?:[0-9]+|[1-9][0-9]{0,2}(?:,[0-9]{3})+)?(?:\.[0-9]+|(?<=[0-9]))"
 )
-#: As other locales spell numbers: thousands by blanks of any width or by apostrophes, or dots and
-#: commas in any other order.
-_OTHER_LOCALE = re.compile(
-    r"[0-9]+(?:[ \u00a0\u2007\u2009\u202f'\u2019][0-9]{3})+(?:[.,][0-9]+)?|[0-9]*(?:[.,][0-9]+)+"
-)
 _TWO_MEANINGS = re.compile(r"[1-9][0-9]{0,2}[.,][0-9]{3}")
 #: Units, old spellings and new, with exact powers of ten: Nsight Compute scales by 1000.
 _SECONDS = re.compile("(n|u|\u00b5|\u03bc|m|nano|micro|milli|)s(?:ec(?:ond)?s?)?")
@@ -150,12 +145,10 @@ _FEWEST = 4
 #: In any locale: a row whose ID is spelled otherwise is refused, and not passed over.
 _NUMBER = "[0-9][0-9., \u00a0\u202f]*"
 _WHOLE = re.compile("[0-9]{1,12}|[1-9][0-9]{0,2}(?:,[0-9]{3}){1,3}")
-_HEADER = re.compile(r'"(?:Process )?ID",".*|^(?:Process )?ID,.*')
+_HEADER = re.compile('"(?:Process )?ID",".*')
 _LIKE_A_ROW = re.compile('"[0-9].*"')
 _QUOTED_ROW = re.compile(f'"{_NUMBER}","')
 _ROW = re.compile(f'"?{_NUMBER}"?,')
-_ROW_WITHIN = re.compile(r'(?<!,)"[0-9]+","[0-9]+","')
-_LONGEST_LINE = 64 << 20
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -177,13 +170,11 @@ class NcuTable:
         self,
         form: Form,
         columns: Sequence[str],
-        quoted: bool,
         totals: ProfileTotals,
         seen: set[tuple[object, ...]],
     ) -> None:
         self.form = form
         self.columns = columns
-        self.quoted = quoted
         self._awaits_units = form == "raw"
         self._totals = totals
         self._seen = seen
@@ -210,18 +201,13 @@ class NcuTable:
         return True
 
     def _row_in(self, line: str) -> str:
-        """The row that `line` is or ends with, or nothing."""
-        if self.quoted and _QUOTED_ROW.match(line):
+        """The row that `line` is, or nothing."""
+        if _QUOTED_ROW.match(line):
             return line
-        between = '","' if self.quoted else ","
-        if line.count(between) + 1 < max(_FEWEST, self._least // 2):
+        if line.count('","') + 1 < max(_FEWEST, self._least // 2):
             return ""
         if _ROW.match(line) or self._awaits_units:
             return line
-        if not self.quoted:
-            return ""
-        if within := _ROW_WITHIN.search(line):
-            return line[within.start() :]
         raise NcuTableError(f"a damaged row: {line[:60]!r}")
 
     def _cells_of(self, row: str) -> list[str]:
@@ -231,16 +217,16 @@ class NcuTable:
         read. Raises `NcuTableError` if a quote is out of place, or if the row is too short for its
         figure or longer than the header.
         """
-        while self.quoted and row.count('"') % 2 and row.count(',"') >= self._least:
+        while row.count('"') % 2 and row.count(',"') >= self._least:
             row = row.rpartition(',"')[0]
         try:
             [cells] = csv.reader([row], strict=True)
         except (csv.Error, ValueError):
             cells = []
-        if not cells or (self.quoted and row.count('"') % 2):
+        if not cells or row.count('"') % 2:
             raise NcuTableError(f"a damaged row: {row[:60]!r}")
         # A comma at the end begins no cell: even an empty one has quotes.
-        cells = cells[:-1] if self.quoted and row.endswith(",") else cells
+        cells = cells[:-1] if row.endswith(",") else cells
         lacking = len(self.columns) - len(cells)
         if not 0 <= lacking <= len(self.columns) - self._least:
             raise NcuTableError(f"the row has {len(cells)} cells, the header {len(self.columns)}")
@@ -257,7 +243,7 @@ class NcuTable:
         has_units = not cells[self._first].strip()
         units = [cell.strip() if has_units else "" for cell in cells]
         columns = zip(range(len(units)), units, map(metric_in, self.columns), strict=True)
-        self._metrics = [column for column in columns if column[1] or column[2]]
+        self._metrics = [column for column in columns if column[2]]
         if not has_units:
             self._add(cells)
 
@@ -300,13 +286,10 @@ class NcuTable:
             self._totals.chips.add(cells[self._at["CC"]])
 
     def _figure(self, metric: str | None, unit: str, text: str, weight: int = 1) -> None:
-        """Add a figure of a wanted metric; of any with a unit, look at how it is spelled.
-
-        Figures without a unit are alike in all locales.
-        """
-        if metric is None and (not unit or text.isdigit()):
+        """Add a figure of a wanted metric."""
+        if metric is None:
             return
-        if metric is not None and (before := self._figures.get(metric)):
+        if before := self._figures.get(metric):
             if before != (text, unit):
                 raise NcuTableError(
                     f"{metric} is {before[0]!r} and then {text!r} for the same launch"
@@ -315,11 +298,7 @@ class NcuTable:
         try:
             number = read_number(text)
         except ValueError as error:
-            if metric is None and not _OTHER_LOCALE.fullmatch(text.strip()):
-                return
-            raise NcuTableError(f"{metric or unit}: {text[:40]!r} is {error}", 0, _IN_C) from None
-        if metric is None:
-            return
+            raise NcuTableError(f"{metric}: {text[:40]!r} is {error}", 0, _IN_C) from None
         self._figures[metric] = (text, unit)
         self._totals.names.add(metric)
         if number is None:
@@ -377,11 +356,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str, bool]]:
         is_utf16 = file.read(2) in _UTF16
     encoding, errors = ("utf-16", "replace") if is_utf16 else ("utf-8-sig", "backslashreplace")
     with path.open(newline="\n", encoding=encoding, errors=errors) as file:
-        number = 0
-        while text := file.readline(_LONGEST_LINE):
-            number += 1
-            if len(text) == _LONGEST_LINE:
-                raise NcuTableError("a line of 64 MiB: no table of Nsight Compute", number)
+        for number, text in enumerate(file, 1):
             yield number, text.removesuffix("\n").removesuffix("\r"), text.endswith("\n")
 
 
@@ -400,5 +375,5 @@ def _table_in(line: str, totals: ProfileTotals, seen: set[tuple[object, ...]]) -
     columns = [cell.strip() for cell in cells]
     for form, names in _KNOWN_BY.items():
         if {*names} <= {*columns}:
-            return NcuTable(form, columns, header[0].startswith('"'), totals, seen)
+            return NcuTable(form, columns, totals, seen)
     return None

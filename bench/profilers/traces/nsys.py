@@ -88,6 +88,8 @@ class _Database:
         }
 
     def trace(self) -> ProfilerTrace:
+        if "StringTable" in self._tables:
+            raise UserError(f"{self._path}: a file of nvprof: record it again by nsys or PyTorch")
         if not {*_HOST, *_DEVICE, "StringIds"} & self._tables.keys():
             tables = ", ".join(sorted(map(printable, self._tables))[:6]) or "none"
             raise UserError(f"{self._path}: no export of Nsight Systems: its tables are {tables}")

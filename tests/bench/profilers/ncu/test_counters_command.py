@@ -148,37 +148,13 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(file, capsys):
     assert f"{worse}: ncu failed: ==ERROR== No kernels were profiled" in second
 
 
-def test_old_names_in_a_list_of_metrics_are_translated_with_a_warning(file, rows_of, capsys):
-    listed = "# old\nflop_count_sp, dram_read_bytes\nsm__cycles_elapsed.sum  flop_count_sp_fma\n"
-    path = file(f"{listed}flop_count_sp_special\n", "metrics.txt")
-    assert main(["counters", path]) == 0
-    shown = capsys.readouterr()
-    prefix = "smsp__sass_thread_inst_executed_op_"
-    assert shown.out.splitlines() == [
-        *(f"{prefix}f{op}_pred_on.sum" for op in ("add", "mul", "fma")),
-        "dram__bytes_read.sum",
-        "sm__cycles_elapsed.sum",
-    ]
-    first, *_, last = shown.err.splitlines()
-    assert shown.err.count("warning") == 4
-    assert "flop_count_sp is nvprof's name" in first
-    assert f"2 * {prefix}ffma_pred_on.sum" in first
-    assert "flop_count_sp_special" in last
-    [row] = rows_of(path)
-    assert row["metrics"][-1] == "sm__cycles_elapsed.sum"
-
-
-def test_the_metrics_of_a_chip_are_printed_and_are_a_list_of_metrics(file, capsys):
+def test_the_metrics_of_a_chip_are_printed_with_ncus_command(capsys):
     assert main(["counters", "--print-metrics", "gh100"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.count("# LC_ALL=C ncu ") == 1
-    assert "--profile-from-start off" in printed
-    assert main(["counters", file(printed, "metric_names_ncu.txt")]) == 0
-    again = capsys.readouterr()
-    assert again.out.splitlines() == [
-        line for line in printed.splitlines() if not line.startswith("#")
-    ]
-    assert again.err == ""
+    first, *_, last = (lines := capsys.readouterr().out.splitlines())
+    assert first.startswith("# Metrics of Nsight Compute for gh100")
+    [command] = [line for line in lines if line.startswith("# LC_ALL=C ncu ")]
+    assert "--profile-from-start off" in command
+    assert f",{last} python" in command
 
 
 def timed_run(records, work, backend="cuda"):

@@ -29,7 +29,6 @@ from bench.profilers.ncu.metrics import (
     WANTED,
     chip_of_capability,
     metrics_for_chip,
-    metrics_listed_in,
 )
 from bench.profilers.ncu.read import OTHER_TENSOR, read_counters
 
@@ -87,11 +86,8 @@ def alike():
         if form in LONG_FORMS:
             yield f"{form} twice", "\n".join([first, *lines[:2], lines[1], *lines[2:]])
         if form != "summary":  # behind output that did not end its line
-            lines[3] = '\rstep "4" of 10 ' + lines[3]
             yield f"{form} behind output", "\n".join(["loading" + first, *lines])
     lines = written(TABLE, "rules").split("\n")  # rows over several lines
-    last = max(number for number, line in enumerate(lines) if line.startswith('"0","4711"'))
-    lines[last] = "step " + lines[last]  # a row of the first launch behind other output
     yield "rows over several lines", "\n".join(lines)
     labelled = written(TABLE).replace(f'"{DRAM}"', f'"DRAM Traffic ({DRAM})"')
     yield "labels, counts per SM", labelled.replace("smsp__sass", "sm__sass")
@@ -120,10 +116,6 @@ def rows(*cells):
 
 LONG = ["ID", "Process ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"]
 MOVED = ["ID", "Metric Name", "Metric Value", "Metric Unit", "Kernel Name", "CC", "Process ID"]
-UNQUOTED = "\n".join(
-    [",".join(LONG), "noise, of, some, kind"]
-    + [f"{index},4711,gemm,{DRAM},byte,{100 + index}" for index in range(4)]
-)
 HALVES = [f"dram__bytes{infix}.sum" for infix in ("_read", "_write", "_op_read", "_op_write")]
 
 
@@ -133,7 +125,6 @@ HALVES = [f"dram__bytes{infix}.sum" for infix in ("_read", "_write", "_op_read",
         (rows(MOVED, [0, DRAM, 5, "byte", "gemm", "8.0", 1]), 1, 5),
         (rows(LONG, [0, 7, 'a"b",', DRAM, "byte", 5], [2, 7, "b", DRAM, "byte", 9]), 2, 14),
         *((rows(LONG, [number, 7, "k", DRAM, "byte", 5]), 1, 5) for number in ("1,234", "1234")),
-        (f"{UNQUOTED}\n", 4, 406),  # as a spreadsheet saves it
         *(
             (rows(LONG, [0, 7, "k", read, "byte", 30], [0, 7, "k", wrote, "byte", 12]), 1, 42)
             for read, wrote in (HALVES[:2], HALVES[2:])
@@ -376,7 +367,7 @@ def test_a_chip_that_is_not_known_is_none_with_its_capability(read):
     assert found(record) == truth(TABLE)
 
 
-# Files that are none, and lists of metrics
+# Files that are none
 
 
 @pytest.mark.parametrize("name", ["step.ncu-rep", "renamed.csv"])
@@ -386,10 +377,16 @@ def test_a_report_is_refused_with_the_command_that_makes_its_csv(tmp_path, name)
         read_counters(tmp_path / name)
 
 
-def test_a_line_without_end_is_refused(read, monkeypatch):
-    monkeypatch.setattr("bench.profilers.ncu.tables._LONGEST_LINE", 1000)
-    with pytest.raises(UserError, match="no table of Nsight Compute"):
-        read("x" * 5000)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "==4711== NVPROF is profiling process 4711\n==4711== Metric result:\n",
+        "# metrics\nflop_count_sp\ndram_read_bytes\n",
+    ],
+)
+def test_a_file_of_nvprof_is_named_for_what_it_is(read, text):
+    with pytest.raises(UserError, match=r"ncu\.csv: names of nvprof, .*--print-metrics CHIP"):
+        read(text)
 
 
 def test_every_chip_has_its_metrics_and_nothing_else_of_the_others():
@@ -402,8 +399,3 @@ def test_every_chip_has_its_metrics_and_nothing_else_of_the_others():
         assert sum("sass" in name for name in metrics) == (12 if chip in ("gb100", "gb110") else 9)
         assert (f"{fp16}_dst_fp32.sum" in metrics) == (chip not in ("gh100", "tu10x"))
         assert (f"{fp16}.sum" in metrics) == (chip == "gh100")
-
-
-@pytest.mark.parametrize("text", ["", "# nothing\n", "hello world\n", '"ID","Process ID"\n', "a,b"])
-def test_other_text_is_no_list_of_metrics(text):
-    assert metrics_listed_in(text) == ()

@@ -85,8 +85,6 @@ def read(read_table):
 @pytest.mark.parametrize(
     ("metric", "unit", "text"),
     [
-        *(("some__metric.sum", "byte", text) for text in ("27.595.520", "41,95,712", "27 595 520")),
-        *((PERCENT, "%", text) for text in ("65,77", "0,125")),
         *((DRAM, "byte", text) for text in ("2.508.800", "2\\xff508\\xff800", "2,50,800")),
     ],
 )
