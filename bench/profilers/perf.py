@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from bench.errors import Problem, UserError
-from bench.machine import UnknownFactError, output_of, system_path, text_of, value_or_none
-from bench.machine.limits import container
+from bench.machine import UnknownFactError, output_of, value_or_none
 from bench.profilers.base import Tool, ToolWorker
 from bench.records import Account, Backend, CpuCounters, ResolvedConfig, ToolName
 
@@ -95,28 +94,22 @@ CORE_EVENTS: Mapping[str, str] = {
     "branches": "branches",
     "branch_misses": "branch-misses",
 }
-_SCALABLE = "fp_scale_ops_spec"
 #: Each maker's floating-point events, and FLOP per count; a multiply-add is 2.
 FLOP_EVENTS: Mapping[str, Mapping[str, int]] = {
     # Linux, tools/perf/pmu-events/arch/x86/sapphirerapids/floating-point.json: a count is one
     # instruction, a multiply-add counts twice. Broadwell and later; 512-bit ones only with AVX-512.
     # Half-precision, VDPBF16PS and AMX are in none of them.
     "Intel": {
-        f"fp_arith_inst_retired.{width}_{element}": elements
-        for element, per_128 in (("single", 4), ("double", 2))
-        for width, elements in (
-            ("scalar", 1),
-            ("128b_packed", per_128),
-            ("256b_packed", 2 * per_128),
-            ("512b_packed", 4 * per_128),
+        f"fp_arith_inst_retired.{width}_{element}": max(bits // bits_of_element, 1)
+        for element, bits_of_element in (("single", 32), ("double", 64))
+        for width, bits in (
+            *(("scalar", 0), ("128b_packed", 128)),
+            *(("256b_packed", 256), ("512b_packed", 512)),
         )
     },
     # amdzen2/floating-point.json: all FLOP, of a multiply-add 2; amdzen4's and amdzen5's add the
-    # bfloat16 ones.
+    # bfloat16 ones. Arm's, which count wrongly predicted paths too, are not asked for.
     "AMD": {"fp_ret_sse_avx_ops.all": 1},
-    # Arm Architecture Reference Manual: operations of elements, twice for a multiply-add; scalable
-    # vectors as if they were 128 bits long. Wrongly predicted paths are included.
-    "Arm": {"fp_fixed_ops_spec": 1, _SCALABLE: 1},
 }
 #: The 16-bit products that are documented to be among a maker's events.
 _COUNTED_16_BIT = {("AMD", "bf16")}
@@ -128,19 +121,17 @@ _UNACCOUNTED = 0.05
 _NONE_AT_ALL = "counted 0 while a step was trained: the machine does not count it"
 
 
-def read_perf_stat(
-    path: Path, source: str, step: Account, vector_bits: int | None = None
-) -> CpuCounters:
+def read_perf_stat(path: Path, source: str, step: Account) -> CpuCounters:
     """Return what the file says of the window of `step`; what perf did not count has its reason.
 
-    perf was asked for every floating-point event that the machine has. `vector_bits` is the length
-    of Arm's scalable vectors. An event that is 0 was not counted, since a step was trained:
-    hypervisors are known to do that. Raises `UserError` with the file where nothing was counted.
+    perf was asked for every floating-point event that the machine has. An event that is 0 was not
+    counted, since a step was trained: hypervisors are known to do that. Raises `UserError` with
+    the file where nothing was counted.
     """
     rows = read_rows(path)
     cores = _CoreCounts(rows)
     figures = {name: cores.total(event) for name, event in CORE_EVENTS.items()}
-    figures["flops"] = cores.flops(step.resolved, vector_bits)
+    figures["flops"] = cores.flops(step.resolved)
     figures = {name: value or _NONE_AT_ALL for name, value in figures.items()}
     missing = {name: value for name, value in figures.items() if isinstance(value, str)}
     if len(missing) == len(figures):
@@ -210,7 +201,7 @@ class _CoreCounts:
             return f"counted for {100 * share:.1f} % of the time, too little to scale up"
         return row.count
 
-    def flops(self, resolved: ResolvedConfig | None, vector_bits: int | None) -> float | str:
+    def flops(self, resolved: ResolvedConfig | None) -> float | str:
         """Return executed FLOP, from whichever maker's events are there.
 
         Without a total where products of 16 bits are in none of them.
@@ -227,10 +218,6 @@ class _CoreCounts:
             count = self.total(event) if event in asked else 0.0
             if isinstance(count, str):
                 return f"{event}: {count}"
-            if count and event == _SCALABLE:
-                if vector_bits is None:
-                    return f"{event} is per 128 bits, and the length of the vectors is unknown"
-                count *= vector_bits / 128
             total += count * flops
         return total
 
@@ -355,7 +342,7 @@ class PerfTool(Tool):
             raise UserError(f"{folder / _WORKER}: the window did not end; its counts mean nothing")
         version = value_or_none(lambda: output_of("perf", "--version")) or "perf"
         source = version.replace("perf version", "perf")
-        return read_perf_stat(folder / _WORKER / _COUNTS, source, step, vector_bits())
+        return read_perf_stat(folder / _WORKER / _COUNTS, source, step)
 
 
 def choose_events() -> tuple[str, ...]:
@@ -370,23 +357,8 @@ def choose_events() -> tuple[str, ...]:
     return (*CORE_EVENTS.values(), *flops)
 
 
-def vector_bits() -> int | None:
-    """Return the length of Arm's scalable vectors in a new process, or None where there are none.
-
-    Linux, Documentation/arch/arm64/sve.rst: /proc/sys/abi/sve_default_vector_length, in bytes.
-    """
-    length = system_path("proc/sys/abi/sve_default_vector_length")
-    return value_or_none(lambda: 8 * int(text_of(length)))
-
-
 # What stands in the way, and the remedy: shown before a profile, by doctor, and after
 
-#: What perf says of another kernel or an old perf, and of a lack of permission
-#: (tools/perf/util/evsel.c); a worker's own output may lie beside it.
-_VERSION = re.compile(r"perf not found for kernel \S+|option `(?:control|delay)'.*")
-_NO_PERMISSION = re.compile(
-    "No permission to enable|Access to performance monitoring|permission to collect"
-)
 _INSTALL = (
     "install the package of the running kernel (5.10 or later): sudo apt install linux-perf "
     "(Debian), linux-tools-$(uname -r) (Ubuntu; in a container or WSL2 linux-tools-generic, its "
@@ -402,6 +374,18 @@ _NO_COUNTERS = (
     "in a virtual machine, have the host pass them on (<pmu state='on'/> in libvirt, a cloud's "
     "setting or size of machine); a new processor needs a new kernel"
 )
+#: Words of perf (tools/perf/util/evsel.c), beside which a worker's own output may lie: what is
+#: wrong, and the remedy.
+_COMPLAINTS = {
+    r"perf not found for kernel \S+|option `(?:control|delay)'.*": (
+        "this perf is of another kernel, or too old",
+        _INSTALL,
+    ),
+    "No permission to enable|Access to performance monitoring|permission to collect": (
+        "the kernel forbids to count here",
+        _PERMIT,
+    ),
+}
 
 
 def find_obstacle() -> Problem | None:
@@ -426,11 +410,7 @@ def find_obstacle() -> Problem | None:
 
 def _named_in(console: str) -> Problem | None:
     """What perf's words in `console` name, if it is one that people meet."""
-    if words := _VERSION.search(console):
-        return Problem(f"this perf is of another kernel, or too old ({words[0]})", _INSTALL)
-    if not _NO_PERMISSION.search(console):
-        return None
-    level = value_or_none(lambda: text_of("proc/sys/kernel/perf_event_paranoid"))
-    around = value_or_none(container)
-    where = f"perf_event_paranoid {level or 'unknown'}, container: {around or 'none'}"
-    return Problem(f"the kernel forbids to count here ({where})", _PERMIT)
+    for pattern, (what, remedy) in _COMPLAINTS.items():
+        if words := re.search(pattern, console):
+            return Problem(f"{what} ({words[0]})", remedy)
+    return None

@@ -42,9 +42,9 @@ def file_of(tmp_path):
 
 @pytest.fixture
 def read(file_of):
-    def write_and_read(text, vector_bits=None, **resolved):
+    def write_and_read(text, **resolved):
         ended = step(resolved=samples.resolved(**resolved))
-        return read_perf_stat(file_of(text), WINDOW[0], ended, vector_bits)
+        return read_perf_stat(file_of(text), WINDOW[0], ended)
 
     return write_and_read
 
@@ -159,14 +159,6 @@ def test_intels_events_add_up_each_with_its_own_weight(read):
     assert read(CORES + intel_rows(**counts)).flops == expected
     narrow = [line for line in intel_rows().splitlines(True) if "512b" not in line]
     assert read(CORES + "".join(narrow)).flops == 10 * (1 + 1 + 4 + 2 + 8 + 4)
-
-
-def test_arms_scalable_vectors_count_by_their_length(read):
-    text = "100;;fp_fixed_ops_spec;9;100.00;;\n10;;fp_scale_ops_spec;9;100.00;;\n"
-    assert read(text, vector_bits=256).flops == 120
-    assert read(text.replace("\n10;", "\n0;")).flops == 100
-    with pytest.raises(UserError, match="length of the vectors is unknown"):
-        read(text)
 
 
 # Shares of a run on a processor with two kinds of cores, which perf has scaled as if each row had
