@@ -26,7 +26,7 @@ from bench.machine import (
     value_or_none,
 )
 from bench.machine.cpu import cpu_model, cpu_signature, physical_cores, usable_cores
-from bench.machine.limits import container, memory_bytes, read_dmi, virtualization
+from bench.machine.limits import container, memory_bytes, virtualization
 from bench.machine.repository import NO_MODEL_CODE, repository_facts
 from bench.records import DeviceInfo, Environment, ModelCode
 
@@ -250,11 +250,12 @@ def cloud_facts() -> dict[str, str | Unknown]:
 
 
 def _provider() -> str:
-    firmware = read_dmi()
+    fields = ("sys_vendor", "product_name", "chassis_asset_tag")
+    firmware = {name: probe(text_of, f"sys/class/dmi/id/{name}") or "" for name in fields}
     for provider, (field, mark, _) in _CLOUDS.items():
         if firmware[field] == mark:
             return provider
-    maker = f"{firmware['sys_vendor']} {firmware['product_name']}".strip() or "not named"
+    maker = " ".join(filter(None, list(firmware.values())[:2])) or "not named"
     raise UnknownFactError(f"the firmware's maker, {maker}, is no cloud known here")
 
 

@@ -14,6 +14,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -23,19 +24,13 @@ from bench.config import RunConfig
 from bench.errors import UnsupportedError
 from bench.machine import (
     UnknownFactError,
+    output_of,
     probe,
     sysctl,
     system_path,
     text_of,
     value_or_none,
 )
-
-
-def read_dmi() -> dict[str, str]:
-    """Return the firmware's fields as the kernel names them; empty where it shows none."""
-    fields = ("sys_vendor", "product_name", "chassis_asset_tag")
-    return {name: probe(text_of, f"sys/class/dmi/id/{name}") or "" for name in fields}
-
 
 #: What container runtimes leave in their containers; the orchestrator comes first.
 _CONTAINERS = {
@@ -67,44 +62,30 @@ def container(environ: Mapping[str, str] = os.environ) -> str:
     return f"{runtime} ({image})" if image and runtime != "none" else runtime
 
 
-#: Words in the vendor and product names; systemd's dmi_vendor_table (src/basic/virt.c) has them.
-_HYPERVISORS = {
-    "Virtual Machine": "hyperv",
-    "VMware": "vmware",
-    "VirtualBox": "virtualbox",
-    "Xen": "xen",
-    "Google Compute Engine": "kvm",
-    "Amazon EC2": "kvm",
-    "KVM": "kvm",
-    "QEMU": "qemu",
-}
-
-
 def virtualization() -> str:
-    """Return the hypervisor under this system (`wsl1`, `wsl2`, `kvm`, `hyperv`...), or `none`.
+    """Return the hypervisor under this system (`wsl1`, `wsl2`, systemd's `kvm`...), or `none`.
 
-    `unidentified` where the processor shows a hypervisor without a name.
+    Without systemd it is the firmware's maker, where the processor shows that there is one.
     """
     system = platform.system()
     if system == "Darwin":
         return "unidentified" if sysctl("kern.hv_vmm_present") == "1" else "none"
     if system == "Windows":
         raise UnknownFactError("not looked for on Windows")
-    firmware = read_dmi()
-    names = f"{firmware['sys_vendor']} {firmware['product_name']}".strip()
-    word = next((word for sign, word in _HYPERVISORS.items() if sign in names), None)
-    if names.endswith(".metal"):  # Amazon's machines without a hypervisor
-        word = "none"
     # Microsoft's kernels: 4.4.0-19041-Microsoft and 5.15.90.1-microsoft-standard-WSL2.
     release = text_of("proc/sys/kernel/osrelease").lower()
     if "microsoft" in release:
         return "wsl2" if "wsl2" in release else "wsl1"
+    detect = partial(output_of, "systemd-detect-virt", "--vm", accepted_codes=(0, 1))
+    if word := value_or_none(detect):
+        return word
     processor = text_of("proc/cpuinfo").split()
-    if word or "hypervisor" in processor:
-        return word or "unidentified"
-    if names or "flags" in processor:  # Arm's processors do not say
+    if "hypervisor" in processor:
+        maker = re.match(r"\w+", _text("sys/class/dmi/id/sys_vendor"))
+        return maker[0].lower() if maker else "unidentified"
+    if "flags" in processor:  # Arm's processors do not say
         return "none"
-    raise UnknownFactError("neither the processor nor the firmware shows a hypervisor")
+    raise UnknownFactError("neither systemd nor the processor shows a hypervisor")
 
 
 def cpu_quota() -> float | None:

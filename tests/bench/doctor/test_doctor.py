@@ -79,6 +79,7 @@ BARE = {
 def disk(monkeypatch, on_linux):
     """Return a dictionary of disk usages by the last part of the path; others have plenty."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("PATH", "")  # systemd would tell of the real machine
     usages = {}
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usages.get(Path(path).name, PLENTY))
     return usages

@@ -57,33 +57,33 @@ def test_a_machine_is_named_by_its_id_and_name_and_a_container_has_neither(tree,
     assert host() == hashlib.sha256(b"AB-12").hexdigest()[:12]
 
 
-def _dmi(vendor, product):
-    return {"sys/class/dmi/id/sys_vendor": vendor, "sys/class/dmi/id/product_name": product}
+FLAGGED = {"proc/cpuinfo": "flags : fpu hypervisor lahf_lm\n"}
 
 
 @pytest.mark.parametrize(
-    ("files", "hypervisor"),
+    ("systemd", "files", "hypervisor"),
     [
-        ({}, "none"),
-        ({"proc/sys/kernel/osrelease": "4.4.0-19041-Microsoft"}, "wsl1"),
-        ({"proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2"}, "wsl2"),
-        (_dmi("Microsoft Corporation", "Virtual Machine"), "hyperv"),
-        (_dmi("Microsoft Corporation", "Surface Laptop 5"), "none"),
-        (_dmi("VMware, Inc.", "VMware7,1"), "vmware"),
-        (_dmi("Google", "Google Compute Engine"), "kvm"),
-        (_dmi("Amazon EC2", "g5.xlarge"), "kvm"),
-        (_dmi("Amazon EC2", "g4dn.metal"), "none"),
-        (_dmi("QEMU", "Standard PC (Q35 + ICH9, 2009)"), "qemu"),
-        ({"proc/cpuinfo": "flags : fpu hypervisor lahf_lm\n"}, "unidentified"),
+        (None, {}, "none"),
+        (None, {"proc/sys/kernel/osrelease": "4.4.0-19041-Microsoft"}, "wsl1"),
+        ("microsoft", {"proc/sys/kernel/osrelease": "5.15.90.1-microsoft-standard-WSL2"}, "wsl2"),
+        ("kvm", FLAGGED, "kvm"),
+        ("none; exit 1", {}, "none"),
+        (None, FLAGGED, "unidentified"),
+        (None, {**FLAGGED, "sys/class/dmi/id/sys_vendor": "VMware, Inc.\n"}, "vmware"),
+        (None, {"proc/cpuinfo": "Features : fp asimd\n"}, None),  # Arm's do not say
     ],
 )
-def test_hypervisors_leave_signs(tree, files, hypervisor):
+def test_hypervisors_by_systemds_word_or_the_firmwares(
+    tree, only_programs, systemd, files, hypervisor
+):
+    if systemd:
+        only_programs("systemd-detect-virt", f"echo {systemd}")
     tree({**BARE, **files})
-    assert virtualization() == hypervisor
-    if not files:
-        tree({"proc/cpuinfo": "Features : fp asimd\n"})  # Arm's do not say
-        with pytest.raises(UnknownFactError, match="neither the processor nor the firmware"):
+    if hypervisor is None:
+        with pytest.raises(UnknownFactError, match="neither systemd nor the processor"):
             virtualization()
+    else:
+        assert virtualization() == hypervisor
 
 
 def test_the_innermost_mount_holds_the_folder(tmp_path, monkeypatch):
