@@ -282,6 +282,16 @@ class C:
                               show=lambda called, of: f"{called} of {of}")
     scaling_efficiency = _number("efficiency", show=percent)
     communication_share = _number("communication", show=percent)
+    # without a part of the step
+    gain_without_input = gain_without_sync = gain_without_host = _metric(
+        "", "times", "worse", ratio_digits
+    )
+    without = _text()
+    with_ms = _number("ms with it")
+    without_ms = _number("ms without it")
+    gain = _number("gain, times", show=ratio_digits)
+    gain_interval = _number("95 % interval", "gain_low", "gain_high", show=interval)
+    account_gain = _number("by the account", show=ratio_digits)
     # of two configurations
     ratio = _number("times as fast", show=ratio_digits)
     b_over_a = _number("B / A", "ratio", show=ratio_digits)

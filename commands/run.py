@@ -49,6 +49,16 @@ from commands.console.recorded import (
 _SHOWN = ("throughput_tokens_per_s", "iteration_time_ms_p50", "attained_gflops")
 
 
+_REMOVABLE = ("input",)
+
+
+def _removable(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
+    names = [word.strip() for word in (given or "").split(",") if word.strip()]
+    if wrong := [name for name in names if name not in _REMOVABLE]:
+        raise UserError(f"without={wrong[0]!r}: give some of {', '.join(_REMOVABLE)}")
+    return ",".join(dict.fromkeys(names)) or None
+
+
 class Run(Configured, Measuring):
     """Measure one configuration as one tracked run, or several.
 
@@ -267,6 +277,12 @@ class Watch(Measuring):
         "__main__:train_step for one of the script's own file",
         metavar="MODULE:FUNCTION",
     )
+    without: str | None = option(
+        "after the measurement take this out of the steps, by turns, and measure the gain: "
+        "input (batches come from memory)",
+        metavar="WHAT",
+        callback=_removable,
+    )
     env: str = field_option("env")
     campaign: str = field_option("campaign")
 
@@ -281,7 +297,7 @@ class Watch(Measuring):
         """Run the script, and show what was measured when it has ended."""
         config = parse_config({"env": self.env, "campaign": self.campaign})
         (title, _), codes = script_of(self.script), []
-        names = ("seconds", "keep_going", "samples_per_step", "step_of")
+        names = ("seconds", "keep_going", "samples_per_step", "step_of", "without")
         how = {name: vars(self)[name] for name in names}
 
         def launch(folder: RecordFolder, on_event: OnEvent) -> RunRecord:
@@ -291,6 +307,11 @@ class Watch(Measuring):
 
         end = "runs to its end" if self.keep_going else "is ended after it"
         note(f"{title} is measured for {self.seconds:g} s at most, and {end}")
+        if self.without:
+            note(
+                f"then {self.without} is taken out of its steps by turns: do not use losses and "
+                "weights of this run"
+            )
         result = self.measured(title, launch, run_facts, device_names("auto"), drawn=False)
         shown = self.show(result)
         return codes[0] or shown

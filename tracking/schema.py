@@ -142,6 +142,7 @@ COMPARED = (
     *("iteration_time_ms_p95", "iteration_time_ms_p99", "iteration_time_ms_std"),
     *("compile_time_s", "data_wait_share", "peak_memory_mb", "max_rss_mb", "energy_j"),
     *("energy_j_per_image", "energy_j_per_sample", "real_s", "user_s", "system_s"),
+    *("gain_without_input", "gain_without_sync", "gain_without_host"),
 )
 _TEXTS = (
     *("kind", "record_id", "config_id", "code", "code_commit", "campaign", "env", "device"),

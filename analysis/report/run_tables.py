@@ -84,6 +84,11 @@ _TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
         (C.numbered, C.configuration, C.part, C.time_ms, C.low_ms, C.high_ms, C.share_of_step,
          C.of_its_roof),
     ),
+    "gains": (
+        "What a step gains without a part of it, measured by turns in the run itself",
+        (C.numbered, C.configuration, C.without, C.with_ms, C.without_ms, C.gain, C.gain_interval,
+         C.account_gain, C.note),
+    ),
     "ceilings": (
         "Ceilings",
         (C.device, C.math_mode, C.peak_gflops, C.peak_gb_per_s, C.ridge_flop_per_byte,
@@ -146,6 +151,11 @@ def run_tables(runs: Sequence[Run], run_ids: Mapping[str, str] | None = None) ->
             {"run": run.name, "number": run.number, "configuration": run.label, **row}
             for run, account in newest_accounts(runs)
             for row in account_rows(account)
+        ],
+        "gains": [
+            {"run": run.name, "number": run.number, "configuration": run.label, **gain.facts}
+            for run in runs
+            for gain in run.gains
         ],
         "ceilings": _ceilings(runs, run_ids or {}),
     }

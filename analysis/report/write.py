@@ -241,7 +241,7 @@ _PARTS = {
     "design": "environments runs imported",
     "complexity": "complexity",
     "measurements": "measurements phases telemetry",
-    "points": "points accounts",
+    "points": "points accounts gains",
     "ceilings": "ceilings",
     "profiles": "profiles copies cpu-counters",
     "traces": "trace-steps trace-accounts trace-idle trace-comparison",

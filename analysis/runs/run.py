@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from analysis.account import StepAccount, account_of
 from analysis.columns import Row
+from analysis.gains import Gain, gains_of
 from analysis.runs.points import RooflinePoint
 from analysis.runs.settings import Identified, Identity
 from bench.config import THROUGHPUT, RunConfig, Sample, own_metric, rate_unit
@@ -165,6 +166,11 @@ class Run(Identified):
         if self.record is None:
             return Unknown("another program measured it")
         return account_of(self.record, None, self.record.measurement)
+
+    @property
+    def gains(self) -> list[Gain]:
+        """What its step gains without what was taken out of it, beside its account."""
+        return [] if self.record is None else [*gains_of(self.record, self.account or None)]
 
     def order(self) -> tuple[str, str, str, int, int, str]:
         """Return what sorts runs by machine, model, precision and batch size."""

@@ -117,8 +117,8 @@ _SECRET = re.compile(
     r"|()\S*(?:://[^/ ]*@|\b(?:hf_|sk-|gh[pousr]_)\w{8})\S*",
     re.IGNORECASE,
 )
-#: Options that say what a step of a script is.
-_OF_STEP = ("samples_per_step", "step_of")
+#: Options that say what a step of a script is, and what is taken out of it.
+_OF_STEP = ("samples_per_step", "step_of", "without")
 
 
 def script_of(command: Sequence[str]) -> tuple[str, Sequence[str]]:
@@ -143,6 +143,7 @@ def script_job(
     keep_going: bool = False,
     samples_per_step: int | None = None,
     step_of: str | None = None,
+    without: str | None = None,
 ) -> Job:
     """Return what is to be measured of a script, from now on and until when.
 
@@ -155,6 +156,7 @@ def script_job(
         "keep_going": "true" if keep_going else "",
         "samples_per_step": f"{samples_per_step or ''}",
         "step_of": step_of or "",
+        "without": without or "",
         "arguments": _SECRET.sub(r"\1(left out)", shlex.join(arguments)),
         "command": _SECRET.sub(r"\1(left out)", shlex.join(command)),
     }

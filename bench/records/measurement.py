@@ -203,6 +203,29 @@ class Measurement(Facts):
         return self.samples_per_iteration / self.pace_s
 
 
+#: What may be taken out of a step: waiting for input, the exchange of gradients, the host's work.
+Removable = Literal["input", "sync", "host"]
+
+
+class Removal(Facts):
+    """Steps of a run as they are and, by turns, without `what`: what would it gain?
+
+    Each time is the mean of a turn of `steps` steps; the turns of both sides are pairs.
+    """
+
+    what: Removable
+    steps: PositiveCount | None
+    with_s: tuple[PositiveSeconds, ...] | None
+    without_s: tuple[PositiveSeconds, ...] | None
+    note: str | None  # what else a reader of the gain must know
+
+    @model_validator(mode="after")
+    def _in_pairs(self) -> Self:
+        if len(self.with_s or ()) != len(self.without_s or ()):
+            raise ValueError("with_s and without_s differ in length")
+        return self
+
+
 class RunRecord(KeptRecord):
     """One configuration, measured once: the file `record.json` of a record folder."""
 
@@ -218,6 +241,7 @@ class RunRecord(KeptRecord):
     ops: OpProfile | None = Field(NEWER)  # of steps after the window
     #: Of a watched script its arguments, model and optimizer, and the command that measures it.
     script: dict[str, str] = Field(default_factory=dict)
+    removals: tuple[Removal, ...] = ()  # measured after the window
 
     @model_validator(mode="after")
     def _ok_is_whole(self) -> Self:
@@ -374,6 +398,7 @@ class Account(Facts):
     complexity: Complexity | None
     measurement: Measurement | None
     script: dict[str, str] = Field(default_factory=dict)  # as in `RunRecord`
+    removals: tuple[Removal, ...] = ()
     # Of a profile:
     work: WorkSet | None
     iterations: Count | None  # steps inside the profiled window

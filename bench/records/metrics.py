@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -15,10 +15,12 @@ from bench.records import (
     Measurement,
     OpProfile,
     ProfileRecord,
+    Removal,
     RunRecord,
     TraceRecord,
 )
 from bench.records.base import ratio
+from bench.statistics.ratios import RatioEstimate, paired_ratio
 from bench.statistics.steady_state import pace_half_width
 
 #: Series of the telemetry whose mean over the window is a metric, `<series>_mean`.
@@ -119,6 +121,22 @@ def attained_flops_per_s(record: RunRecord) -> float | None:
     return record.complexity.step_flops * batches / record.measurement.step_s
 
 
+def gain_of(removal: Removal) -> RatioEstimate | None:
+    """Return the time of a step over that of one without what was taken out; None without turns."""
+    pairs = [*zip(removal.with_s or (), removal.without_s or (), strict=True)]
+    return paired_ratio([math.log(before / after) for before, after in pairs]) if pairs else None
+
+
+def _gains(removals: Iterable[Removal]) -> dict[str, float | None]:
+    """`gain_without_input` and the ends of its interval, likewise of the others."""
+    found: dict[str, float | None] = {}
+    for removal in removals:
+        if (gain := gain_of(removal)) is not None:
+            name = f"gain_without_{removal.what}"
+            found |= {name: gain.ratio, f"{name}_low": gain.ends[0], f"{name}_high": gain.ends[1]}
+    return found
+
+
 def rate_name(config: RunConfig, resolved: ResolvedConfig) -> str:
     """Return the metric of a run's rate; a loader's has another name than a model's."""
     return "loader_images_per_s" if config.data_only else rate_metric(resolved.sample)
@@ -156,6 +174,7 @@ def summary(record: RunRecord) -> dict[str, float]:
             found["throughput_tokens_per_s"] = resolved.tokens_per_sample * samples_per_s
         elif measured.window_tokens is not None:
             found["throughput_tokens_per_s"] = measured.window_tokens / measured.window_s
+    found |= _gains(record.removals)
     found |= _of_complexity(record.complexity, _STEP_WORK | _OF_PRECISION)
     found["attained_gflops"] = ratio(attained_flops_per_s(record), 1e9)
     if process is not None:

@@ -81,10 +81,18 @@ def _findings(
         yield Finding.of("unwatched", why=why)
         if measurement is not None and record.environment is not None:
             yield from _of_host(record.environment, measurement.other_cpu_cores or 0.0)
-    if run is not None and run.resolved is not None and not run.config.data_only:
-        yield from of_precision(run.resolved, run.config.precision)
+    if run is not None:
+        yield from _of_asked(run)
     if record.environment is not None:
         yield from _of_environment(record.environment)
+
+
+def _of_asked(run: RunRecord) -> Iterator[Finding]:
+    """Yield how a run departs from what was asked for, and what it was asked to take out."""
+    if run.resolved is not None and not run.config.data_only:
+        yield from of_precision(run.resolved, run.config.precision)
+    if removed := [removal.what for removal in run.removals if removal.with_s]:
+        yield Finding.of("taken-out", what=" and ".join(removed))
 
 
 def of_precision(resolved: ResolvedConfig, asked: str) -> Iterator[Finding]:

@@ -23,8 +23,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
-from torch.utils.data.dataloader import _BaseDataLoaderIter as _LoaderIterator
 
 from bench.config import TimeLimits, max_seconds_on
 from bench.config.resolved import MathMode
@@ -35,7 +33,7 @@ from bench.machine.environment import read_environment
 from bench.machine.limits import peak_memory_bytes
 from bench.machine.repository import model_code
 from bench.profilers.torch_profiler import pairs_within, profiling
-from bench.records import Account, ModelCode, Outcome
+from bench.records import Account, ModelCode, Outcome, Removal
 from bench.records.complexity import CallWork
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
@@ -43,11 +41,21 @@ from bench.training.devices import Device, open_device
 from bench.training.team import Team
 from bench.training.window import Window, compiled_graphs
 from bench.worker.attempt import outcome_by
+from bench.worker.removal import (
+    Loaders,
+    NextBatch,
+    Suspect,
+    Turns,
+    asked_for_batches,
+    put_on_top,
+)
 from bench.worker.script_model import Batches, StepSize, Training
 
 #: Of the seconds that are left for the window: before the warm-up, which has a third of that, and
 #: before the window. The rest is for what follows it.
 _WINDOW_SHARE, _WITHOUT_WARMUP = 0.6, 0.8
+#: Of these, and of what is left for a profile, where something is taken out of steps afterwards.
+_BEFORE_TURNS = 0.5
 #: Of its seconds, how long after them the window waits for the end of a step.
 _LATER = 0.25
 #: How often a look at steps is begun that a profile of the script may end, and how long the end of
@@ -102,6 +110,7 @@ class ScriptMeter:
         self._changed: Any = Unknown("no step was looked at after the window")
         self._account: Account | None = None
         self._found: dict[str, Any] = {"script": {}}  # by the fields of `Account`
+        self._removals: dict[str, Callable[[], Removal]] = {}
         self._code = _script_code()  # as early as it is imported
         self._lock = threading.Lock()  # held while a step's end is worked on
 
@@ -247,6 +256,7 @@ class ScriptMeter:
         if self._device is not None and "environment" not in self._found:
             about = self._device.info(), self._folder.path, self.job.config.env, self._code
             self._found["environment"] = probe(read_environment, *about)
+        self._found["removals"] = tuple(removal() for removal in self._removals.values())
         why = reason or "the script ended before that"
         account = Account.of(why, outcome=outcome, reason=reason, **self._found)
         self._folder.release_reserve()
@@ -284,18 +294,17 @@ class ScriptMeter:
         yield from self._unprofiled("complexity", partial(self._counting, training))
         if self._other_sizes():
             self._found["ops"] = Unknown("its steps differ in size: one does not stand for all")
-            return
-        yield from self._unprofiled("ops", partial(self._profiling, device, window))
+        else:
+            yield from self._unprofiled("ops", partial(self._profiling, device, window))
+        asked = list(self._suspects(device))
+        for number, suspect in enumerate(asked):
+            yield from self._taking_out(suspect, device, window, len(asked) - number)
 
-    @contextlib.contextmanager
-    def _timing_loaders(self, window: Window) -> Iterator[None]:
-        """Time each wait for a batch of a torch DataLoader, in the thread that trains.
+    def _timing_loaders(self, window: Window) -> contextlib.AbstractContextManager[None]:
+        """Time each wait for a batch of a torch DataLoader, in the thread that trains."""
+        thread, clock = threading.get_ident(), self._clock
 
-        As long as the block lasts, the function that gives the next batch is wrapped.
-        """
-        thread, clock, next_batch = threading.get_ident(), self._clock, _LoaderIterator.__next__
-
-        def timed(batches: Any) -> Any:
+        def timed(next_batch: NextBatch, batches: Any) -> Any:
             begin_s = clock()
             try:
                 return next_batch(batches)
@@ -304,11 +313,7 @@ class ScriptMeter:
                     self._loads = True
                     window.waited(clock() - begin_s)
 
-        _LoaderIterator.__next__ = timed  # type: ignore[assignment, method-assign]
-        try:
-            yield
-        finally:
-            _LoaderIterator.__next__ = next_batch  # type: ignore[method-assign]
+        return asked_for_batches(timed)
 
     def _unprofiled(self, name: str, look: Callable[[], Steps]) -> Steps:
         """Look at steps while the script has no profile of its own; give way to one that begins."""
@@ -355,9 +360,36 @@ class ScriptMeter:
         finally:
             profiler.update(starts)
 
+    def _suspects(self, device: Device) -> Iterator[Suspect]:
+        """What `--without` names."""
+        names = [*filter(None, self.job.task["without"].split(","))]
+        if "input" in names:
+            yield Loaders(device.torch_device)
+
+    def _taking_out(self, suspect: Suspect, device: Device, window: Window, among: int) -> Steps:
+        """Take `suspect` out by turns, in its part of the time that is left `among` several."""
+        left_s = (self._deadline_s - time.perf_counter()) / among
+        step_s = statistics.fmean(window.timer.times_s() if window.timer else (left_s,))
+        loaders = suspect if isinstance(suspect, Loaders) else Loaders(device.torch_device)
+        try:
+            turns = Turns.within(suspect.what, left_s, step_s, self._found["resolved"].workers)
+            self._removals[suspect.what] = turns.removal
+            self._journal.note("notice", text=f"{turns}")
+            self.is_timing = True  # nothing is imported
+            with loaders.watched():
+                yield from suspect.preparing()
+                yield from turns.taken(suspect, loaders, device, self._clock)
+                suspect.put_right()
+        except UserError as error:
+            refused = Removal.of(str(error), what=suspect.what)
+            self._removals[suspect.what] = lambda: refused
+        finally:
+            self.is_timing = False
+
     def _profiling(self, device: Device, window: Window) -> Steps:
         step_s = max(statistics.median(window.warmup_times_s), 1e-3)
-        pairs = pairs_within(self._deadline_s - time.perf_counter(), step_s)
+        part = _BEFORE_TURNS if self.job.task["without"] else 1
+        pairs = pairs_within(part * (self._deadline_s - time.perf_counter()), step_s)
         self._found["ops"] = yield from profiling(device, self._work, pairs)
 
     def _looking(self, training: Training) -> Steps:
@@ -367,7 +399,8 @@ class ScriptMeter:
         with training.watched(int(self.job.task["samples_per_step"] or 0)) as seen:
             yield
         usual = max_seconds_on(device.backend, self.job.config)
-        left_s = _WINDOW_SHARE * max(self._deadline_s - time.perf_counter(), 1.0)
+        part = _WINDOW_SHARE * (_BEFORE_TURNS if self.job.task["without"] else 1)
+        left_s = part * max(self._deadline_s - time.perf_counter(), 1.0)
         max_seconds = round(min(left_s, left_s if usual == "none" else usual), 1)
         resolved = training.resolved(seen, max_seconds)
         mode, (local, nodes) = resolved.math_mode, _ranks()
@@ -400,7 +433,7 @@ class ScriptMeter:
                     try:
                         yield
                     finally:
-                        _put_on_top(self._tracer)
+                        put_on_top(self._tracer)
                 if seen.hook is not None:
                     seen.hook.remove()
                 sizes = self._batches.sizes if self._batches and self._batches.hook else []
@@ -431,15 +464,6 @@ def _script_profiles() -> bool:
             if issubclass(type(alive), profiler.profile)
         )
     )
-
-
-def _put_on_top(mode: TorchDispatchMode) -> None:
-    """Of torch's modes the last one ends first; the script may have entered one that goes on."""
-    above: list[Any] = []
-    while (top := _pop_mode()) is not mode:
-        above.append(top)
-    for pushed in (*reversed(above), mode):
-        _push_mode(pushed)
 
 
 def _device_of(training: Training) -> Device:

@@ -101,11 +101,17 @@ def finish(
             code = code or NOT_TRACKED
     if record.reason is not None:
         note(f"{record.outcome}: {record.reason}")
-    account = _account(record, command.records)
-    if account is None:
-        return Output(fact_lines(found), found, exit_code=code)
-    lines = [*fact_lines(found), *account.lines()]
-    return Output(lines, found | account.facts(), exit_code=code)
+    account, lines, facts = _account(record, command.records), [*fact_lines(found)], {**found}
+    if account is not None:
+        lines += account.lines()
+        facts |= account.facts()
+    if isinstance(record, RunRecord) and record.removals:
+        from analysis.gains import gains_of
+
+        gains = [*gains_of(record, account)]
+        lines += [gain.sentence for gain in gains]
+        facts["gains"] = [gain.facts for gain in gains]
+    return Output(lines, facts, exit_code=code)
 
 
 class Measuring(Tracked, Shown):

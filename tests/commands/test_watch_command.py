@@ -292,6 +292,53 @@ def test_a_method_of_any_kind_may_be_the_step(name):
     assert (given, steps) == ([Heir], ["stepped"])
 
 
+WAITS = f"""{STEPS}
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 10**6
+    def __getitem__(self, index):
+        time.sleep(float(sys.argv[1]))
+        return torch.ones(2, 4)
+
+for inputs in DataLoader(Slow(), batch_size=None):
+    model(inputs).sum().backward()
+    optimizer.step()
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("wait_s", "share"), [(0.0, 0.0), (0.01, 1 / 3)])
+def test_the_gain_without_a_wait_is_measured_beside_what_the_account_says(watch, wait_s, share):
+    options = ("--without", "input", "--format", "json")
+    ended, record = watch(WAITS, str(wait_s), options=options, seconds=30)
+    assert (ended.returncode, record.outcome) == (0, "ok")
+    [gain] = json.loads(ended.stdout)["gains"]
+    assert gain["without"] == "input"
+    assert abs(1 - 1 / gain["gain"] - share) < 0.03
+    assert abs(1 - 1 / gain["account_gain"] - share) < 0.03
+    assert ("nothing to gain" in gain["sentence"]) == (share == 0)
+    assert b"losses and weights" in ended.stderr
+    assert "taken-out" in {finding.code for finding in record.verdict.findings}
+
+
+def test_what_cannot_be_taken_out_is_refused_before_the_script_starts(tmp_path):
+    command = [
+        sys.executable,
+        PROJECT / "mlproject.py",
+        "watch",
+        "--without",
+        "speed",
+        "--",
+        "true",
+    ]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True)
+    assert (ended.returncode, ended.stdout) == (2, b"")
+    assert b"without='speed'" in ended.stderr
+
+
 CALLS_ITS_STEP = f"""{STEPS}
 class Trainer:
     @classmethod

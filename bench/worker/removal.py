@@ -1,0 +1,423 @@
+"""Takes what a step may wait for out of it, by turns with the step as it is: what would it gain?
+
+The loop may be somebody else's. So a suspect is a generator's matter (`bench.training.window`): all
+that is done is done where a step has ended.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary, WeakSet
+
+import psutil
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils.data.dataloader import _BaseDataLoaderIter as _LoaderIterator
+from typing_extensions import override
+
+from bench.errors import UserError, one_line
+from bench.records import Removal
+from bench.records.journal import Clock
+from bench.records.measurement import Removable
+from bench.training.devices import Device
+from bench.training.window import Around
+
+#: Steps before the first turn, which show what feeds a step.
+_PREPARING = 10
+#: Steps of a turn: where as many fit, and where time is short. And pairs of turns.
+_MANY_STEPS, _FEW_STEPS = 20, 10
+_MOST_PAIRS, _FEWEST_PAIRS = 30, 3
+#: Steps after a switch before one is timed, and until when worker processes are waited for.
+_SETTLING, _MOST_SETTLING = 2, 200
+
+
+NextBatch = Callable[[Any], Any]
+
+
+@contextmanager
+def asked_for_batches(give: Callable[[NextBatch, Any], Any]) -> Iterator[None]:
+    """As long as the block lasts, wrap torch's function that gives a DataLoader's next batch.
+
+    `give` gets that function and the loader's iterator. It is not asked for what another loader's
+    data set takes from a loader of its own.
+    """
+    next_batch, nested = _LoaderIterator.__next__, threading.local()
+
+    def given(batches: Any) -> Any:
+        if getattr(nested, "is_within", False):
+            return next_batch(batches)
+        nested.is_within = True
+        try:
+            return give(next_batch, batches)
+        finally:
+            nested.is_within = False
+
+    _LoaderIterator.__next__ = given  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        _LoaderIterator.__next__ = next_batch  # type: ignore[method-assign]
+
+
+class Suspect:
+    """What may be taken out of a step; the base takes nothing out.
+
+    All is called at the end of a step. `note` says what a reader of the gain must know.
+    """
+
+    what: ClassVar[Removable]
+    note: str | None = None
+
+    def preparing(self) -> Around[None]:
+        """Yield where steps run before the first turn. Raises `UserError` where it cannot go."""
+        yield from ()
+
+    def switch(self, *, out: bool) -> None:
+        """Take it out of the steps that follow, or put it back."""
+
+    def is_settling(self, steps: int) -> bool:
+        """Whether, after so many steps since the switch, the next is not yet like those later."""
+        return steps < _SETTLING
+
+    def begin(self) -> None:
+        """Note that the steps of a turn that are timed begin."""
+
+    def put_right(self) -> None:
+        """After the last turn, leave the training as if nothing had been taken out."""
+
+
+@dataclass
+class Turns:
+    """Turns of a suspect, and what they have measured: the mean step of each, in seconds.
+
+    With a number of steps to `settle` after each switch all ranks of a job take the same turns.
+    """
+
+    what: Removable
+    steps: int
+    pairs: int
+    settle: int | None = None
+    with_s: list[float] = field(default_factory=list)
+    without_s: list[float] = field(default_factory=list)
+    note: str | None = None
+
+    @classmethod
+    def within(cls, what: Removable, left_s: float, step_s: float, workers: int) -> Turns:
+        """Plan the turns of `left_s` seconds; each has as many batches of every loader process.
+
+        Raises `UserError` where the time is too short.
+        """
+        each = max(workers, 1)
+        around = _PREPARING + each + 4 * _SETTLING
+        steps = _MANY_STEPS if left_s > _MOST_PAIRS * 2 * _MANY_STEPS * step_s else _FEW_STEPS
+        steps = math.ceil(steps / each) * each
+        pairs = int(left_s / step_s - around) // (2 * steps + 3 * each + 2 * _SETTLING)
+        if pairs < _FEWEST_PAIRS:
+            needed_s = (_FEWEST_PAIRS * (2 * steps + 3 * each + 2 * _SETTLING) + around) * step_s
+            raise UserError(
+                f"its turns need {needed_s:.0f} s, and {left_s:.0f} s are left: give a larger "
+                "--seconds"
+            )
+        return cls(what, steps, min(pairs, _MOST_PAIRS))
+
+    def __str__(self) -> str:
+        return f"by turns without {self.what}: {self.pairs} pairs of {self.steps} steps each"
+
+    def removal(self) -> Removal:
+        """Return what was measured, of whole pairs."""
+        pairs = min(len(self.with_s), len(self.without_s))
+        if pairs < 2:
+            return Removal.of("the script ended before two pairs of turns", what=self.what)
+        sides = {"with_s": self.with_s[:pairs], "without_s": self.without_s[:pairs]}
+        how = {"steps": self.steps, "note": self.note}
+        return Removal.of("nothing to add", what=self.what, **how, **sides)
+
+    def taken(
+        self, suspect: Suspect, loaders: Loaders, device: Device, clock: Clock
+    ) -> Around[None]:
+        """Yield where a step of a turn runs."""
+        for _ in range(self.pairs):
+            for out, times_s in ((False, self.with_s), (True, self.without_s)):
+                suspect.switch(out=out)
+                settled = 0
+                while (
+                    suspect.is_settling(settled) if self.settle is None else settled < self.settle
+                ):
+                    yield
+                    loaders.stepped()
+                    settled += 1
+                suspect.begin()
+                device.synchronize()
+                timer, usual = device.timer(clock), list[bool]()
+                timer.mark()
+                while len(usual) < self.steps:
+                    yield
+                    timer.mark()
+                    usual.append(loaders.stepped())
+                device.synchronize()
+                timed_s = timer.times_s()
+                alike_s = [s for s, is_usual in zip(timed_s, usual, strict=True) if is_usual]
+                times_s.append(fmean(alike_s or timed_s))
+        self.note = suspect.note
+
+
+def ahead(batches: Any) -> tuple[int, bool]:
+    """Return how many batches a loader's worker processes have ready, and whether they are at work.
+
+    They stop by themselves once they are `prefetch_factor` batches ahead, each of them.
+    """
+    queue = getattr(batches, "_data_queue", None)
+    try:
+        ready = queue.qsize() if queue is not None else 0
+    except NotImplementedError:  # macOS does not say
+        return 0, False
+    fetched = sum(len(info) > 1 for info in getattr(batches, "_task_info", {}).values())
+    return ready + fetched, getattr(batches, "_tasks_outstanding", 0) > ready
+
+
+class Loaders(Suspect):
+    """The DataLoaders that feed the steps, seen where torch gives the next batch.
+
+    As long as `watched` lasts, that function is wrapped. Out of a step, each loader that feeds one
+    gives the batches of the turn before again, in their order: the same shapes, so that both turns
+    compute the same. A tensor that the script moves to its device is kept there.
+    """
+
+    what = "input"
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._iterators: WeakSet[Any] = WeakSet()
+        self._levels: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        #: Data sets by their ids: those of this step, in how many steps, and those that feed steps.
+        self._step: set[int] = set()
+        self._steps: Counter[int] = Counter()
+        self._feeding: frozenset[int] = frozenset()
+        self._ends = 0
+        self._skips_ends = True
+        self._ended = self._is_out = self._copies = False
+        self._kept: defaultdict[int, list[Any]] = defaultdict(list)
+        self._served: list[tuple[torch.Tensor, int]] = []
+        self._at: Counter[int] = Counter()
+        self._free_bytes = self._left_bytes = 0
+        self._why_not = ""
+        self._moved: frozenset[int] = frozenset()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch the loaders within the block."""
+        with asked_for_batches(self._given):
+            try:
+                yield
+            finally:
+                self._is_out = False
+
+    def _given(self, next_batch: NextBatch, batches: Any) -> Any:
+        data = id(batches._dataset)
+        self._step.add(data)
+        if self._is_out and (kept := self._kept.get(data)):
+            self._at[data] += 1
+            return _rebuilt(kept[(self._at[data] - 1) % len(kept)], self._serve)
+        try:
+            batch = next_batch(batches)
+        except StopIteration:
+            self._ended = True
+            raise
+        if data in self._feeding:
+            self._iterators.add(batches)
+            self._keep(data, batch)
+        return batch
+
+    def _keep(self, data: int, batch: Any) -> None:
+        try:
+            self._left_bytes -= sum(tensor.nbytes for tensor in _tensors(batch))
+            if self._left_bytes > 0:
+                self._kept[data].append(_rebuilt(batch, lambda tensor: tensor))
+        except Exception as error:  # the script's own, which goes on
+            self._why_not = f"its batches cannot be kept: {one_line(error)}"
+
+    def _serve(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._copies:
+            return tensor.clone()
+        if not tensor.is_inference():
+            self._served.append((tensor, tensor._version))
+        return tensor
+
+    def stepped(self) -> bool:
+        """Note that a step has ended; return whether it was like most.
+
+        One is not in which a loader was asked that does not feed steps, as for a validation, or in
+        which an epoch ended, unless an epoch has few steps.
+        """
+        step, ended, self._step, self._ended = self._step, self._ended, set(), False
+        self._steps.update(step)
+        self._ends += ended
+        if any(tensor._version != version for tensor, version in self._served):
+            self._copies = True
+        self._served.clear()
+        return (not self._feeding or step <= self._feeding) and not (ended and self._skips_ends)
+
+    @override
+    def preparing(self) -> Around[None]:
+        """Find the loaders that feed most steps, and what of their batches the script moves."""
+        self._steps.clear()
+        for _ in range(_PREPARING):
+            yield
+            self.stepped()
+        most = {data for data, steps in self._steps.items() if 2 * steps > _PREPARING}
+        if not most:
+            raise UserError("no DataLoader of torch feeds its steps")
+        self._feeding, self._skips_ends = frozenset(most), self._ends < 2
+        free_bytes = psutil.virtual_memory().available // 4
+        if self._device.type == "cuda":
+            free_bytes = min(free_bytes, torch.cuda.mem_get_info(self._device)[0] // 2)
+        self._free_bytes = self._left_bytes = free_bytes
+        if self._device.type != "cpu":
+            yield from self._seeing_moves()
+
+    def _seeing_moves(self) -> Around[None]:
+        """Note which tensors of a batch the script moves to its device, by their places in it."""
+        self.begin()
+        with _Moves() as moves:
+            try:
+                yield
+            finally:
+                put_on_top(moves)
+        self.stepped()
+        batches = [batch for kept in self._kept.values() for batch in kept]
+        self._moved = frozenset(
+            place
+            for batch in batches
+            for place, tensor in enumerate(_tensors(batch))
+            if id(tensor) in moves.moved
+        )
+
+    @override
+    def switch(self, *, out: bool) -> None:
+        self._is_out = False
+        if out:
+            self._levels.update({batches: ahead(batches)[0] for batches in self._iterators})
+            self._check_shapes()
+            self._kept = defaultdict(list, {d: self._placed(k) for d, k in self._kept.items()})
+        else:
+            self._drain()
+        self._is_out = out
+        self._at.clear()
+
+    def _check_shapes(self) -> None:
+        shapes = {
+            tuple(tensor.shape for tensor in _tensors(batch))
+            for kept in self._kept.values()
+            for batch in kept
+        }
+        if self._why_not:
+            raise UserError(self._why_not)
+        if len(shapes) < 2:
+            return
+        if self._left_bytes <= 0:
+            raise UserError("its batches differ in shape, and those of a turn fill the memory")
+        self.note = "its batches differ in shape: both turns of a pair have the same ones"
+
+    def _placed(self, kept: Iterable[Any]) -> list[Any]:
+        """Return batches with what the script moves on its device already."""
+        placed = []
+        for batch in kept:
+            places = iter(range(10**9))
+
+            def moved(tensor: torch.Tensor, places: Iterator[int] = places) -> torch.Tensor:
+                return tensor.to(self._device) if next(places) in self._moved else tensor
+
+            placed.append(_rebuilt(batch, moved))
+        return placed
+
+    def _drain(self) -> None:
+        """Take from worker processes what they have made ahead since the loader was left out."""
+        for batches in [*self._iterators]:
+            level = self._levels.get(batches)
+            try:
+                while level is not None and ahead(batches)[0] > level:
+                    next(batches)
+            except StopIteration:  # which the script's own next call meets again
+                pass
+
+    @override
+    def is_settling(self, steps: int) -> bool:
+        workers = max((batches._num_workers for batches in self._iterators), default=0)
+        if not self._is_out:
+            return steps < max(_SETTLING, workers)
+        at_work = any(ahead(batches)[1] for batches in self._iterators)
+        return steps < _SETTLING or (at_work and steps < _MOST_SETTLING)
+
+    @override
+    def begin(self) -> None:
+        if self._is_out:
+            self._at.clear()
+            if self._copies:
+                self.note = "the script writes into its batches: each is copied, and that is timed"
+        else:
+            self._kept.clear()
+            self._left_bytes = self._free_bytes
+
+    @override
+    def put_right(self) -> None:
+        self.switch(out=False)
+        self._kept.clear()
+
+
+class _Moves(TorchDispatchMode):
+    """Notes the tensors that are copied to another device, by their ids."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.moved: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in (result, *args[:2]) if args and isinstance(args[0], torch.Tensor) else ():
+            if isinstance(tensor, torch.Tensor) and tensor.device != args[0].device:
+                self.moved |= {id(args[0]), id(tensor)}
+        return result
+
+
+def _rebuilt(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a batch whose containers are new, so that a script may take them apart again."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, MutableMapping):
+        made = copy.copy(value)
+        for key in value:
+            made[key] = _rebuilt(value[key], change)
+        return made
+    if isinstance(value, list | tuple):
+        parts = [_rebuilt(part, change) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return copy.copy(value) if hasattr(value, "__dict__") else value
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    """The tensors of a batch in their order."""
+    found: list[torch.Tensor] = []
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    _rebuilt(batch, note)
+    return found
+
+
+def put_on_top(mode: TorchDispatchMode) -> None:
+    """Of torch's modes the last one ends first; the script may have entered one that goes on."""
+    above: list[Any] = []
+    while (top := _pop_mode()) is not mode:
+        above.append(top)
+    for pushed in (*reversed(above), mode):
+        _push_mode(pushed)

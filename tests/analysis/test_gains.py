@@ -1,0 +1,74 @@
+"""What a step gains without a part of it: ratio, interval, and what the account said."""
+
+import pytest
+
+from analysis.account import Part, StepAccount
+from analysis.gains import beside_each_other, gains_of
+from bench.records import Removal
+from bench.records.metrics import summary
+from tests import samples
+from tracking.content import content_of
+
+
+def removal(with_s=(0.4, 0.42, 0.38), without_s=(0.25, 0.26, 0.24), what="input", **known):
+    sides = {"with_s": with_s, "without_s": without_s}
+    return Removal.of("nothing to add", what=what, steps=10, **sides, **known)
+
+
+def gain(*removals, wait_s=None):
+    account = None
+    if wait_s is not None:
+        parts = (Part("waiting for the loader", "input", wait_s), Part("rest", "ops", 1 - wait_s))
+        account = StepAccount(1.0, parts, None)
+    [found] = gains_of(samples.run_record(removals=removals), account)
+    return found
+
+
+def test_gain_and_interval_are_of_the_turns_by_pairs():
+    same = gain(removal((0.4, 0.2), (0.2, 0.1)))
+    assert (same.facts["gain"], same.facts["gain_low"]) == pytest.approx((2.0, 2.0))
+    assert (same.facts["with_ms"], same.facts["without_ms"]) == pytest.approx(
+        (282.84, 141.42), 1e-3
+    )
+    # log ratios of 0.9 and 1.1 times 1.6: half of the interval is t(2 pairs) times half their range
+    spread = gain(removal((0.36, 0.44), (0.25, 0.25)))
+    assert spread.facts["gain"] == pytest.approx(0.4 * (0.9 * 1.1) ** 0.5 / 0.25)
+    assert spread.facts["gain_high"] / spread.facts["gain"] == pytest.approx(
+        (1.1 / 0.9) ** (12.7062 / 2), 1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "words"),
+    [(None, "times"), (0.375, "said 1.6"), (0.5, "the next limit"), (0.1, "slows other parts")],
+)
+def test_the_sentence_says_what_the_account_said_and_why_they_differ(wait_s, words):
+    sentence = gain(removal((0.4, 0.4008), (0.25, 0.25)), wait_s=wait_s).sentence
+    assert words in sentence
+    assert sentence.startswith("without waiting for input: 400 -> 250 ms a step (1.6")
+    assert (": " in sentence.partition("said")[2]) == (wait_s in (0.5, 0.1))
+
+
+@pytest.mark.parametrize("with_s", [(0.25, 0.2501), (0.2, 0.4), (0.252, 0.253)])
+def test_a_gain_that_is_small_or_not_sure_is_none(with_s):
+    assert "nothing to gain" in gain(removal(with_s, (0.25, 0.25))).sentence
+
+
+def test_what_could_not_be_taken_out_says_why():
+    found = gain(Removal.of("no DataLoader", what="input"))
+    assert found.sentence == "without waiting for input: not measured: no DataLoader"
+    assert found.facts["gain"] is None
+
+
+def test_a_record_carries_its_gains_as_metrics_and_is_marked():
+    record = samples.run_record(removals=[removal((0.4, 0.2), (0.2, 0.1))])
+    metrics = summary(record)
+    names = ("gain_without_input", "gain_without_input_low", "gain_without_input_high")
+    assert [metrics[name] for name in names] == pytest.approx([2.0] * 3)
+    assert {*names} <= {point.key for point in content_of(record).metrics}
+    assert not any("gain" in name for name in summary(samples.run_record()))
+
+
+def test_two_sides_stand_in_one_line():
+    lines = beside_each_other([gain(removal((0.4, 0.2), (0.2, 0.1)))], [gain(removal())])
+    assert next(lines).startswith("without waiting for input: A 2 times, 2; B 1.6")

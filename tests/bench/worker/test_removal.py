@@ -1,0 +1,237 @@
+"""What is taken out of steps by turns: on a scripted clock the gain is known to the last digit."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from bench.errors import UserError
+from bench.records.metrics import gain_of
+from bench.training.devices import CpuDevice
+from bench.training.window import driven
+from bench.worker import removal as under_test
+from bench.worker.removal import Loaders, Suspect, Turns, ahead
+from tests.bench.fakes import ScriptedClock
+
+
+class Samples(Dataset):
+    """Each sample takes its time; of `shapes` by turns."""
+
+    def __init__(self, clock, sample_s=1.0, shapes=(3,), length=10**6):
+        self.clock, self.sample_s, self.shapes, self.length = clock, sample_s, shapes, length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        self.clock.pass_s(self.sample_s)
+        return {"x": torch.full((self.shapes[index % len(self.shapes)],), float(index))}
+
+
+class Endless(IterableDataset):
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __iter__(self):
+        return map(self.samples.__getitem__, range(10**6))
+
+
+class Nested(IterableDataset):
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __iter__(self):
+        return iter(DataLoader(self.samples, batch_size=None))
+
+
+def epochs(loader):
+    while True:
+        yield from loader
+
+
+@pytest.fixture
+def clock():
+    return ScriptedClock()
+
+
+def taken(loaders, turns, clock, step):
+    """Take the input out of steps of a loop, as a script's meter does."""
+
+    def around():
+        with loaders.watched():
+            yield from loaders.preparing()
+            yield from turns.taken(loaders, loaders, CpuDevice(), clock)
+            loaders.put_right()
+
+    driven(around(), step)
+    return turns.removal()
+
+
+def measured(clock, *sources, use=lambda batch: None, pairs=3, extra=lambda: None, device="cpu"):
+    """The removal of a loop that takes a batch of each source, and 2 s besides."""
+    batches = [epochs(source) for source in sources]
+
+    def step():
+        for batch in map(next, batches):
+            use(batch)
+        clock.pass_s(2.0)
+        extra()
+
+    loaders = Loaders(torch.device(device))
+    return taken(loaders, Turns("input", 10, pairs), clock, step)
+
+
+def test_a_wait_that_is_planted_is_found(clock):
+    found = measured(clock, DataLoader(Samples(clock), batch_size=1))
+    assert found.with_s == pytest.approx((3.0,) * 3)
+    assert found.without_s == pytest.approx((2.0,) * 3)
+    assert gain_of(found).ratio == pytest.approx(1.5)
+    assert gain_of(found).ends == pytest.approx((1.5, 1.5))
+    assert found.missing == {"note": "nothing to add"}
+
+
+@pytest.mark.parametrize("kind", [Endless, Nested])
+def test_an_iterable_data_set_is_replayed_and_one_with_a_loader_inside_too(clock, kind):
+    found = measured(clock, DataLoader(kind(Samples(clock)), batch_size=2))
+    assert (found.with_s[0], found.without_s[0]) == pytest.approx((4.0, 2.0))
+
+
+def test_of_several_loaders_those_that_feed_steps_are_taken_out_and_a_validation_is_not_timed(
+    clock,
+):
+    validation, steps = DataLoader(Samples(clock, 50.0)), iter(range(10**6))
+
+    def sometimes():
+        if next(steps) % 7 == 6:
+            next(iter(validation))
+
+    sources = [DataLoader(Samples(clock, seconds)) for seconds in (1.0, 3.0)]
+    found = measured(clock, *sources, extra=sometimes)
+    assert (found.with_s[0], found.without_s[0]) == pytest.approx((6.0, 2.0))
+
+
+def test_the_start_of_an_epoch_is_left_out_unless_epochs_are_short(clock):
+    class Slow(Samples):
+        def __getitem__(self, index):
+            self.clock.pass_s(10.0 if index == 0 else 0.0)
+            return super().__getitem__(index)
+
+    found = measured(clock, DataLoader(Slow(clock, length=15)))
+    assert found.with_s == pytest.approx((3.0,) * 3)
+    found = measured(clock, DataLoader(Slow(clock, length=2)))
+    assert found.with_s == pytest.approx((8.0,) * 3)
+
+
+def test_what_a_script_does_to_its_batches_does_not_reach_those_served_later(clock):
+    seen = []
+
+    def use(batch):
+        seen.append(batch.pop("x").mul_(2).item())
+
+    found = measured(clock, DataLoader(Samples(clock, shapes=(1,))), use=use)
+    assert "writes into its batches" in found.note
+    first, later = (seen[begin : begin + 10] for begin in (12, 24))
+    assert first == [2.0 * index for index in range(12, 22)]
+    # its own write, and the one of the served batch, which is a copy from the second one on
+    assert later[1:] == [2 * value for value in first[1:]]
+
+
+def test_batches_that_differ_in_shape_are_served_as_they_came(clock):
+    sizes = []
+    loader = DataLoader(Samples(clock, shapes=(1, 2, 5)))
+    found = measured(clock, loader, use=lambda batch: sizes.append(batch["x"].shape[1]))
+    assert "differ in shape" in found.note
+    assert sizes[12:22] == sizes[24:34]
+
+
+def test_batches_that_differ_in_shape_and_fill_the_memory_are_refused(clock, monkeypatch):
+    free = SimpleNamespace(available=4 * 20)
+    monkeypatch.setattr(under_test.psutil, "virtual_memory", lambda: free)
+    with pytest.raises(UserError, match="differ in shape"):
+        measured(clock, DataLoader(Samples(clock, shapes=(1, 2))))
+    found = measured(clock, DataLoader(Samples(clock, shapes=(1,))))
+    assert found.without_s == pytest.approx((2.0,) * 3)
+
+
+def test_what_the_script_moves_to_its_device_is_served_there(clock):
+    devices = []
+
+    def use(batch):
+        devices.append(batch["x"].device.type)
+        batch["x"].to("meta")
+
+    measured(clock, DataLoader(Samples(clock)), use=use, device="meta")
+    assert devices[13:23] == ["cpu"] * 10
+    assert devices[25:35] == ["meta"] * 10
+
+
+def test_without_a_loader_there_is_no_input_to_take_out(clock):
+    with pytest.raises(UserError, match="no DataLoader"):
+        measured(clock)
+
+
+def test_torchs_function_is_its_own_again_and_a_cut_measurement_keeps_whole_pairs(clock):
+    untouched = under_test._LoaderIterator.__next__
+    batches = epochs(DataLoader(Samples(clock)))
+    steps = iter(range(10 + 2 * 24 + 15))
+
+    class EndedError(Exception):
+        pass
+
+    def step():
+        if next(steps, None) is None:
+            raise EndedError
+        next(batches)
+        clock.pass_s(2.0)
+
+    loaders, turns = Loaders(torch.device("cpu")), Turns("input", 10, 9)
+    with pytest.raises(EndedError):
+        taken(loaders, turns, clock, step)
+    assert under_test._LoaderIterator.__next__ is untouched
+    assert len(turns.removal().with_s) == 2
+    del turns.without_s[1:]
+    assert "before two pairs" in turns.removal().missing["with_s"]
+
+
+def test_turns_take_the_time_that_is_left_and_whole_rounds_of_the_loaders_processes():
+    quick, slow = (Turns.within("input", 60.0, *how) for how in ((0.01, 0), (0.3, 4)))
+    assert (quick.steps, quick.pairs) == (20, 30)
+    assert slow.steps == 12
+    assert 2 * slow.pairs * slow.steps * 0.3 < 60
+    with pytest.raises(UserError, match="larger --seconds"):
+        Turns.within("input", 60.0, 5.0, 0)
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        return index
+
+
+@pytest.mark.slow
+def test_processes_of_a_loader_stop_when_they_are_ahead_and_what_they_made_is_passed_over():
+    loader = DataLoader(Numbers(), batch_size=None, num_workers=2, prefetch_factor=3)
+    loaders, seen = Loaders(torch.device("cpu")), []
+    batches = iter(loader)
+    with loaders.watched():
+        driven(loaders.preparing(), lambda: seen.append(next(batches)))
+        loaders.switch(out=False)
+        while ahead(batches)[0] < 4:
+            time.sleep(0.001)
+        seen.append(next(batches))
+        loaders._levels[batches] = 0
+        while ahead(batches)[1]:
+            time.sleep(0.001)
+        assert ahead(batches) == (6, False)
+        loaders._drain()
+        assert next(batches) >= 10 + 1 + 6
+
+
+def test_a_suspect_takes_nothing_out_by_itself(clock):
+    turns, loaders = Turns("host", 10, 2), Loaders(torch.device("cpu"))
+    driven(turns.taken(Suspect(), loaders, CpuDevice(), clock), lambda: clock.pass_s(2.0))
+    assert gain_of(turns.removal()).ratio == 1.0
