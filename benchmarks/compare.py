@@ -2,10 +2,12 @@
 
     python benchmarks/compare.py                              # all cases
     python benchmarks/compare.py step start --rounds 10
+    python benchmarks/compare.py pull --runs 10000
     python benchmarks/compare.py --a "python new.py" --b "python old.py" --figure samples_per_s
 
-A figure is `seconds`, the wall time of the whole process, or a key of the JSON that a command
-prints last. The first command of a round goes last in the next one, so that neither profits from
+A figure is `seconds`, the wall time of the whole process; `processor_s`, the processor time of it
+and all that it starts, which other work on the machine changes little; or a key of the JSON that a
+command prints. The first command of a round goes last in the next one, so that neither profits from
 drift. Ratios are taken within a round; shown is their geometric mean with Student's t interval.
 """
 
@@ -14,7 +16,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 import shlex
+import shutil
 import statistics
 import subprocess
 import sys
@@ -34,18 +38,27 @@ from bench.statistics.ratios import paired_ratio  # noqa: E402
 
 _STEP = "--arch {arch} --batch-size 16 --warmup-iters 3 --iters 8"
 _TINY = "--arch resnet18 --batch-size 2 --warmup-iters 1 --iters 5"
-_RUN = "{python} mlproject.py run --format json"
-_BARE = "{python} benchmarks/bare_loop.py"
+_RUN = "{python} {project}/mlproject.py run --format json"
+_BARE = "{python} {project}/benchmarks/bare_loop.py"
+_SMALL = "--arch resnet18 --batch-size 4 --image-size 64 --warmup-iters 2 --iters 10 --threads 1"
+_WATCHED = f"{_BARE} --arch small --batch-size 32 --threads 1 --iters 40000"
+_PLAIN = "{python} {project}/benchmarks/plain_client.py"
+_OURS = "{python} {project}/mlproject.py"
 
 
 @dataclass(frozen=True)
 class Case:
-    """Two commands, the figure that both give, and the ratio that is promised."""
+    """Two commands, the figure that both give, and the ratio that is promised.
+
+    `before` are commands that make what both need. `afresh`: each turn has a copy of that.
+    """
 
     a: str
     b: str
     figure: str = "seconds"
     promised: str = ""
+    before: tuple[str, ...] = ()
+    afresh: bool = False
 
 
 CASES = {
@@ -55,12 +68,31 @@ CASES = {
         "at least 0.99"),
     "start": Case(f"{_RUN} {_TINY}", f"{_BARE} {_TINY}", promised="at most 1.25"),
     "complexity": Case(
-        "{python} mlproject.py complexity --arch resnet18", '{python} -c "import torch"',
+        "{python} {project}/mlproject.py complexity --arch resnet18", '{python} -c "import torch"',
         promised="at most 1.2 where the model was not seen before"),
-    "help": Case("{python} mlproject.py --help", '{python} -c "import click, rich"',
+    "help": Case("{python} {project}/mlproject.py --help", '{python} -c "import click, rich"',
                  promised="at most 2"),
     "real data": Case(
         f"{_RUN} {_STEP} --data {{data}}", f"{_RUN} {_STEP}", "samples_per_s", "at least 0.95"),
+    "tracked run": Case(
+        f"{_OURS} run {_SMALL} --explain false", f"{_BARE} {_SMALL} --track", "processor_s",
+        "at most 0.8", (f"{_BARE} {_SMALL} --track",)),
+    "pull": Case(
+        f"{_OURS} pull --out {{folder}}/a.csv", f"{_PLAIN} pull {{folder}}/b.csv", "processor_s",
+        "at most 0.25 of 160 runs, 0.05 of 10,000",
+        ("{python} {project}/benchmarks/many_runs.py make {runs}",
+         f"{_OURS} pull --out {{folder}}/a.csv")),
+    "import": Case(
+        f"{_OURS} import {{folder}}/results.csv", f"{_PLAIN} upload 40", "processor_s",
+        "at most 0.5",
+        (f"{_PLAIN} upload 1", f"{_PLAIN} table 40", f"{_OURS} import {{folder}}/results.csv "
+         "--no-track --records {folder}/counted"), afresh=True),
+    "predict": Case(
+        f"{_OURS} predict --arch resnet50 --batch-size 32 --on 'NVIDIA L4'",
+        '{python} -c "import torch"', "processor_s", "at most 1.3", afresh=True),
+    "watch": Case(
+        f"{_OURS} watch --keep-going --no-track --seconds 12 -- {_WATCHED}", _WATCHED, "step_ms",
+        "at most 1.02"),
 }  # fmt: skip
 #: What `mlproject run` calls a rate.
 _RATES = ("throughput_images_per_s", "throughput_samples_per_s")
@@ -71,6 +103,7 @@ _RATES = ("throughput_images_per_s", "throughput_samples_per_s")
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--arch", default="resnet18", show_default=True, help="of the steps")
 @click.option("--data", default="data/generated", show_default=True, help="an image folder")
+@click.option("--runs", default=160, show_default=True, help="in the store of a pull")
 @click.option("--a", "first", help="a command of your own, and")
 @click.option("--b", "second", help="what it is compared with")
 @click.option("--figure", default="seconds", show_default=True, help="that both give")
@@ -79,6 +112,7 @@ def main(
     rounds: int,
     arch: str,
     data: str,
+    runs: int,
     first: str | None,
     second: str | None,
     figure: str,
@@ -88,47 +122,72 @@ def main(
         raise click.UsageError("--a and --b belong together")
     given = {"your commands": Case(first, second, figure)} if first and second else {}
     cases = given or {name: CASES[name] for name in names or CASES}
-    words = {"python": shlex.quote(sys.executable), "arch": arch, "data": shlex.quote(data)}
+    words = {
+        "python": shlex.quote(sys.executable), "project": shlex.quote(str(PROJECT)), "arch": arch,
+        "data": shlex.quote(str(PROJECT / data)), "runs": str(runs),
+    }  # fmt: skip
     click.echo(f"{cpu_model()}, {usable_cores()} cores; {rounds} rounds\n")
     click.echo("| case | figure | A | B | A / B (95 %) | promised |\n|---|---|---|---|---|---|")
     for name, case in cases.items():
         with tempfile.TemporaryDirectory() as folder:
-            store = {
-                "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
-                "MLPROJECT_RECORDS": f"{folder}/records",
-            }
-            commands = [
-                shlex.split(text if given else text.format(**words)) for text in (case.a, case.b)
-            ]
-            took = take_turns(commands, case.figure, rounds, store)
+            took = take_turns(case, rounds, Path(folder), {} if given else words)
         medians = " | ".join(f"{statistics.median(side):.4g}" for side in took)
         ratio = ratio_with_interval(*took)
         click.echo(f"| {name} | {case.figure} | {medians} | {ratio} | {case.promised} |")
 
 
 def take_turns(
-    commands: Sequence[Sequence[str]], figure: str, rounds: int, store: Mapping[str, str]
+    case: Case, rounds: int, folder: Path, words: Mapping[str, str]
 ) -> tuple[list[float], list[float]]:
-    """Return the figure of both commands, round by round; `store` is added to the environment."""
+    """Return the figure of both commands, round by round; without `words` they are a user's own.
+
+    Those run in the project, with a store in `folder`; the others in `folder`, or a copy of it.
+    """
+    for command in case.before:
+        figure_of(shlex.split(command.format(**words, folder=folder)), "seconds", folder, folder)
     measured: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds):
         for side in (0, 1) if number % 2 == 0 else (1, 0):
-            measured[side].append(figure_of(commands[side], figure, store))
+            with tempfile.TemporaryDirectory() as copy:
+                here = Path(copy, "turn") if case.afresh else folder
+                if case.afresh:
+                    shutil.copytree(folder, here)
+                text = (case.a, case.b)[side]
+                command = shlex.split(text.format(**words, folder=here) if words else text)
+                took = figure_of(command, case.figure, here if words else PROJECT, here)
+            measured[side].append(took)
     return measured
 
 
-def figure_of(command: Sequence[str], figure: str, store: Mapping[str, str]) -> float:
-    """Run a command and return its figure. Raises `ClickException` where it fails."""
-    begin_s = time.perf_counter()
+def processor_s() -> float:
+    """Return the processor time of all processes that this one has waited for, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def figure_of(command: Sequence[str], figure: str, where: Path, folder: Path) -> float:
+    """Run a command and return its figure. Raises `ClickException` where it fails.
+
+    Its store, its records and its cache are in `folder`.
+    """
+    store = {
+        "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db",
+        "MLPROJECT_RECORDS": f"{folder}/records",
+        "XDG_CACHE_HOME": f"{folder}/cache",
+    }
+    before_s, begin_s = processor_s(), time.perf_counter()
     done = subprocess.run(
-        command, cwd=PROJECT, env={**os.environ, **store}, capture_output=True, text=True
+        command, cwd=where, env={**os.environ, **store}, capture_output=True, text=True
     )
     seconds = time.perf_counter() - begin_s
     if done.returncode:
         raise click.ClickException(f"{shlex.join(command)}: {done.stderr.strip()[-400:]}")
+    if figure == "processor_s":
+        return processor_s() - before_s
     if figure == "seconds":
         return seconds
-    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    answer = json.loads(lines[-1])
     names = (figure, *(_RATES if figure == "samples_per_s" else ()))
     return float(next(answer[name] for name in names if answer.get(name) is not None))
 

@@ -22,7 +22,6 @@ from commands.console.options import (
     option,
 )
 from commands.console.output import Answering, Output, table_of, watched, writing
-from commands.console.recorded import log_folder
 from tracking import schema
 
 if TYPE_CHECKING:
@@ -66,6 +65,7 @@ class Report(WantedRecords, WithPeaks, WithPrices, Answering):
         from analysis.report.write import front_matter, print_pdf, write_report
         from analysis.runs.place import place_profiles
         from analysis.traces.placed import place_traces
+        from commands.console.recorded import log_folder
 
         front = front_matter(self.title, self.author, self.notes)
         peaks, prices = self.peaks(), self.prices()

@@ -11,12 +11,14 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from mlflow.entities import Run
+from typing import TYPE_CHECKING
 
 from bench.errors import UserError
 from tracking import schema
 from tracking.connection import Server
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ARTIFACT = "runs.json"

@@ -1,6 +1,7 @@
 """The tracking server of MLflow's settings: asked again while it is away, given up on in seconds.
 
-`Server` is the only holder of MLflow's client. MLflow asks again by itself, for four minutes by
+`Server` is the only holder of MLflow's client, which is imported by the first call that needs it:
+an embedded store is read without. MLflow asks again by itself, for four minutes by
 default; its own repeats are off unless the user has set them.
 """
 
@@ -14,37 +15,36 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import groupby
 from os.path import commonprefix
 from pathlib import Path
 from types import MappingProxyType
-from typing import ParamSpec, TypeVar
-
-from mlflow.entities import Experiment, Metric, Param, Run, RunTag, ViewType
-from mlflow.store.artifact.artifact_repo import ArtifactRepository
-from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
-from mlflow.tracking import MlflowClient
-from mlflow.utils.credentials import read_mlflow_creds
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from bench.errors import Problem, UserError, one_line
 from bench.records.journal import Clock
 from tracking import schema
-from tracking.failures import NOT_MLFLOW, Failure, failure_of
+from tracking.embedded import ACTIVE, ALL, DELETED, EmbeddedReader, conditions
 from tracking.store import (
-    ServersFolder,
     is_broken,
     is_embedded,
+    is_folder,
     is_servers_folder,
     is_unmade,
+    local_path,
     open_store,
     place_of_files,
     public_uri,
     settings_uri,
     sqlite_file,
 )
+
+if TYPE_CHECKING:
+    from mlflow.entities import Experiment, Metric, Run
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
+    from mlflow.tracking import MlflowClient
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -123,6 +123,22 @@ class Server:
     @cached_property
     def client(self) -> MlflowClient:
         """MLflow's own client. Raises `UserError` for a store that must exist and does not."""
+        self._check_exists()
+        with self.errors():
+            from mlflow.tracking import MlflowClient
+
+            if is_embedded(self.uri):
+                open_store(self.uri)
+            return MlflowClient(tracking_uri=self.uri)
+
+    @cached_property
+    def _reader(self) -> EmbeddedReader | None:
+        """What reads an embedded store faster than MLflow's client, if it can read this one."""
+        self._check_exists()
+        with self.errors():
+            return EmbeddedReader.of(self.uri)
+
+    def _check_exists(self) -> None:
         file = sqlite_file(self.uri)
         if self._must_exist and file is not None and not file.exists():
             raise UserError(
@@ -130,10 +146,6 @@ class Server:
                 "the folder that they were measured in, name a server with MLFLOW_TRACKING_URI, or "
                 "measure one with mlproject run"
             )
-        with self.errors():
-            if is_embedded(self.uri):
-                open_store(self.uri)
-            return MlflowClient(tracking_uri=self.uri)
 
     def ask(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what `call` returns, asked again while the server is away."""
@@ -164,6 +176,8 @@ class Server:
         except (UserError, TrackingError):
             raise
         except Exception as error:
+            from tracking.failures import Failure, failure_of  # imports what answers by HTTP
+
             failure, file = failure_of(error, self.uri), sqlite_file(self.uri)
             if file is not None and is_broken(file, error):
                 why = (failure.line if failure else one_line(error))[:120]
@@ -186,6 +200,8 @@ class Server:
         """
         name = os.environ.get("MLPROJECT_USER")
         if name is None and not is_embedded(self.uri):
+            from mlflow.utils.credentials import read_mlflow_creds
+
             name = read_mlflow_creds().username
         if name is None:
             with suppress(OSError, KeyError, ImportError):  # a container's number without a name
@@ -195,6 +211,8 @@ class Server:
     @cached_property
     def experiments(self) -> list[Experiment]:
         """Every active experiment, asked for once."""
+        if self._reader is not None:
+            return self.ask(self._reader.experiments)
         experiments: list[Experiment] = []
         token: str | None = None
         while True:
@@ -212,6 +230,8 @@ class Server:
     def named(self, name: str) -> str:
         """Return the name of what was made or asked for; an answer without one is not MLflow's."""
         if not name:
+            from tracking.failures import NOT_MLFLOW
+
             raise TrackingError(
                 f"{public_uri(self.uri)}: another service {NOT_MLFLOW}", denied=True
             )
@@ -260,12 +280,14 @@ class Server:
             return
         if experiment_id not in self._shared:
             ours = f"tags.`{schema.TRIAL}` = 'true'"
-            trial = next(self.search(ours, [experiment_id], stage=ViewType.DELETED_ONLY), None)
+            trial = next(self.search(ours, [experiment_id], stage=DELETED), None)
             if trial is None:
                 tags = {schema.TRIAL: "true"}
                 trial = self.ask(self.client.create_run, experiment_id, tags=tags)
                 self.end(trial.info.run_id)
                 self.ask(self.client.delete_run, trial.info.run_id)
+            from tracking.servers_folder import ServersFolder
+
             with self.errors():
                 shared = ServersFolder(trial.info.artifact_uri, self.uri).is_shared()
             self._shared[experiment_id] = shared
@@ -295,7 +317,7 @@ class Server:
         wanted: str = "",
         experiments: Sequence[str] | None = None,
         *,
-        stage: int = ViewType.ACTIVE_ONLY,
+        stage: int = ACTIVE,
     ) -> Iterator[Run]:
         """Yield every run of these experiments, None: all, that matches, once, newest start first.
 
@@ -305,6 +327,13 @@ class Server:
         began in one millisecond.
         """
         where = [*experiments] if experiments else [e.experiment_id for e in self.experiments]
+        if self._reader is not None and (found := conditions(wanted)) is not None:
+            ids = self.ask(self._reader.run_ids, where, found, stage)
+            for start in range(0, len(ids), _EMBEDDED_PAGE):
+                with paused_collector():
+                    runs = self.ask(self._reader.runs, ids[start : start + _EMBEDDED_PAGE])
+                yield from runs
+            return
         selection, edge_ms, token = wanted, None, None
         at_edge: set[str] = set()
         while True:
@@ -351,7 +380,7 @@ class Server:
             for start in range(0, len(of_day), _IDS_AT_ONCE):
                 begin = commonprefix(of_day[start : start + _IDS_AT_ONCE])  # noqa: RUF071
                 wanted_tag = f"tags.`{schema.RECORD_ID}` LIKE '{begin}%'"
-                for run in self.search(wanted_tag, stage=ViewType.ALL):
+                for run in self.search(wanted_tag, stage=ALL):
                     runs = by_record.setdefault(run.data.tags.get(schema.RECORD_ID, ""), {})
                     runs[run.info.run_id] = run
         return {
@@ -373,6 +402,8 @@ class Server:
 
     def run(self, run_id: str) -> Run | None:
         """Return the run of that id, a deleted one too; None where the server has none."""
+        if self._reader is not None:
+            return next(iter(self.ask(self._reader.runs, [run_id])), None)
         try:
             return self.ask(self.client.get_run, run_id)
         except TrackingError as error:
@@ -393,6 +424,8 @@ class Server:
         tags: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Log to a run; MLflow sends as few requests as the server's limits allow."""
+        from mlflow.entities import Param, RunTag
+
         texts = [Param(*item) for item in params.items()], [RunTag(*item) for item in tags.items()]
         self.ask(self.client.log_batch, run_id, metrics, *texts)
 
@@ -402,18 +435,24 @@ class Server:
 
     def files(self, artifact_uri: str) -> ArtifactRepository:
         """Return what lists, reads and writes the files of a run."""
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
         if is_servers_folder(self.uri, artifact_uri):
+            from tracking.servers_folder import ServersFolder
+
             return ServersFolder(artifact_uri, self.uri)
         there = place_of_files(self.uri, artifact_uri)
         return self.ask(get_artifact_repository, there, tracking_uri=self.uri)
 
     def read(self, artifact_uri: str, name: str) -> bytes:
         """Return what a file of a run holds."""
+        if is_embedded(self.uri) and is_folder(artifact_uri):
+            with self.errors():
+                here = local_path(place_of_files(self.uri, artifact_uri))
+                return (here / name).read_bytes()
         repository = self.files(artifact_uri)
-        is_here = isinstance(repository, LocalArtifactRepository)  # its files are read in place
-        where = nullcontext() if is_here else tempfile.TemporaryDirectory()
         # MLflow's thread of each download would stay until the collector comes.
-        with where as folder, repository.thread_pool:
+        with tempfile.TemporaryDirectory() as folder, repository.thread_pool:
             return Path(self.ask(repository.download_artifacts, name, folder)).read_bytes()
 
 

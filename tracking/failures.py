@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import requests
-from mlflow.exceptions import ERROR_CODE_TO_HTTP_STATUS, MlflowException
 
 from tracking.store import CREDENTIALS
 
@@ -64,7 +63,7 @@ def failure_of(error: BaseException, uri: str = "") -> Failure | None:
     It is away where it is not reached or does not answer, and with 5xx, 408 or 429.
     """
     answer, text = _answer(error), str(error)
-    by_http = isinstance(error, MlflowException | requests.RequestException)
+    by_http = _is_mlflows(error) or isinstance(error, requests.RequestException)
     if not by_http and isinstance(error, OSError):
         line = " ".join(text.split()) or type(error).__name__
         away = isinstance(error, ConnectionError | TimeoutError)
@@ -76,8 +75,11 @@ def failure_of(error: BaseException, uri: str = "") -> Failure | None:
         return Failure(_OLD_MLRUNS, away=True, denied=True)
     status, strange = _status(error, answer), _is_strange(error, answer)
     from_database = getattr(error, "error_code", None) == _DATABASE and not strange
-    away = _is_sqlalchemys(error, "OperationalError") or (
-        by_http and (from_database or status is None or status >= 500 or status in (408, 429))
+    of_database = isinstance(error, sqlite3.OperationalError)
+    away = (
+        of_database
+        or _is_sqlalchemys(error, "OperationalError")
+        or (by_http and (from_database or status is None or status >= 500 or status in (408, 429)))
     )
     # what is too large, or has no length, is refused alone
     denied = status in (401, 403, 407) or (strange and not away and status not in (411, 413))
@@ -96,7 +98,7 @@ def failure_of(error: BaseException, uri: str = "") -> Failure | None:
 def _cause(error: BaseException, status: int | None) -> str:
     text = str(error)
     if status is not None:
-        own = error.message if isinstance(error, MlflowException) else text
+        own = getattr(error, "message", text)
         line = (own.strip().splitlines() or [type(error).__name__])[0]
         return line if status < 500 else f"the server fails ({status}): {line}"
     if repeated := re.search(r"too many (\d+) error responses", text):
@@ -152,11 +154,18 @@ def _status(error: BaseException, answer: requests.Response | None) -> int | Non
         return answer.status_code
     if code := re.search(r"(?:Tunnel connection failed:|error code) (\d{3})", str(error)):
         return int(code[1])
-    if not isinstance(error, MlflowException) or re.match(
-        r"API request to http.* failed with (timeout )?exception ", error.message, re.DOTALL
+    if not _is_mlflows(error) or re.match(
+        r"API request to http.* failed with (timeout )?exception ", str(error), re.DOTALL
     ):
         return None
-    return int(ERROR_CODE_TO_HTTP_STATUS.get(error.error_code, 500))
+    from mlflow.exceptions import ERROR_CODE_TO_HTTP_STATUS
+
+    return int(ERROR_CODE_TO_HTTP_STATUS.get(getattr(error, "error_code", ""), 500))
+
+
+def _is_mlflows(error: BaseException) -> bool:
+    """Whether MLflow raised it; its import takes seconds, and an embedded store is read without."""
+    return isinstance(error, getattr(sys.modules.get("mlflow.exceptions"), "MlflowException", ()))
 
 
 def _is_sqlalchemys(error: BaseException, kind: str) -> bool:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
-from contextlib import closing, suppress
+import sys
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-import mlflow
 from filelock import FileLock
-from mlflow.entities import FileInfo
-from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
-from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
-from mlflow.store.tracking import DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
-from mlflow.utils.credentials import get_default_host_creds
-from mlflow.utils.file_utils import local_file_uri_to_path
-from mlflow.utils.rest_utils import http_request_safe
-from mlflow.utils.uri import validate_path_is_safe
-from requests import Response
 
 #: MLflow's own ten tries to open a database that is away take 100 s; these take 1 s.
 _DATABASE_TRIES = 4
@@ -31,14 +22,22 @@ CREDENTIALS = re.compile(r"(?<=//)[^/@\s]*@")
 
 
 def import_store() -> None:
-    """Import what the store of MLflow's settings needs, without opening it."""
+    """Import what an upload to the store of MLflow's settings needs, without opening it."""
+    import_module("mlflow.tracking")
     if is_embedded(settings_uri()):
         import_module("mlflow.store.tracking.sqlalchemy_store")
 
 
 def settings_uri() -> str:
-    """Return the tracking URI that MLflow's settings name."""
-    return str(mlflow.get_tracking_uri())
+    """Return the tracking URI that MLflow's settings name; MLflow is asked where it matters."""
+    asked = getattr(sys.modules.get("mlflow"), "get_tracking_uri", None)
+    if asked is None and (uri := os.environ.get("MLFLOW_TRACKING_URI")):
+        return uri
+    here = Path.cwd().as_posix()
+    is_old = any(Path("mlruns").glob("[0-9]*/meta.yaml"))  # MLflow's file store
+    if asked is None and not is_old and re.fullmatch(r"[/\w.-]+", here):
+        return f"{_SQLITE}{here}/mlflow.db"
+    return str((asked or import_module("mlflow").get_tracking_uri)())
 
 
 def is_embedded(tracking_uri: str) -> bool:
@@ -61,58 +60,19 @@ _FOLDER = re.compile(r"file:|[a-z]:[\\/]|(?![a-z][\w+.-]*:).", re.IGNORECASE)
 
 def is_servers_folder(tracking_uri: str, artifact_uri: str) -> bool:
     """Whether the files lie in a folder of the machine of a server, which may be another one."""
-    return not is_embedded(tracking_uri) and _FOLDER.match(artifact_uri) is not None
+    return not is_embedded(tracking_uri) and is_folder(artifact_uri)
 
 
-class ServersFolder(HttpArtifactRepository):
-    """The files of a run in a folder of the server's machine: listed and read by the server.
+def is_folder(artifact_uri: str) -> bool:
+    """Whether files lie in a folder, of the machine whose store names it."""
+    return _FOLDER.match(artifact_uri) is not None
 
-    They are written to that folder, so on the server's machine alone.
-    """
 
-    def __init__(self, artifact_uri: str, tracking_uri: str) -> None:
-        HttpArtifactRepository.__init__(self, artifact_uri, tracking_uri)
-        self._run_id = re.split(r"[\\/]", artifact_uri.rstrip("/"))[-2:][0]
+def local_path(artifact_uri: str) -> Path:
+    """Return the folder that a path or a `file:` URI names."""
+    from urllib.request import url2pathname  # which imports a client of HTTP
 
-    def list_artifacts(self, path: str | None = None) -> list[FileInfo]:
-        """Return what the server lists of the run, below `path`."""
-        answer = self._ask("/api/2.0/mlflow/artifacts/list", path)
-        return [
-            FileInfo(validate_path_is_safe(file["path"]), file["is_dir"], file.get("file_size"))
-            for file in answer.json().get("files", [])
-        ]
-
-    def log_artifact(self, local_file: str, artifact_path: str | None = None) -> None:
-        """Copy a file to the folder."""
-        LocalArtifactRepository(self.artifact_uri).log_artifact(local_file, artifact_path)
-
-    def _download_file(self, remote_file_path: str, local_path: str) -> None:
-        Path(local_path).write_bytes(self._ask("/get-artifact", remote_file_path).content)
-
-    def _ask(self, endpoint: str, path: str | None) -> Response:
-        asked = {"run_id": self._run_id} | ({} if path is None else {"path": path})
-        creds = get_default_host_creds(self.tracking_uri)
-        answer: Response = http_request_safe(creds, endpoint, "GET", params=asked)
-        return answer
-
-    def is_shared(self) -> bool:
-        """Whether the server lists what this process writes; else nothing of the trial stays."""
-        folder = Path(LocalArtifactRepository(self.artifact_uri).artifact_dir)
-        trial, made, shared = folder / f"trial-{uuid4().hex}", [], False
-        try:
-            made = [path for path in (folder, *folder.parents) if not path.exists()]
-            folder.mkdir(parents=True, exist_ok=True)
-            trial.touch()
-            shared = trial.name in {file.path for file in self.list_artifacts()}
-        except OSError:  # this machine has no such place
-            pass
-        finally:
-            with suppress(OSError):
-                trial.unlink()
-            for path in [] if shared else made:
-                with suppress(OSError):
-                    path.rmdir()
-        return shared
+    return Path(url2pathname(artifact_uri.removeprefix("file://").removeprefix("file:")))
 
 
 def place_of_files(tracking_uri: str, artifact_uri: str) -> str:
@@ -122,9 +82,9 @@ def place_of_files(tracking_uri: str, artifact_uri: str) -> str:
     the file of the store.
     """
     file = sqlite_file(tracking_uri)
-    if file is None or _FOLDER.match(artifact_uri) is None:
+    if file is None or not is_folder(artifact_uri):
         return artifact_uri
-    there = Path(local_file_uri_to_path(artifact_uri))
+    there = local_path(artifact_uri)
     if len(there.parts) < 5 or there.parts[-4] != "mlruns" or there.name != "artifacts":
         return artifact_uri
     here = file.absolute().parent.joinpath(*there.parts[-4:])
@@ -151,9 +111,11 @@ def sqlite_file(tracking_uri: str) -> Path | None:
     """Return the file that SQLAlchemy opens, None for other stores; in a URI a blank may be %20."""
     if not tracking_uri.startswith("sqlite:///"):
         return None
-    from sqlalchemy.engine import make_url
+    name = tracking_uri.removeprefix("sqlite:///") or ":memory:"
+    if not re.fullmatch(r"[/\w. :-]+", name):
+        from sqlalchemy.engine import make_url
 
-    name = make_url(tracking_uri).database or ":memory:"
+        name = make_url(tracking_uri).database or ":memory:"
     return None if name.startswith((":memory:", "file:")) else Path(name)
 
 
@@ -171,7 +133,7 @@ def open_store(tracking_uri: str) -> None:
         return
     sqlalchemy_store: Any = import_module("mlflow.store.tracking.sqlalchemy_store")
     file.parent.mkdir(parents=True, exist_ok=True)
-    root = DEFAULT_LOCAL_FILE_AND_ARTIFACT_PATH
+    root = "./mlruns"  # MLflow's own default
     new = file.with_name(f"{file.name}.new")
     with FileLock(file.with_name(f"{file.name}.lock"), timeout=_STORE_WAIT_S):
         if _has_all_tables(file):
@@ -202,17 +164,18 @@ def _has_all_tables(file: Path) -> bool:
     if not _is_file(file):
         return False
     db_utils: Any = import_module("mlflow.store.db.utils")
-    with closing(_database(file)) as database:
+    with closing(open_database(file)) as database:
         rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         return {name for (name,) in rows} >= set(db_utils.Base.metadata.tables)
 
 
 def _copy_database(source: Path, target: Path) -> None:
-    with closing(_database(source)) as whole, closing(_database(target)) as copy:
+    with closing(open_database(source)) as whole, closing(open_database(target)) as copy:
         whole.backup(copy)
 
 
-def _database(file: Path) -> sqlite3.Connection:
+def open_database(file: Path) -> sqlite3.Connection:
+    """Open the file of a store, as MLflow does; who writes is waited for."""
     return sqlite3.connect(file, timeout=_BUSY_S)
 
 
@@ -226,7 +189,7 @@ def is_broken(file: Path, error: Exception) -> bool:
     if not _is_file(file) or _PASSING.search(str(error)):
         return False
     try:
-        with closing(_database(file)) as database:
+        with closing(open_database(file)) as database:
             whole = database.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",)
         unreadable = "decode" in str(error)  # text that is none is no damage to SQLite
         return unreadable or not whole or not _has_all_tables(file)

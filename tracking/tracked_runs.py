@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +19,9 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from sys import intern
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from mlflow.entities import Run, ViewType
 from pydantic import ValidationError
 
 from bench.errors import UserError, fault_line, printable
@@ -37,7 +37,11 @@ from bench.records.folders import (
 from tracking import schema
 from tracking.connection import Server, TrackingError, paused_collector
 from tracking.content import content_of, figures_digest, last_values
+from tracking.embedded import DELETED
 from tracking.store import public_uri
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
 
 
 @dataclass(frozen=True)
@@ -190,7 +194,7 @@ def search_table(
             path.unlink()
     else:
         _keep(path, runs, chosen, now)
-        deleted = server.search(filter_string, [*chosen], stage=ViewType.DELETED_ONLY)
+        deleted = server.search(filter_string, [*chosen], stage=DELETED)
         runs = runs[~runs["run_id"].isin([run.info.run_id for run in deleted])]
     return once_per_record(newest_first(runs.sort_values("run_id")))
 
@@ -203,8 +207,8 @@ def _read_kept(
     None where there are none, or where an experiment was made again under its old number.
     """
     try:
+        os.utime(path)  # it is there, and was read last
         table = pd.read_parquet(path, page_checksum_verification=True)
-        path.touch()
         if not table.attrs["experiments"].items() <= chosen.items():
             return None
         return table, datetime.fromisoformat(table.attrs["at"]) - _DAY

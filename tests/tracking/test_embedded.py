@@ -3,6 +3,7 @@
 And where its files are: in a folder that was moved, and on the machine of a server over it.
 """
 
+import math
 import os
 import shutil
 import sqlite3
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 from alembic import command
 from faulty_proxy import faulty_proxy
+from mlflow.entities import ViewType
 from mlflow.store.db import utils as db_utils
+from mlflow.tracking import MlflowClient
 from servers import mlflow_server
 from sqlalchemy import create_engine
 from stored_runs import filed
@@ -23,6 +26,7 @@ from bench.errors import Problem
 from mlproject import main
 from tracking import schema
 from tracking.connection import Server, TrackingError, tracking_state
+from tracking.embedded import EmbeddedReader, conditions
 from tracking.store import is_servers_folder, place_of_files
 from tracking.tracked_runs import download_record, search_runs
 from tracking.upload.upload import upload
@@ -65,6 +69,79 @@ def test_first_commands_at_once_and_killed_leave_a_whole_store(
         assert sql(folder / "mlflow.db", "SELECT name FROM experiments") == [("Default",)]
         assert {path.name for path in folder.iterdir()} == {"mlflow.db", "mlflow.db.lock"}
         assert len(Server(f"sqlite:///{folder}/mlflow.db").experiments) == 1
+
+
+@pytest.fixture(scope="module")
+def varied(tmp_path_factory):
+    """A store of runs that differ in all that can be asked for."""
+    folder = tmp_path_factory.mktemp("varied")
+    client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    other = client.create_experiment("other", tags={"a": "b"})
+    client.create_experiment("gone")
+    client.delete_experiment(client.get_experiment_by_name("gone").experiment_id)
+    for number in range(6):
+        where = other if number % 2 else "0"
+        tags = {"mlproject.kind": "measurement", "day": f"2026-11-{number:02}T1", "it's": "100%"}
+        run_id = client.create_run(where, start_time=1000 + number // 2, tags=tags).info.run_id
+        client.log_param(run_id, "arch", "resnet50" if number > 2 else "ResNet50")
+        for step, value in enumerate((3.0, math.inf, math.nan, float(number))[: number + 1]):
+            client.log_metric(run_id, "speed", value, step=step, timestamp=number)
+        if number > 3:
+            client.set_tag(run_id, "whole", "")
+            client.set_terminated(run_id)
+    client.delete_run(run_id)
+    return client
+
+
+FILTERS = [
+    ("", True),
+    ("tags.`day` LIKE '2026-11-0%'", True),
+    ("tags.`day` like '2026-11-03%' AND params.arch = 'resnet50'", True),
+    ("tags.mlproject.kind = 'measurement' and metrics.speed >= 3 and metrics.speed < 1e9", False),
+    ("metrics.speed > 1 and metrics.`speed` <= 4.5", True),
+    ("params.arch = 'resnet50'", True),
+    ("tags.`whole` IS NULL and attributes.start_time <= 1001", True),
+    ("attributes.status = 'RUNNING'", True),
+    ("tags.`it's` = '100%'", True),
+    ("tags.`it's` LIKE '1_0%'", False),
+    ("params.arch LIKE '%Net50'", False),
+    ("params.arch ILIKE 'resnet%'", False),
+    ("params.arch != 'resnet50'", False),
+    ("attributes.run_name = 'x'", False),
+]
+
+
+@pytest.mark.parametrize(("wanted", "is_read"), FILTERS)
+def test_a_store_that_is_read_by_sql_says_what_mlflow_says(varied, wanted, is_read):
+    def facts(runs):
+        of_run = ("run_id", "run_name", "status", "start_time", "artifact_uri", "experiment_id")
+        return [
+            [
+                *(getattr(run.info, name) for name in (*of_run, "lifecycle_stage")),
+                *(run.data.params, run.data.tags, str(run.data.metrics)),
+                sorted((m.key, m.step, m.timestamp) for m in run.data._metric_objs),
+            ]
+            for run in runs
+        ]
+
+    uri = varied.tracking_uri
+    assert (conditions(wanted) is not None) is is_read
+    for stage in (ViewType.ACTIVE_ONLY, ViewType.DELETED_ONLY, ViewType.ALL):
+        by_sql = facts(Server(uri).search(wanted, stage=stage))
+        there = varied.search_runs(["0", "1"], wanted, stage)
+        assert by_sql == facts(there)
+    ours, theirs = (
+        sorted((e.experiment_id, e.name, e.artifact_location, e.creation_time, e.tags) for e in of)
+        for of in (Server(uri).experiments, varied.search_experiments())
+    )
+    assert ours == theirs
+
+
+def test_tables_of_another_version_are_read_by_mlflow(varied, tmp_path):
+    uri = f"sqlite:///{shutil.copy(varied.tracking_uri.removeprefix('sqlite:///'), tmp_path)}"
+    assert EmbeddedReader.of(uri)  # those of the MLflow that is installed
+    sql(tmp_path / "mlflow.db", "UPDATE alembic_version SET version_num = '451aebb31d03'")
+    assert EmbeddedReader.of(uri) is None
 
 
 def test_what_a_killed_process_left_beside_is_written_over(tmp_path):

@@ -16,6 +16,7 @@ from mlflow.tracking import MlflowClient
 
 from tracking import schema, tracked_runs
 from tracking.connection import Server, TrackingError
+from tracking.embedded import EmbeddedReader
 from tracking.tracked_runs import (
     TrackedRun,
     joined,
@@ -106,15 +107,14 @@ def kept_file(runs, tmp_path):
 
 @pytest.fixture
 def read_ids(monkeypatch):
-    """Ids of every run that the server is made to tell."""
-    ids, search = [], MlflowClient.search_runs
+    """Ids of every run that is read from the store."""
+    ids, read = [], EmbeddedReader.runs
 
-    def watched(self, experiment_ids, *args, **how):
-        page = search(self, experiment_ids, *args, **how)
-        ids.extend(run.info.run_id for run in page)
-        return page
+    def watched(self, run_ids):
+        ids.extend(run_ids)
+        return read(self, run_ids)
 
-    monkeypatch.setattr(MlflowClient, "search_runs", watched)
+    monkeypatch.setattr(EmbeddedReader, "runs", watched)
     return ids
 
 
@@ -134,6 +134,7 @@ def test_only_what_is_new_is_read_and_late_uploads_of_old_runs_come_in_their_pla
 
 @pytest.mark.slow
 def test_a_server_that_knows_no_is_null_is_read_whole_each_time(runs, monkeypatch):
+    monkeypatch.setattr(EmbeddedReader, "of", lambda uri: None)
     search = MlflowClient.search_runs
 
     def before_3_10(self, experiment_ids, filter_string="", *args, **how):

@@ -1,0 +1,161 @@
+"""MLflow's embedded store read by SQL: what its client would say, without its import of seconds.
+
+Only tables of the version below are read, and only filters of the forms below. For others, and for
+all that is written, there is MLflow's client.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sqlite3
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tracking.store import open_database, sqlite_file
+
+#: What `alembic_version` says of the tables of MLflow 3.17.
+TABLES = "dc11669786a5"
+#: MLflow's `ViewType`, and the stages of runs that each shows.
+ACTIVE, DELETED, ALL = 1, 2, 3
+_STAGES = {ACTIVE: ("active",), DELETED: ("deleted",), ALL: ("active", "deleted")}
+_CLAUSE = re.compile(
+    r"\s*(tags|params|metrics|attributes)\.(?:`([^`]+)`|([\w.]+))\s*"
+    r"(=|<=|>=|<|>|LIKE|IN|IS NULL)\s*('[^']*'|\(('[^']*'[, ]*)+\)|-?\d+(?:\.\d+)?)?\s*(and\b|$)",
+    re.IGNORECASE,
+)
+_KEYED = {"tags": "tags", "params": "params", "metrics": "latest_metrics"}
+_COLUMNS = {"run_id": "run_uuid", "start_time": "start_time", "status": "status"}
+_OF_RUN = ("run_id", "run_name", "status", "start_time", "artifact_uri", "experiment_id",
+           "lifecycle_stage")  # fmt: skip
+#: A condition of SQL and its values.
+Condition = tuple[str, list[str | float]]
+
+
+def conditions(filter_string: str) -> list[Condition] | None:
+    """Return MLflow's filter as conditions on `runs`, None where it has another form."""
+    found, at = [], 0
+    while at < len(filter_string):
+        clause = _CLAUSE.match(filter_string, at)
+        if clause is None or (clause[7] and clause.end() == len(filter_string)):
+            return None
+        of, how = clause[1].lower(), clause[4].upper()
+        condition = _condition(of, clause[2] or clause[3], how, clause[5] or "")
+        if condition is None:
+            return None
+        found.append(condition)
+        at = clause.end()
+    return found
+
+
+def _condition(of: str, key: str, how: str, given: str) -> Condition | None:
+    text = given[1:-1] if given.startswith("'") else None
+    number = float(given) if given and given[0] not in "'(" else None
+    if of == "attributes":
+        column = _COLUMNS.get(key)
+        if column == "run_uuid" and how == "IN" and given.startswith("("):
+            ids = json.dumps(re.findall("'([^']*)'", given))
+            return f"{column} IN (SELECT value FROM json_each(?))", [ids]
+        if column == "start_time" and number is not None and how in ("=", "<=", ">=", "<", ">"):
+            return f"{column} {how} ?", [number]
+        if column == "status" and text is not None and how == "=":
+            return f"{column} = ?", [text]
+        return None
+    held = f"(SELECT 1 FROM {_KEYED[of]} AS held WHERE held.run_uuid = runs.run_uuid AND key = ?"
+    if how == "IS NULL" and not given:
+        return f"NOT EXISTS {held})", [key]
+    if of == "metrics":
+        if number is None or how not in ("=", "<=", ">=", "<", ">"):
+            return None
+        return f"EXISTS {held} AND value {how} ? AND NOT is_nan)", [key, number]
+    if text is not None and how == "=":
+        return f"EXISTS {held} AND value = ?)", [key, text]
+    if text is not None and how == "LIKE" and re.fullmatch(r"[^%_*?\[]*%", text):
+        return f"EXISTS {held} AND value GLOB ?)", [key, f"{text[:-1]}*"]
+    return None
+
+
+class EmbeddedReader:
+    """Reads the experiments and runs of a store; its answers have the form of MLflow's entities."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    @classmethod
+    def of(cls, tracking_uri: str) -> EmbeddedReader | None:
+        """Return the reader of that store, None where MLflow's client must be asked."""
+        file = sqlite_file(tracking_uri)
+        if file is None or not file.exists() or os.environ.get("MLFLOW_ENABLE_WORKSPACES"):
+            return None
+        reader = cls(file)
+        try:
+            version = reader._rows("SELECT version_num FROM alembic_version")
+        except sqlite3.Error:
+            return None
+        return reader if version == [(TABLES,)] else None
+
+    def experiments(self) -> list[Any]:
+        """Return every active experiment."""
+        names = ("name", "artifact_location", "creation_time")
+        tags: dict[int, dict[str, str]] = defaultdict(dict)
+        for number, *tag in self._rows("SELECT experiment_id, key, value FROM experiment_tags"):
+            tags[number] |= [tag]
+        columns = f"experiment_id, {', '.join(names)}"
+        rows = self._rows(f"SELECT {columns} FROM experiments WHERE lifecycle_stage = 'active'")
+        return [
+            SimpleNamespace(
+                experiment_id=str(number), tags=tags[number], **dict(zip(names, row, strict=True))
+            )
+            for number, *row in rows
+        ]
+
+    def run_ids(
+        self, experiments: Sequence[str], wanted: Sequence[Condition], stage: int
+    ) -> list[str]:
+        """Return the ids of the runs that meet all conditions, newest start first."""
+        where = "experiment_id IN (SELECT value FROM json_each(?))"
+        stages = "lifecycle_stage IN (SELECT value FROM json_each(?))"
+        clauses = " AND ".join([where, stages, *(condition for condition, _ in wanted)])
+        given = [json.dumps([int(number) for number in experiments]), json.dumps(_STAGES[stage])]
+        rows = self._rows(
+            f"SELECT run_uuid FROM runs WHERE {clauses} ORDER BY start_time DESC, run_uuid",
+            *(*given, *(value for _, values in wanted for value in values)),
+        )
+        return [run_id for (run_id,) in rows]
+
+    def runs(self, run_ids: Sequence[str]) -> list[Any]:
+        """Return these runs in their order, with their params, tags and last metrics."""
+        chosen = "run_uuid IN (SELECT value FROM json_each(?))"
+        ids = json.dumps([*run_ids])
+        of_run = ", ".join(_OF_RUN).replace("run_id", "run_uuid").replace("run_name", "name")
+        runs = {}
+        for row in self._rows(f"SELECT {of_run} FROM runs WHERE {chosen}", ids):
+            info = SimpleNamespace(**dict(zip(_OF_RUN, row, strict=True)))
+            info.experiment_id = str(info.experiment_id)
+            data = SimpleNamespace(params={}, tags={}, metrics={}, _metric_objs=[])
+            runs[info.run_id] = SimpleNamespace(info=info, data=data)
+        for kind in ("params", "tags"):
+            rows = self._rows(f"SELECT run_uuid, key, value FROM {kind} WHERE {chosen}", ids)
+            for run_id, key, value in rows:
+                getattr(runs[run_id].data, kind)[key] = value
+        # of a metric that is no number there is a zero
+        point = "run_uuid, key, CASE is_nan WHEN 0 THEN value END, timestamp, step"
+        points = self._rows(f"SELECT {point} FROM latest_metrics WHERE {chosen}", ids)
+        for run_id, key, value, timestamp, step in points:
+            data = runs[run_id].data
+            data.metrics[key] = math.nan if value is None else value
+            data._metric_objs.append(SimpleNamespace(key=key, timestamp=timestamp, step=step))
+        for run in runs.values():
+            run.info.run_name = run.info.run_name or run.data.tags.get("mlflow.runName")
+        return [runs[run_id] for run_id in run_ids if run_id in runs]
+
+    def _rows(self, statement: str, *values: str | float) -> list[Any]:
+        """Every row at once: a statement that is still read would keep writers waiting."""
+        with closing(open_database(self._file)) as database:
+            return database.execute(statement, values).fetchall()
