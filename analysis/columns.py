@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from analysis.table import Column, Larger, Show, Table, first_value
@@ -34,6 +34,11 @@ Row = dict[str, Any]
 
 def columns(chosen: Iterable[Column], sample: Sample = "sample") -> tuple[Column, ...]:
     """Return columns of `C` for runs of a kind of sample."""
+    return _columns(tuple(chosen), sample)
+
+
+@cache
+def _columns(chosen: tuple[Column, ...], sample: Sample) -> tuple[Column, ...]:
     return tuple(
         replace(
             column,
@@ -61,10 +66,14 @@ def tables(
     declared: Mapping[str, tuple[str, Iterable[Column]]],
     rows: Mapping[str, Sequence[Mapping[str, Any]]],
     sample: Sample = "sample",
+    *,
+    shown: int | None = None,
 ) -> dict[str, Table]:
     """Return the table of each name with its `rows`; `declared` are titles and columns by name."""
     return {
-        name: table(name, declared[name][0], rows[name], declared[name][1], sample) for name in rows
+        name: table(name, title, rows[name], chosen, sample, shown=shown)
+        for name, (title, chosen) in declared.items()
+        if name in rows
     }
 
 

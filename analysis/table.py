@@ -167,9 +167,13 @@ class Table:
         return 0 if self.shown is None else max(0, len(self.rows) - self.shown)
 
     @cached_property
+    def _all_cells(self) -> list[list[str]]:
+        return [[_cell(column, row) for column in self.visible] for row in self.rows]
+
+    @property
     def cells(self) -> list[list[str]]:
-        """What people read; a dash where there is nothing."""
-        return [[_cell(column, row) for column in self.visible] for row in self.rows[: self.shown]]
+        """What people read of the rows that they see; a dash where there is nothing."""
+        return self._all_cells[: self.shown]
 
     def without(self, *keys: str) -> Table:
         """Return the table without the columns of these keys."""
@@ -214,18 +218,18 @@ class Table:
         more = f"{self.hidden} more: csv and json have them all\n" if self.hidden else ""
         return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines()) + more
 
-    def markdown_lines(self) -> list[str]:
-        """Return the heading and the rows that people see."""
+    def markdown_lines(self, shown: int | None = None) -> list[str]:
+        """Return the heading and the first `shown` rows, by default all, as people read them."""
         return [
             _markdown_row(column.heading for column in self.visible),
             "|" + "".join(" ---: |" if column.numeric else " --- |" for column in self.visible),
-            *map(_markdown_row, self.cells),
+            *map(_markdown_row, self._all_cells[:shown]),
         ]
 
     def markdown(self) -> str:
         """Return all rows as people read them, below the title if there is one."""
         title = [f"**Table {self.number}. {markdown_text(self.title)}**", ""] if self.title else []
-        return "\n".join([*title, *replace(self, shown=None).markdown_lines(), ""])
+        return "\n".join([*title, *self.markdown_lines(), ""])
 
     def latex(self) -> str:
         """Return all rows as a LaTeX table that needs the package booktabs, as people read them."""
@@ -237,7 +241,7 @@ class Table:
             r"\toprule",
             _latex_row(column.heading for column in self.visible),
             r"\midrule",
-            *map(_latex_row, replace(self, shown=None).cells),
+            *map(_latex_row, self._all_cells),
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",

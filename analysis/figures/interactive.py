@@ -33,14 +33,11 @@ _END_LABEL_PIXELS, _END_LABELS_PIXELS = 30, 105
 _VERTICES = 5
 
 
-def figure_html(figure: go.Figure, div_id: str, *, with_script: bool) -> str:
-    """Return `figure` as an HTML fragment.
-
-    Plotly's script (about 5 MB) is in it if asked for: once on a page, with the first figure.
-    """
+def figure_html(figure: go.Figure, div_id: str) -> str:
+    """Return `figure` as an HTML fragment for a page that has Plotly's script above it."""
     markup: str = figure.to_html(
         full_html=False,
-        include_plotlyjs=with_script,
+        include_plotlyjs=False,
         div_id=div_id,
         config={
             "displaylogo": False,

@@ -148,6 +148,8 @@ _SHOWN = (C.run, C.work, C.source_file, C.attained_gflops, C.intensity_counted, 
           C.traffic_amplification, C.executed_per_algorithmic_flop, C.not_counted_because,
           C.attainable_gflops, C.fraction_of_roof, C.fraction_of_peak, C.step_ms, C.arithmetic_ms,
           C.traffic_ms, C.data_wait_share, C.bound, C.bound_because)  # fmt: skip
+#: What it shows where runs are so many that their words would be most of a page.
+_SHOWN_OF_MANY, _MANY = (C.run, C.attained_gflops, C.intensity, C.fraction_of_roof, C.bound), 1000
 #: More runs than this are drawn thinner and half transparent, so that a crowd shows its density.
 _CROWD = 40
 #: Batch sizes that the legend names, spread over those that are there.
@@ -191,7 +193,7 @@ def run_chart(
     numbers = {name: f"M{number}" for number, name in enumerate(machines, 1)}
     short = numbers if len(machines) > 1 else dict.fromkeys(machines, "")
     palette = colours or model_colours(row["arch"] for row in rows)
-    series = [mark for row in rows for mark in _series(row, palette, short, len(rows) > _CROWD)]
+    series = [mark for row in rows for mark in _series(row, palette, short, len(rows))]
     return roofline_chart(
         "Attained",
         list(_roof_series(rows, short)),
@@ -243,14 +245,18 @@ def _size_pt(batch_size: float) -> float:
 
 
 def _series(
-    row: Row, palette: Mapping[str, str], short: Mapping[str, str], crowded: bool
+    row: Row, palette: Mapping[str, str], short: Mapping[str, str], drawn: int
 ) -> Iterator[Marks]:
-    """A marker of counted bytes, or one at each end of an interval with a line between them."""
-    mode, machine = row["math_mode_ran"], short[row["env"]]
+    """A marker of counted bytes, or one at each end of an interval with a line between them.
+
+    So many runs are `drawn`.
+    """
+    mode, machine, crowded = row["math_mode_ran"], short[row["env"]], drawn > _CROWD
     title = f"{row['env']} {row['arch']} {row['precision_ran']} ({mode}) batch {row['batch_size']}"
     of_run = {**row, "run": row["run_id"], "work": MODELLED if row["imported"] else None}
     roof = f"roof: {row['device']}, {row['ceiling_kind']}, {row['ceiling_source']}"
-    words = "\n".join([hover(title, of_run, _SHOWN), roof, *row.get("under_the_roof", ())])
+    words = hover(title, of_run, _SHOWN if drawn <= _MANY else _SHOWN_OF_MANY)
+    words = "\n".join([words, *([roof] if drawn <= _MANY else []), *row.get("under_the_roof", ())])
     counted, ends = row["intensity_counted"], (row["intensity_min"], row["intensity_max"])
     scale = 0.6 if crowded else 1.0
     imported = ["imported"] if row["imported"] else []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -51,8 +52,8 @@ class ReportFigure(NamedTuple):
 
     The template has the title and the caption of each kind; `title` instead of the usual one. Once
     it is saved it has its number in the report and the name of its files. `interactive` is then
-    trusted markup of the same figure; the first one of a report has Plotly's script in it.
-    `data_uri` is the picture, for paper and for browsers that run no scripts.
+    trusted markup of the same figure, `data_uri` the picture, for paper and for browsers that run
+    no scripts.
     """
 
     kind: str
@@ -97,9 +98,12 @@ def save_figures(
         smaller = min(png, svg, key=lambda path: path.stat().st_size)
         kind = "png" if smaller is png else "svg+xml"
         encoded = base64.b64encode(smaller.read_bytes()).decode("ascii")
-        drawn = figure_html(interactive_chart(figure.chart), name, with_script=number == 1)
+        drawn = figure_html(interactive_chart(figure.chart), name)
         data_uri = f"data:image/{kind};base64,{encoded}"
-        return figure._replace(name=name, number=number, data_uri=data_uri, interactive=drawn)
+        size = replace(figure.chart, panels=())  # the marks of thousands of runs are not kept
+        return figure._replace(
+            chart=size, name=name, number=number, data_uri=data_uri, interactive=drawn
+        )
 
     return {part: [saved(figure) for figure in figures] for part, figures in parts.items()}
 
@@ -123,10 +127,10 @@ def report_figures(
         return ReportFigure("roofline", chart, _names(placed), of)
 
     return {
-        "roofline": [
-            *([roofline(placed)] if placed else []),
-            *_accounts(runs, [step for step in inside.values() if isinstance(step, PlacedTrace)]),
-        ],
+        "roofline": chain(
+            (roofline(those) for those in ([placed] if placed else [])),
+            _accounts(runs, [step for step in inside.values() if isinstance(step, PlacedTrace)]),
+        ),
         "complexity": _over_batches(runs, ("intensity", "memory"), colours),
         "measurements": _iterations(runs, colours),
         "machines": (roofline(those, env) for env, those in several.items()),

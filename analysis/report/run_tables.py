@@ -37,8 +37,8 @@ _WHICH = (C.env, C.model, C.ran_precision, C.batch_size)
 _SENSORS = (C.power_w, C.clock_mhz, C.temperature_c, C.utilisation_percent,
             C.other_processes_cores, C.stolen_cores, C.power_limited_share, C.throttled_share,
             C.energy_j, C.energy_j_per_image, C.energy_j_per_sample)  # fmt: skip
-#: Rows of accounts for people; the CSV holds them all.
-_SHOWN_PARTS = 40
+#: Rows of runs and of accounts on a page; the CSV holds them all.
+_SHOWN_RUNS, _SHOWN_PARTS = 500, 40
 #: The title and the columns of each table by its name.
 _TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
     # of runs
@@ -161,7 +161,7 @@ def run_tables(runs: Sequence[Run], run_ids: Mapping[str, str] | None = None) ->
     }
     work = {"complexity": _complexities(runs, column_noun(sample))}
     rated = common_sample(run.sample for run in runs if THROUGHPUT in run.metrics)
-    named = tables(_TABLES, found, rated) | tables(_TABLES, work, sample)
+    named = tables(_TABLES, found, rated, shown=_SHOWN_RUNS) | tables(_TABLES, work, sample)
     return {**named, "accounts": replace(named["accounts"], shown=_SHOWN_PARTS)}
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup
+from plotly.offline import get_plotlyjs
 
 from analysis.comparison.across import AcrossMachines, across_machines
 from analysis.comparison.machines import NO_PRICES, Prices
@@ -114,15 +115,13 @@ def write_report(
         figures = save_figures(drawn, new / "figures")
         rooflines = any(figures[part] for part in ("roofline", *inside))
         content |= {"figures": figures, "rooflines": rooflines}
-        texts = {
-            "report.html": _rendered("page.html.j2", "form.html.j2", content),
-            "report.md": _rendered("body.j2", "form.md.j2", content),
-        }
+        for page, form in (("page.html.j2", "form.html.j2"), ("body.j2", "form.md.j2")):
+            _render(new / f"report.{form.split('.')[1]}", page, form, content)
         for table in shown:
-            forms = {"csv": table.csv(), "md": table.markdown(), "tex": table.latex()}
-            texts |= {f"tables/{table.name}.{ending}": text for ending, text in forms.items()}
-        for name, text in texts.items():
-            (new / name).write_text(text, encoding="utf-8", newline="\n")
+            texts = {"csv": table.csv(), "md": table.markdown(), "tex": table.latex()}
+            for ending, text in texts.items():
+                path = new / "tables" / f"{table.name}.{ending}"
+                path.write_text(text, encoding="utf-8", newline="\n")
         end_report(new)
     except OSError as error:
         raise UserError(
@@ -132,8 +131,8 @@ def write_report(
     return folder / "report.html"
 
 
-def _rendered(page: str, form: str, content: Mapping[str, Any]) -> str:
-    """The report as `page` has it, whose blocks are written by the macros of `form`."""
+def _render(path: Path, page: str, form: str, content: Mapping[str, Any]) -> None:
+    """Write the report as `page` has it, whose blocks are written by the macros of `form`."""
     in_html = form == "form.html.j2"
     environment = Environment(
         loader=PackageLoader("analysis.report", "templates"),
@@ -147,10 +146,11 @@ def _rendered(page: str, form: str, content: Mapping[str, Any]) -> str:
         first if (first := re.split(r"\D", cell, maxsplit=1)[0]) in numbers else ""
     )
     environment.filters["trusted"] = Markup  # Plotly's own page fragments
+    environment.globals["plotly_script"] = get_plotlyjs
     environment.filters["fence"] = markdown_fence
     environment.filters["plain"] = str if in_html else markdown_text
-    text = environment.get_template(page).render(content, form_template=form)
-    return f"{text.strip()}\n"
+    with path.open("w", encoding="utf-8", newline="\n") as file:  # tens of MB of thousands of runs
+        file.writelines(environment.get_template(page).generate(content, form_template=form))
 
 
 def markdown_fence(text: str) -> str:

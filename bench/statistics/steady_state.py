@@ -222,12 +222,16 @@ def _levels(times_s: Sequence[float]) -> list[tuple[int, float]]:
     Least squares by optimal partitioning (Jackson et al., IEEE Signal Processing Letters 12, 2005).
     A level more must explain more than the differences of neighbours let expect.
     """
+    size = math.ceil(len(times_s) / _MOST_POINTS)
+    count = len(times_s) // size
+    least = max(5, math.ceil(_LEAST_LEVEL * count))
+    ordered, half = sorted(times_s), least * size // 2
+    # half of a level is at least so many iterations: its median is between these two
+    if count < 2 * least or ordered[-half] <= (1 + _ONE_LEVEL) * ordered[half - 1]:
+        return [(0, statistics.median(times_s))]
     import numpy as np  # takes a tenth of a second
 
-    size = math.ceil(len(times_s) / _MOST_POINTS)
     points = _batches(times_s, size)
-    count = len(points)
-    least = max(5, math.ceil(_LEAST_LEVEL * count))
     sums = np.concatenate([[0.0], np.cumsum(points)])
     squares = np.concatenate([[0.0], np.cumsum(np.square(points))])
     begins, ends = np.arange(count)[:, None], np.arange(count + 1)
