@@ -121,6 +121,11 @@ def _metric(heading: str, unit: str, larger: Larger, show: Show = three_digits) 
     return _number(heading, show=show, unit=unit, larger=larger)
 
 
+def _mfu(computed: float, required: float | None, _: float | None) -> str:
+    """The required FLOP's; where they are not known, they are at most what the kernels compute."""
+    return f"at most {percent(computed)}" if required is None else percent(required)
+
+
 def _phase(name: str) -> Column:
     return _number(name, f"{name}_ms", f"{name}_share", show=_with_share)
 
@@ -238,7 +243,8 @@ class C:
     ridge_flop_per_byte = _number("ridge FLOP/byte")
     fraction_of_roof = _number("of the roof", "fraction_of_roof_min", "fraction_of_roof_max",
                                show=percent_interval)
-    fraction_of_peak = _number("MFU", show=percent)
+    fraction_of_peak = _number("MFU", "fraction_of_peak", "mfu_required", "mfu_counted",
+                               show=_mfu)
     bound = _text("bound", "bound", "bound_sure",
                   show=lambda bound, sure: bound if sure else f"{bound}?")
     bounds = _text("bound", "bound")

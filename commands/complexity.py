@@ -115,6 +115,7 @@ def _step_tables(found: Sequence[Counted]) -> Iterator[Table]:
             "pixels": item.image_size,
             "tokens": tokens,
             "forward GMAC": item.forward_macs / samples,
+            "required GFLOP": item.required_flops and item.required_flops / samples,
             **_work(sum(item.phases.values(), NO_WORK), samples),
             "least MB": item.compulsory_bytes / samples,
             "eager FLOP/B": item.intensity_min,
@@ -180,15 +181,19 @@ def _notes(found: Sequence[Counted]) -> Iterator[str]:
         remarks = (
             (item.recomputed_flops, "checkpoints compute {} again; these are not in the step's."),
             (
-                item.causal_skipped_flops,
-                "attention counts whole; causal masks hide {}, which fused kernels may skip.",
+                item.step_flops - (item.required_flops or item.step_flops),
+                "{} are not required: "
+                "masks hide them, or they are of experts on tokens that went to others.",
             ),
+            (item.causal_skipped_flops, "fused kernels may skip {}, under causal masks."),
             (item.fp32_flops if item.fp32_share else 0, "amp leaves {} of its products in fp32."),
         )
         for flops, words in remarks:
             if flops:
                 work = f"{_in(1e9, flops / item.batch_size)} GFLOP per {item.sample}"
                 yield f"{item.arch}: {words.format(work)}"
+        if item.required_missing:
+            yield f"{item.arch}: the required FLOP are not known: {item.required_missing}."
     yield (
         "A multiply-add is 2 FLOP. Small: elementwise ops and norms, counted separately. Least: "
         f"what {found[0].cache_bytes / 2**20:.0f} MiB of cache cannot save. "

@@ -154,6 +154,7 @@ _NUMBERS = (
     *("loader_images_per_s", "window_s", "pace_half_width"),
     *("data_time_s", "forward_time_s", "backward_time_s", "optimizer_time_s"),
     *("throughput_images_per_s_std", "throughput_images_per_s_max", "claimed_gflops"),  # imported
+    "step_gflop_required",
     *("step_gflop", "step_gb_compulsory", "step_gb_fused", "step_gb_eager", "forward_gmac"),
     *("intensity_min", "intensity_max"),
     *("weights_mb", "gradients_mb", "optimizer_mb", "activations_mb", "communication_share"),
@@ -177,6 +178,7 @@ _TEXTS_OF_PLACE = (
 _NUMBERS_OF_PLACE = (
     *("ridge_flop_per_byte", "attainable_gflops_min", "attainable_gflops_max", "peak_gflops"),
     *("peak_gb_per_s", "fraction_of_roof_min", "fraction_of_roof_max", "fraction_of_peak"),
+    *("mfu_required", "mfu_counted"),
 )
 #: What a place says otherwise than the run's own metrics: it is of the iteration as it was placed.
 #: Several batches of an iteration move fewer bytes than as many alone, and a profile counts only if

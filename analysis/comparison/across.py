@@ -18,6 +18,7 @@ from analysis.comparison.judgement import METRICS, Comparison, compare_pairs, co
 from analysis.comparison.machines import NO_PRICES, Price, Prices, machine_names
 from analysis.comparison.pairs import agreeing_pairs
 from analysis.runs.groups import Group, Runs, group_row, ratio_row
+from analysis.runs.points import SHARES_OF_PEAK
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION
 from analysis.table import RunList, grouped
@@ -43,7 +44,7 @@ MACHINE = ("env", "device", "backend")
 def efficiency_row(group: Group, prices: Prices = NO_PRICES) -> Row:
     """Return what repeats make of their machine, by the names of columns; means over the repeats.
 
-    Their rate, both ends of their share of the roof, `fraction_of_peak` (model FLOP utilisation),
+    Their rate, both ends of their share of the roof, `mfu_required` and others of the peak,
     energy and cost; per image those of images, and per sample all. Beside these `costs` on demand
     and at `spot_cost`, and `missing`: the reason of each number that is not known.
     """
@@ -60,7 +61,7 @@ def efficiency_row(group: Group, prices: Prices = NO_PRICES) -> Row:
     row: Row = {
         "fraction_of_roof_min": low,
         "fraction_of_roof_max": high,
-        "fraction_of_peak": fmean(point.fraction_of_peak for point in points) if points else None,
+        **{name: _mean(getattr(point, name) for point in points) for name in SHARES_OF_PEAK},
         "roof": points[0].ceiling.kind if points else None,
         "costs": costs,
         "missing": missing,
@@ -73,6 +74,12 @@ def efficiency_row(group: Group, prices: Prices = NO_PRICES) -> Row:
             values = {cost_metric(sample): cost.per_million_samples, **cost.price.row}
             row |= {f"{name.removesuffix('cost')}{key}": value for key, value in values.items()}
     return row
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [*values]
+    numbers = [value for value in known if value is not None]
+    return fmean(numbers) if numbers and len(numbers) == len(known) else None
 
 
 def _why_no_energy(record: RunRecord | None) -> str:

@@ -25,9 +25,13 @@ from analysis.roofs import CEILING_MARGIN, Peaks, Roof, UsedCeiling, choose_ceil
 from analysis.runs.bounds import Bound, StepTimes, check_possible, decide_bound, step_times
 from bench.errors import Unknown
 from bench.records import Ceiling, CeilingsRecord, Finding, ProfileRecord, RunRecord
+from bench.records.base import ratio
 from bench.records.complexity import LEAST_IN_FP32
 from bench.records.metrics import StepCost, data_wait_share, step_cost
 
+#: Shares of the compute peak: of what the kernels compute for certain, of what the mathematics
+#: needs, of all that is counted.
+SHARES_OF_PEAK = ("fraction_of_peak", "mfu_required", "mfu_counted")
 #: The finding of a run whose roof was measured while something disturbed it.
 DOUBTFUL_ROOF = "doubtful-roof"
 
@@ -57,6 +61,8 @@ class RooflinePoint:
     fraction_of_roof_min: float
     fraction_of_roof_max: float
     fraction_of_peak: float
+    mfu_required: float | None
+    mfu_counted: float
     times: StepTimes
     account: StepAccount | None  # of its own profiled step or a profile's, undisturbed if possible
     bound: Bound
@@ -198,6 +204,8 @@ def point_under(
         fraction_of_roof_min=fraction_min,
         fraction_of_roof_max=max(fraction_min, min(1.0, attained / attainable_min)),
         fraction_of_peak=share * attained / roof.peak_flops_per_s,
+        mfu_required=ratio(cost.required_flops, step_s * roof.peak_flops_per_s),
+        mfu_counted=attained / roof.peak_flops_per_s,
         times=times,
         account=account,
         bound=bound,

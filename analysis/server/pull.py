@@ -18,6 +18,7 @@ from analysis.profiles import explains
 from analysis.roofs import Peaks, alike_devices
 from analysis.runs.groups import Runs
 from analysis.runs.place import place, place_runs
+from analysis.runs.points import SHARES_OF_PEAK
 from analysis.runs.run import Run
 from bench.config import Sample, cost_metric
 from bench.errors import Unknown
@@ -400,8 +401,9 @@ def addition_of(run: Run) -> schema.Addition | None:
         schema.ROOF: f"{point.ceiling.kind}, {point.ceiling.date}: {point.ceiling.source}",
         schema.ROOF_RECORD_ID: point.ceiling_record_id or "none: datasheet",
     }
-    names = ("fraction_of_roof_min", "fraction_of_roof_max", "fraction_of_peak")
-    shares = {name: getattr(point, name) for name in names if math.isfinite(getattr(point, name))}
+    names = ("fraction_of_roof_min", "fraction_of_roof_max", *SHARES_OF_PEAK)
+    shares = {name: share for name in names
+              if (share := getattr(point, name)) is not None and math.isfinite(share)}  # fmt: skip
     account = run.account
     return schema.Addition(
         shares | (account.metrics() if isinstance(account, StepAccount) else {}),

@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.optim.optimizer import (
 
 from bench.config import RunConfig
 from bench.cost.fake_step import RecordedStep, record_step
+from bench.cost.masks import UNKNOWN_MASK, hidden_macs
 from bench.cost.step_tracer import LiveStepTracer, RecordedCalls
 from bench.cost.traffic import compulsory_bytes, fused_bytes
 from bench.errors import UserError
@@ -57,21 +59,27 @@ def complexity_of(spec: StepSpec, step: RecordedStep) -> Complexity:
         math_mode=spec.resolved_math_mode,
         parameters=step.parameters,
         activations=step.activations and step.activations // spec.batch_size,
-        **counts_of(step, spec.cache_bytes),
+        **counts_of(step, spec.cache_bytes, idle_expert_macs(step, spec.batch_size)),
         cache_bytes=spec.cache_bytes,
         memory=step.memory,
         method=f"fake-tensor step, aten dispatch as on {followed}, torch {torch.__version__}",
     )
 
 
-def counts_of(step: RecordedCalls, cache_bytes: int) -> dict[str, Any]:
-    """Return the counts of `step` by their names in `Complexity`, its ops with them."""
+def counts_of(step: RecordedCalls, cache_bytes: int, idle_macs: int = 0) -> dict[str, Any]:
+    """Return the counts of `step` by their names in `Complexity`, its ops with them.
+
+    Of its multiply-adds `idle_macs` are not needed, beside those that masks hide.
+    """
     ops = ops_of(calls_of(step))
     work: Work = sum(ops, NO_WORK)
     passes = step.passes
+    hidden = hidden_macs(passes)
     return {
         "forward_macs": sum(item.macs for item in passes if item.phase == "forward"),
         "step_flops": work.flops,
+        "required_flops": None if hidden is None else work.flops - 2 * (hidden + idle_macs),
+        "required_missing": UNKNOWN_MASK if hidden is None else None,
         "recomputed_flops": 2 * sum(item.recomputed_macs for item in passes),
         "causal_skipped_flops": 2 * sum(item.causal_skipped_macs for item in passes),
         "fp32_flops": 2 * sum(item.fp32_macs for item in passes),
@@ -79,6 +87,32 @@ def counts_of(step: RecordedCalls, cache_bytes: int) -> dict[str, Any]:
         "compulsory_bytes": compulsory_bytes(passes, step.sizes_bytes, step.lasting, cache_bytes),
         "ops": ops,
     }
+
+
+def idle_expert_macs(step: RecordedStep, batch_size: int) -> int:
+    """Return the multiply-adds of experts on tokens that are not sent to them.
+
+    The configuration of a model of transformers says to how many experts a token is sent. Weights
+    of all experts are one parameter of three dimensions; a product with it, or for its gradient,
+    needs a row for each token and expert of its. Experts without such a configuration are 0.
+    """
+    config: Any = getattr(step.model, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    most_rows = batch_size * (step.workload.tokens_per_sample or 0)
+    most_rows *= getattr(text, "num_experts_per_tok", None) or 0
+    stacked = {
+        path: [tuple(p.shape[1:]) for p in module.parameters(recurse=False) if p.dim() == 3]
+        for path, module in step.model.named_modules()
+    }
+    idle = 0
+    for call in step.calls:
+        macs, weights = sum(item.macs for item in call.passes), stacked.get(call.module or "")
+        if macs and weights and most_rows:
+            left, right = call.shapes[:2]
+            pairs = [sorted(pair) for pair in (left[-2:], right[-2:], (left[-2], right[-1]))]
+            sizes = [prod(size) for size in weights if sorted(size) in pairs]
+            idle += max(macs - most_rows * max(sizes), 0) if sizes else 0
+    return idle
 
 
 def op_work(spec: StepSpec, *, grad_accum_steps: int = 1) -> tuple[CallWork, ...]:
@@ -239,6 +273,10 @@ class CountedStep:
 
     forward_macs: int  # multiply-adds of convolutions, products and attention, forward
     step_flops: int  # algorithmic FLOP of the same, in all phases
+    required_flops: (
+        int | None
+    )  # of these what the mathematics needs; None: required_missing says why
+    required_missing: str | None
     recomputed_flops: int  # of what checkpoints compute again; not in step_flops
     causal_skipped_flops: int  # the part of step_flops that fused attention may skip
     fp32_flops: int  # the part of step_flops that is of 32-bit numbers

@@ -23,7 +23,6 @@ import torch
 
 from bench.cost.op_table import OPS, OpCall, known_op, tensors_in
 from bench.cost.traffic import Role
-from bench.records.complexity import is_attention
 
 _REAL_PER_COMPLEX_MAC = 4
 #: FLOP per element of a norm's input. Statistics: add to the sum; square and add. Apply: one
@@ -111,23 +110,6 @@ def attention_macs(query: Sequence[int], key: Sequence[int], value: Sequence[int
     """
     queries = prod(query[:-1])
     return queries * key[-2] * (query[-1] + value[-1])
-
-
-def causal_skipped_macs(op: str, arguments: Mapping[str, Any]) -> int:
-    """Return the multiply-adds of attention that its kernel need not do: 0 without a causal mask.
-
-    They are in `contraction_macs`. Queries see the keys up to their own number, so fused kernels
-    (flash, memory-efficient, cuDNN's) pass over the rest. They do it in blocks: this is the most
-    that they can leave out. Attention op by op computes everything.
-    """
-    if not is_attention(op) or not arguments.get("is_causal", False) or "math" in op:
-        return 0
-    query, key, value = (arguments[name].shape for name in ("query", "key", "value"))
-    queries, keys = query[-2], key[-2]
-    seen = min(queries, keys)
-    hidden = queries * keys - (seen * (seen + 1) // 2 + (queries - seen) * keys)
-    macs: int = prod(query[:-2]) * hidden * (query[-1] + value[-1])
-    return 2 * macs if op.endswith("_backward") else macs
 
 
 def elementwise_flops(call: OpCall, role: Role, writes: list[torch.Tensor]) -> int:

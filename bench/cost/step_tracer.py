@@ -21,11 +21,11 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
 from bench.cost.flops import (
     NORM_FLOPS,
-    causal_skipped_macs,
     contraction_macs,
     convolution_macs,
     elementwise_flops,
 )
+from bench.cost.masks import SEEN, Hidden, KnownValues
 from bench.cost.op_table import OpCall, OpMode, bind, refuse_uncounted
 from bench.cost.traffic import Access, Pass, Role, eager_bytes
 from bench.errors import UserError, one_line
@@ -132,7 +132,8 @@ class Values:
 
     def _access(self, value: int, tensor: torch.Tensor) -> Access:
         view = (tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
-        return Access(value, view, min(_distinct_bytes(tensor), self.sizes_bytes[value]))
+        size_bytes = min(_distinct_bytes(tensor), self.sizes_bytes[value])
+        return Access(value, view, size_bytes, tensor.numel())
 
 
 def _distinct_bytes(tensor: torch.Tensor) -> int:
@@ -156,6 +157,7 @@ class StepTracer(OpMode):
         self.phase: Phase | None = None
         self.calls: list[RecordedCall] = []
         self.values = Values()
+        self.known = KnownValues()
         self.weights: set[int] = set()
 
     def recorded(self, lasting: frozenset[int]) -> RecordedCalls:
@@ -187,7 +189,10 @@ class StepTracer(OpMode):
             wide = (kept.to(torch.promote_types(kept.dtype, torch.float32)) for kept in result[1:])
             result = (result[0], *wide)
         if self.phase is not None:
-            self.record(bind(func, args, kwargs, result), self.phase, module)
+            call = bind(func, args, kwargs, result)
+            if self.phase == "forward":
+                self.known.follow(func, args, kwargs, call)
+            self.record(call, self.phase, module)
         return result
 
     def record(self, call: OpCall, phase: Phase, module: str | None = None) -> None:
@@ -222,9 +227,13 @@ class StepTracer(OpMode):
         if role is Role.OPAQUE:
             refuse_uncounted(call.op)
         macs = contraction_macs(call.op, call.arguments, writes) if role is Role.CONTRACTION else 0
-        skipped = causal_skipped_macs(call.op, call.arguments)
         flops = elementwise_flops(call, role, writes)
-        return [TensorPass(role, call.reads(), writes, macs, flops, skipped)]
+        hidden = self.known.hidden(call)
+        # Fused kernels (flash, memory-efficient, cuDNN's) pass over what a causal mask hides, in
+        # blocks: this is the most that they leave out. None is known to do so by another mask.
+        skips = call.arguments.get("is_causal", False) and "math" not in call.op
+        skipped = int(macs * (hidden or SEEN)) if skips else 0
+        return [TensorPass(role, call.reads(), writes, macs, flops, skipped, hidden)]
 
     def _pass(self, op: str, phase: Phase, item: TensorPass) -> Pass:
         reads, writes = list(item.reads), list(item.writes)
@@ -247,6 +256,7 @@ class StepTracer(OpMode):
             elementwise_flops=item.elementwise_flops,
             causal_skipped_macs=item.causal_skipped_macs,
             fp32_macs=item.macs if min(sizes, default=0) == torch.float32.itemsize else 0,
+            hidden=item.hidden,
         )
 
 
@@ -285,6 +295,7 @@ class TensorPass:
     macs: int = 0
     elementwise_flops: int = 0
     causal_skipped_macs: int = 0
+    hidden: Hidden = SEEN
 
 
 def _convolution_backward(call: OpCall) -> list[TensorPass]:
@@ -308,8 +319,8 @@ def _gradients(
     asked += [(Role.CONTRACTION, [grad, inputs], macs, 0)] * to_weight
     asked += [(Role.REDUCTION, [grad], 0, grad.numel())] * to_bias
     return [
-        TensorPass(role, reads, [output], *work)
-        for (role, reads, *work), output in zip(asked, call.outputs, strict=False)
+        TensorPass(role, reads, [output], macs, flops)
+        for (role, reads, macs, flops), output in zip(asked, call.outputs, strict=False)
     ]
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from fractions import Fraction
 from itertools import groupby
 
 from bench.records import Phase
@@ -43,6 +44,7 @@ class Access:
     value: int
     view: Hashable
     size_bytes: int
+    elements: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,9 @@ class Pass:
     """One sweep over memory: most ops are one, a batch norm or a convolution's backward several.
 
     `recomputed_macs` are those of what the backward pass computes again, which has no `macs`.
-    `causal_skipped_macs` are the part of `macs` that a causal mask leaves out, `fp32_macs` that of
-    32-bit numbers.
+    `causal_skipped_macs` are the part of `macs` that a kernel may leave out under a causal mask,
+    `fp32_macs` that of 32-bit numbers. `hidden` is the share of `macs`, or of what a small op
+    masks, that a mask hides; None where it is not known.
     """
 
     op: str
@@ -64,6 +67,7 @@ class Pass:
     recomputed_macs: int = 0
     causal_skipped_macs: int = 0
     fp32_macs: int = 0
+    hidden: Fraction | None = Fraction(0)
 
 
 class Traffic:

@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from bench.config import RunConfig, Sample
 from bench.config.resolved import Backend, MathMode, ResolvedConfig
-from bench.records.base import Count, Phase, PositiveCount, Record
+from bench.records.base import NEWER, Count, Phase, PositiveCount, Record
 
 #: L2 of an H200, the largest single last-level cache among the devices this was made for: where a
 #: device's own is not known, a floor that is too low is still a floor.
@@ -188,6 +188,10 @@ class Complexity(Record):
     forward_macs: Count
     step_flops: Count  # algorithmic: convolution, linear, matrix product, attention
     recomputed_flops: Count  # by checkpoints, not in step_flops
+    #: part of step_flops that the mathematics needs, without what masks hide and experts that no
+    #: token was sent to; None for the reason beside it
+    required_flops: Count | None = None
+    required_missing: str | None = NEWER.reason
     causal_skipped_flops: Count  # part of step_flops that fused attention may skip
     fp32_flops: Count = 0  # part of step_flops; records of before say nothing
     elementwise_flops: Count
@@ -203,6 +207,14 @@ class Complexity(Record):
     def phases(self) -> dict[Phase, Work]:
         """Work of forward, backward and optimizer; their sum is the step's."""
         return by_phase(self.ops)
+
+    @property
+    def needed_flops(self) -> int | None:
+        """The required FLOP; of an older record too, if it has neither attention nor experts."""
+        may_hide = ("bmm", "baddbmm", "_grouped_mm")
+        hides = any(is_attention(op.op) or op.op in may_hide for op in self.ops)
+        is_whole = self.required_flops is None and not (hides or self.causal_skipped_flops)
+        return self.step_flops if is_whole else self.required_flops
 
     @property
     def step_flops_per_sample(self) -> float:
@@ -244,6 +256,7 @@ class Complexity(Record):
         counts = {
             f"forward_macs_{each}": self.forward_macs,
             f"step_flops_{each}": self.step_flops,
+            f"required_flops_{each}": self.required_flops,
             f"recomputed_flops_{each}": self.recomputed_flops,
             f"causal_skipped_flops_{each}": self.causal_skipped_flops,
             f"elementwise_flops_{each}": self.elementwise_flops,
@@ -258,7 +271,9 @@ class Complexity(Record):
                 f"{phase}_bytes_{each}_min": work.fused_bytes,
                 f"{phase}_bytes_{each}_max": work.eager_bytes,
             }
-        facts |= {name: self.per_sample(total) for name, total in counts.items()}
+        facts |= {
+            n: None if total is None else self.per_sample(total) for n, total in counts.items()
+        }
         for name in ("cache_bytes", "intensity_min", "intensity_max"):
             facts[name] = getattr(self, name)
         return facts | self.memory.model_dump() | {"method": self.method}

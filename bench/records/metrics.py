@@ -45,6 +45,7 @@ PHASES = ("data", "forward", "backward", "optimizer")
 #: Metrics of one batch's step on one device, by the cost model: the fact of `Complexity`, its unit.
 _STEP_WORK = {
     "step_gflop": ("step_flops", 1e9),
+    "step_gflop_required": ("required_flops", 1e9),
     "parameters": ("parameters", 1),
     "forward_gmac": ("forward_macs", 1e9),
 }
@@ -105,9 +106,9 @@ def _of_complexity(
 ) -> dict[str, float]:
     if complexity is None:
         return {}
-    facts = {name: attrgetter(fact)(complexity) for name, (fact, _) in metrics.items()}
-    units = {name: unit for name, (_, unit) in metrics.items() if unit != 1}
-    return facts | {name: facts[name] / unit for name, unit in units.items()}
+    facts = {name: (attrgetter(fact)(complexity), unit) for name, (fact, unit) in metrics.items()}
+    known = {name: fact for name, fact in facts.items() if fact[0] is not None}
+    return {name: fact if unit == 1 else fact / unit for name, (fact, unit) in known.items()}
 
 
 def attained_flops_per_s(record: RunRecord) -> float | None:
@@ -192,11 +193,13 @@ def summary(record: RunRecord) -> dict[str, float]:
 class StepCost:
     """Work of one step: algorithmic FLOP, and bytes by the model's three counts.
 
-    `causal_skipped_flops` are the part of `flops` that fused attention may skip, `fp32_share` is
-    what autocast has left in 32 bits.
+    `required_flops` are the part of `flops` that the mathematics needs, None where not known,
+    `causal_skipped_flops` the part that fused attention may skip; `fp32_share` is what autocast has
+    left in 32 bits.
     """
 
     flops: int
+    required_flops: int | None
     causal_skipped_flops: int
     fused_bytes: int
     eager_bytes: int
@@ -215,11 +218,12 @@ def step_cost(complexity: Complexity, batches: int, devices: int = 1) -> StepCos
     The compulsory bytes are those of one batch, however many there are: a floor that stays one.
     """
     per_batch = [op for op in complexity.ops if op.phase != "optimizer"]
-    more = batches - 1
+    required, more = complexity.needed_flops, batches - 1
     fused = complexity.fused_bytes + more * sum(op.fused_bytes for op in per_batch)
     eager = complexity.eager_bytes + more * sum(op.eager_bytes for op in per_batch)
     return StepCost(
         flops=devices * batches * complexity.step_flops,
+        required_flops=None if required is None else devices * batches * required,
         causal_skipped_flops=devices * batches * complexity.causal_skipped_flops,
         fused_bytes=devices * fused,
         eager_bytes=devices * eager,

@@ -1,0 +1,151 @@
+"""Required work beside counted work, each by hand; S tokens, width D, H heads, W words."""
+
+import pytest
+import tiny_language_models as tiny
+import torch
+from tiny_language_models import D, S, W
+
+from bench.cost.estimate import count_step, step_complexity
+from bench.records import StepSpec
+
+#: Multiply-adds of a sequence: the logits, the projections of attention, and both its products.
+LOGITS = S * D * W
+PROJECTIONS = S * (D * 3 * D + D * D)
+PAIRS = S * S
+CAUSAL = S * (S + 1) // 2
+#: A window of 4: the first queries see 1, 2 and 3 tokens.
+WINDOW = 1 + 2 + 3 + (S - 3) * 4
+PRODUCTS = 2 * D  # of each pair, over all heads
+BATCH = 2
+
+
+def _complexity(name, **changes):
+    return step_complexity(StepSpec(f"tiny_language_models:{name}", BATCH, "fp32", **changes))
+
+
+def _per_sequence(name, **changes):
+    found = _complexity(name, **changes)
+    return found.step_flops / BATCH, found.required_flops and found.required_flops / BATCH
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("whole", PAIRS),
+        ("causal", CAUSAL),
+        ("window", WINDOW),
+        ("causal_op_by_op", CAUSAL),
+        ("window_op_by_op", WINDOW),
+        ("weak_mask", PAIRS),  # -100 makes a score small, not its product unneeded
+    ],
+)
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_masks_hide_pairs_of_all_six_products(name, seen, backend):
+    counted = 6 * (LOGITS + PROJECTIONS + PAIRS * PRODUCTS)
+    required = 6 * (LOGITS + PROJECTIONS + seen * PRODUCTS)
+    assert _per_sequence(name, backend=backend) == (counted, required)
+
+
+def test_a_mask_of_one_block_is_not_that_of_another():
+    """Both have scores of one shape: what is hidden follows the tensors, not the sizes."""
+    counted = 6 * (LOGITS + 2 * PROJECTIONS + 2 * PAIRS * PRODUCTS)
+    required = 6 * (LOGITS + 2 * PROJECTIONS + (WINDOW + CAUSAL) * PRODUCTS)
+    assert _per_sequence("both") == (counted, required)
+
+
+def test_a_window_is_computed_by_the_kernel_though_it_is_not_required():
+    assert _complexity("causal").causal_skipped_flops == BATCH * 6 * (PAIRS - CAUSAL) * PRODUCTS
+    assert _complexity("window").causal_skipped_flops == 0
+
+
+@pytest.mark.parametrize("name", ["unknown_mask", "unknown_op_by_op"])
+def test_a_mask_of_data_is_not_known(name):
+    found = _complexity(name)
+    assert found.required_flops is None
+    assert "mask" in found.required_missing
+
+
+def test_heads_that_share_keys_project_less_and_multiply_as_much():
+    projections = S * (D * (D + 2 * D // 2) + D * D)
+    counted = 6 * (LOGITS + projections + PAIRS * PRODUCTS)
+    required = 6 * (LOGITS + projections + CAUSAL * PRODUCTS)
+    assert _per_sequence("grouped") == (counted, required)
+
+
+def test_frozen_weights_need_no_gradient():
+    """LoRA: the logits' layer gives a gradient to its input alone; below is nothing to train."""
+    logits = 4 * LOGITS
+    base = 2 * S * D * D
+    down, up = 4 * S * D * 2, 6 * S * D * 2  # the input of `down` is of a frozen embedding
+    assert _per_sequence("low_rank") == (logits + base + down + up,) * 2
+
+
+def test_what_a_checkpoint_computes_again_is_in_neither():
+    counted = 6 * (LOGITS + PROJECTIONS + PAIRS * PRODUCTS)
+    required = 6 * (LOGITS + PROJECTIONS + CAUSAL * PRODUCTS)
+    assert _per_sequence("checkpointed") == (counted, required)
+    again = BATCH * 2 * (S * D * 3 * D + PAIRS * PRODUCTS)  # nothing needs the last projection
+    assert _complexity("checkpointed").recomputed_flops == again
+
+
+def test_a_tied_embedding_multiplies_once():
+    """It is looked up for the words, which computes nothing, and multiplied for the logits."""
+    assert _per_sequence("tied") == (6 * LOGITS,) * 2
+    assert _complexity("tied").parameters == W * D
+
+
+@pytest.mark.parametrize("name", ["window", "window_op_by_op", "unknown_mask"])
+def test_a_step_that_runs_shows_its_masks(name):
+    step = getattr(tiny, name)()
+    batch = step.batch(BATCH)
+    torch.manual_seed(0)
+    with count_step() as cost:
+        step.loss(step.model(batch), batch).backward()
+    seen = WINDOW
+    if name == "unknown_mask":
+        torch.manual_seed(0)
+        seen = int((torch.rand(S, S) > 0.5).sum())
+    assert cost.step_flops == BATCH * 6 * (LOGITS + PROJECTIONS + PAIRS * PRODUCTS)
+    assert cost.required_flops == BATCH * 6 * (LOGITS + PROJECTIONS + seen * PRODUCTS)
+    assert cost.required_missing is None
+
+
+def _of_transformers(tmp_path, kind, **widths):
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, kind)(
+        vocab_size=W, hidden_size=D, num_attention_heads=2, head_dim=4, num_hidden_layers=1,
+        num_key_value_heads=1, **widths,
+    )  # fmt: skip
+    config.save_pretrained(tmp_path)
+    return step_complexity(StepSpec(f"hf:{tmp_path}", BATCH, "fp32", seq_len=S))
+
+
+#: Projections of 2 heads of queries and 1 of keys and values, each 4 wide.
+OF_GROUPS = S * (2 * D * D + 2 * D * 4)
+
+
+@pytest.mark.slow
+def test_two_of_eight_experts_are_counted_and_required(tmp_path):
+    experts = {"intermediate_size": 12, "num_local_experts": 8, "num_experts_per_tok": 2}
+    found = _of_transformers(tmp_path, "MixtralConfig", **experts, sliding_window=None)
+    linear = LOGITS + OF_GROUPS + S * (8 * D + 2 * 3 * D * 12)
+    assert found.step_flops == BATCH * 6 * (linear + PAIRS * PRODUCTS)
+    assert found.required_flops == BATCH * 6 * (linear + CAUSAL * PRODUCTS)
+
+
+@pytest.mark.slow
+def test_experts_that_compute_all_tokens_are_counted_whole_and_required_for_their_own(tmp_path):
+    experts = {"intermediate_size": 12, "num_local_experts": 4, "num_experts_per_tok": 1}
+    found = _of_transformers(tmp_path, "Llama4TextConfig", intermediate_size_mlp=12, **experts)
+    shared = LOGITS + OF_GROUPS + S * (4 * D + 3 * D * 12)  # the router, and an expert for all
+    assert found.step_flops == BATCH * 6 * (shared + 4 * S * 3 * D * 12 + PAIRS * PRODUCTS)
+    assert found.required_flops == BATCH * 6 * (shared + S * 3 * D * 12 + CAUSAL * PRODUCTS)
+
+
+@pytest.mark.slow
+def test_a_window_of_mistral_is_not_required(tmp_path):
+    widths = {"intermediate_size": 12, "sliding_window": 4}
+    found = _of_transformers(tmp_path, "MistralConfig", **widths)
+    linear = LOGITS + OF_GROUPS + S * 3 * D * 12
+    assert found.step_flops == BATCH * 6 * (linear + PAIRS * PRODUCTS)
+    assert found.required_flops == BATCH * 6 * (linear + WINDOW * PRODUCTS)

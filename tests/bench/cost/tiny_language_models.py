@@ -1,0 +1,127 @@
+"""Language models small enough to count by hand, one for each reason why work is not required.
+
+S tokens of W words, width D, H heads; a step has 6 FLOP for each multiply-add of the forward pass
+(2 in it, 4 in the backward pass) unless a test says otherwise.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+S, W, D, H = 16, 32, 8, 2
+
+
+class Attention(nn.Module):
+    """Scores of all queries with all keys; `mask` says from positions which pairs are seen."""
+
+    def __init__(self, mask=None, *, kv_heads=H, op_by_op=False, fill=-torch.inf, **options):
+        super().__init__()
+        self.project = nn.Linear(D, D + 2 * kv_heads * (D // H), bias=False)
+        self.out = nn.Linear(D, D, bias=False)
+        self.kv_heads, self.mask, self.options = kv_heads, mask, options
+        self.op_by_op, self.fill = op_by_op, fill
+
+    def forward(self, x):
+        heads = self.project(x).unflatten(-1, (-1, D // H)).transpose(1, 2)
+        query, key, value = heads.split([H, self.kv_heads, self.kv_heads], dim=1)
+        at = torch.arange(x.shape[1])
+        seen = self.mask and self.mask(at[:, None], at[None, :])
+        if self.op_by_op:
+            scores = query @ key.transpose(-1, -2) / (D // H) ** 0.5
+            if seen is not None:
+                scores = scores.masked_fill(~seen, self.fill)
+            mixed = functional.dropout(scores.softmax(-1), 0.1) @ value
+        else:
+            mixed = functional.scaled_dot_product_attention(
+                query, key, value, seen, enable_gqa=self.kv_heads != H, **self.options
+            )
+        return x + self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+
+class LowRank(nn.Module):
+    """A frozen layer and one of rank 2 beside it, which is trained (LoRA, arXiv 2106.09685)."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(D, D, bias=False).requires_grad_(False)
+        self.down, self.up = nn.Linear(D, 2, bias=False), nn.Linear(2, D, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+class Step:
+    sample, tokens_per_sample = "sequence", S
+
+    def __init__(self, *blocks, tie=False, frozen_ends=False):
+        words, head = nn.Embedding(W, D), nn.Linear(D, W, bias=False)
+        if tie:
+            head.weight = words.weight
+        if frozen_ends:
+            words.requires_grad_(False), head.requires_grad_(False)
+        self.model = nn.Sequential(words, *blocks, head)
+
+    def batch(self, n):
+        return torch.randint(W, (n, S))
+
+    def loss(self, output, batch):
+        return functional.cross_entropy(output.flatten(0, 1), batch.flatten())
+
+
+def _causal(i, j):
+    return j <= i
+
+
+def _window(i, j):
+    return (j <= i) & (j > i - 4)
+
+
+def _on_data(i, j):
+    return torch.rand(S, S) > 0.5
+
+
+def _step(**options):
+    return Step(Attention(**options))
+
+
+whole = _step
+causal = partial(_step, is_causal=True)
+window = partial(_step, mask=_window)
+window_op_by_op = partial(_step, mask=_window, op_by_op=True)
+causal_op_by_op = partial(_step, mask=_causal, op_by_op=True)
+weak_mask = partial(_step, mask=_causal, op_by_op=True, fill=-100.0)
+unknown_mask = partial(_step, mask=_on_data)
+unknown_op_by_op = partial(_step, mask=_on_data, op_by_op=True)
+grouped = partial(_step, kv_heads=1, is_causal=True)
+
+
+def both():
+    """A window in the first block, all earlier tokens in the second."""
+    masks = (_window, _causal)
+    return Step(*(Attention(mask, op_by_op=True) for mask in masks))
+
+
+def low_rank():
+    return Step(LowRank(), frozen_ends=True)
+
+
+def checkpointed():
+    return Step(Checkpointed(Attention(is_causal=True)))
+
+
+def tied():
+    return Step(tie=True)
