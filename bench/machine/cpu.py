@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import platform
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 import psutil
@@ -43,25 +42,11 @@ def others_cpu_s() -> float:
 
 def last_level_cache_bytes() -> int:
     """Return the bytes of all last-level caches usable here, a shared one counted once."""
-    if platform.system() == "Darwin":
+    system = platform.system()
+    if system == "Darwin":
         return _apple_cache_bytes()
-    levels = data_caches()
-    return levels[max(levels)].total_bytes
-
-
-@dataclass(frozen=True)
-class CacheLevel:
-    """The caches of one level that a process reaches, which need not be of one size."""
-
-    smallest_bytes: int
-    largest_bytes: int
-    total_bytes: int
-
-
-def data_caches() -> dict[int, CacheLevel]:
-    """Return the data caches usable here by level, a shared one counted once."""
-    if platform.system() != "Linux":
-        raise UnknownFactError(f"not read on {platform.system()}")
+    if system != "Linux":
+        raise UnknownFactError(f"not read on {system}")
     caches: dict[int, dict[str, int]] = {}
     for cpu in _allowed_cpus():
         for index in system_path(f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
@@ -71,10 +56,7 @@ def data_caches() -> dict[int, CacheLevel]:
                 shared[text_of(index / "shared_cpu_list")] = 1024 * size
     if not caches:
         raise UnknownFactError("the kernel lists no caches")
-    return {
-        level: CacheLevel(min(sizes), max(sizes), sum(sizes))
-        for level, sizes in ((level, shared.values()) for level, shared in caches.items())
-    }
+    return sum(caches[max(caches)].values())
 
 
 def _apple_cache_bytes() -> int:

@@ -9,11 +9,9 @@ from worker_processes import output_of
 
 from bench.machine import UnknownFactError, cpu
 from bench.machine.cpu import (
-    CacheLevel,
     cpu_device_info,
     cpu_model,
     cpu_signature,
-    data_caches,
     last_level_cache_bytes,
     others_cpu_s,
     usable_cores,
@@ -147,8 +145,6 @@ def test_apples_processors_and_gpus_tell_by_sysctl_and_ioreg(program, on_macos, 
     gpu = MpsDevice().info()
     assert (gpu.name, gpu.cores, gpu.memory_bytes) == ("Apple M3 Max", 40, 28_991_029_248)
     assert "system cache" in gpu.missing["last_level_cache_bytes"]
-    with pytest.raises(UnknownFactError, match="not read on Darwin"):
-        data_caches()
     program("sysctl", '[ "$2" = hw.l3cachesize ] && echo 16777216')
     program("ioreg", "echo nothing")
     assert last_level_cache_bytes() == 16 * 2**20  # an Intel Mac's L3
@@ -212,22 +208,18 @@ def two_kinds_of_cores(tree, on_linux):
     tree(_files(caches))
 
 
-def test_each_level_gives_its_smallest_its_largest_and_all_of_the_allowed_processors(
+def test_the_last_level_counts_each_cache_that_the_allowed_processors_reach_once(
     two_kinds_of_cores, tree, monkeypatch
 ):
     allowed = [0, 1, 2]
     monkeypatch.setattr(cpu, "_allowed_cpus", lambda: allowed)
-    assert data_caches() == {
-        1: CacheLevel(32 * KIB, 48 * KIB, 112 * KIB),
-        2: CacheLevel(1280 * KIB, 2048 * KIB, 3328 * KIB),
-        3: CacheLevel(12288 * KIB, 12288 * KIB, 12288 * KIB),
-    }
     assert last_level_cache_bytes() == 12288 * KIB
     tree(_files([(3, 3, 3, "Unified", "16384K", "3")]))  # of a second socket
     allowed.append(3)
     assert last_level_cache_bytes() == (12288 + 16384) * KIB
-    allowed[:] = [0]
-    assert data_caches()[2] == CacheLevel(*[1280 * KIB] * 3)
     allowed[:] = [7]
     with pytest.raises(UnknownFactError, match="lists no caches"):
+        last_level_cache_bytes()
+    monkeypatch.setattr("platform.system", lambda: "Windows")
+    with pytest.raises(UnknownFactError, match="not read on Windows"):
         last_level_cache_bytes()
