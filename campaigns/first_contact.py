@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from bench.config import RunConfig
 from bench.launcher.measurement import measure, measure_roofs
 from bench.launcher.profile import launch_profile
 from bench.profilers.ncu.tool import NcuTool
-from bench.records import CeilingsRecord, Measurement, ProfileRecord, RunRecord, ToolName
+from bench.records import Backend, CeilingsRecord, Measurement, ProfileRecord, RunRecord, ToolName
 from bench.records.folders import RecordFolder
 from bench.records.metrics import executed_flops, profiled_step_cost
 
@@ -41,7 +40,7 @@ class Answer:
 class Contact:
     """Measures on one device into one folder of records."""
 
-    def __init__(self, backend: str, records: Path) -> None:
+    def __init__(self, backend: Backend, records: Path) -> None:
         self.backend = backend
         self.records = records
         on_gpu = backend == "cuda"
@@ -72,28 +71,21 @@ class Contact:
             raise RuntimeError(f"{record.config.arch}: {record.outcome}, {record.reason}")
         return record.measurement
 
-    @cached_property
-    def roofs(self) -> CeilingsRecord:
-        """The device's roofs, measured when they are first asked for."""
-        return measure_roofs(self.backend, records=self.records)
-
     def profile(self, tool: ToolName, **settings: Any) -> ProfileRecord:
         """Profile a step of what `run` measured."""
         timed = self.run(**settings)
         return launch_profile(timed.config, RecordFolder.create(self.records), (tool,), timed)
 
 
-def first_contact(backend: str, records: Path, minutes: float) -> Iterator[Answer]:
+def first_contact(backend: Backend, records: Path, minutes: float) -> Iterator[Answer]:
     """Answer each check that begins within so many minutes; one that raises has failed.
 
     What is measured for them stays in `records`.
     """
     contact, deadline_s = Contact(backend, records), time.monotonic() + 60 * minutes
-    for name, (expected, question, needs_cuda) in CHECKS.items():
+    for name, (expected, question) in CHECKS.items():
         begin_s, passed = time.monotonic(), None
         try:
-            if needs_cuda and backend != "cuda":
-                raise CannotTellError("needs an NVIDIA GPU")
             if begin_s > deadline_s:
                 raise CannotTellError("time was up")
             seen, passed = question(contact)
@@ -113,12 +105,12 @@ def level_of(record: RunRecord | CeilingsRecord | ProfileRecord) -> str:
 
 
 def _roofs(contact: Contact) -> Seen:
+    record = measure_roofs(contact.backend, records=contact.records)
     peaks = [
         f"{roof.math_mode} {(roof.peak_flops_per_s or 0) / 1e12:.4g} TFLOP/s"
-        for roof in contact.roofs.ceilings
+        for roof in record.ceilings
     ]
-    level = level_of(contact.roofs)
-    return f"{level}: {', '.join(peaks)}", "clean" in level
+    return f"{level_of(record)}: {', '.join(peaks)}", "clean" in level_of(record)
 
 
 def _precisions(contact: Contact) -> Seen:
@@ -155,7 +147,7 @@ def _profile(contact: Contact) -> Seen:
 
 
 def _counters(contact: Contact) -> Seen:
-    if reason := NcuTool().obstacle("cuda"):
+    if reason := NcuTool().obstacle(contact.backend):
         raise CannotTellError(reason)
     record = contact.profile("ncu", arch="resnet18", precision="amp", batch_size=64)
     cost, executed, counters = profiled_step_cost(record), executed_flops(record), record.counters
@@ -168,35 +160,13 @@ def _counters(contact: Contact) -> Seen:
     return seen, 1.0 <= executed / cost.flops <= 1.3 and "invalid" not in level_of(record)
 
 
-def _compile(contact: Contact) -> Seen:
-    modes = ("default", "reduce-overhead") if contact.backend == "cuda" else ("default",)
-    small = {"arch": "resnet18", "precision": "fp32", "iters": 10}
-    runs = {mode: contact.run(**small, compile=mode) for mode in modes}
-    seen = {mode: f"{run.outcome} {run.reason or ''}" for mode, run in runs.items()}
-    return f"{seen}", all(run.outcome == "ok" for run in runs.values())
-
-
-def _clocks(contact: Contact) -> Seen:
-    clocks = {}
-    for name, record in (("roofs", contact.roofs), ("run", contact.run(precision="amp"))):
-        telemetry = record.telemetry
-        mean = None if telemetry is None else telemetry.mean("gpu_sm_clock_mhz")
-        if mean is None:
-            raise CannotTellError(f"no clocks were sampled beside the {name}")
-        clocks[name] = mean, level_of(record)
-    (slower_mhz, findings), (faster_mhz, _) = sorted(clocks.values())
-    return f"{clocks}", slower_mhz >= 0.9 * faster_mhz or "power-limited" in findings
-
-
 #: What a check sees, and whether it is as expected.
 Seen = tuple[str, bool]
-#: By name: what is expected, what finds out, and whether it needs an NVIDIA GPU.
-CHECKS: dict[str, tuple[str, Callable[[Contact], Seen], bool]] = {
-    "roofs": ("a clean verdict; a power limit is a note", _roofs, False),
-    "precisions": ("each runs, and no verdict is invalid", _precisions, False),
-    "telemetry": ("each series, and energy that agrees with power", _telemetry, False),
-    "profile": ("the work of the timed run, and the kernels of each op", _profile, False),
-    "counters": ("executed FLOP 1.0 to 1.3 of the model's, and DRAM bytes", _counters, True),
-    "compile": ("each mode runs", _compile, False),
-    "clocks": ("of roofs and run within 10 %, or power-limited", _clocks, True),
+#: By name: what is expected, and what finds out.
+CHECKS: dict[str, tuple[str, Callable[[Contact], Seen]]] = {
+    "roofs": ("a clean verdict; a power limit is a note", _roofs),
+    "precisions": ("each runs, and no verdict is invalid", _precisions),
+    "telemetry": ("each series, and energy that agrees with power", _telemetry),
+    "profile": ("the work of the timed run, and the kernels of each op", _profile),
+    "counters": ("executed FLOP 1.0 to 1.3 of the model's, and DRAM bytes", _counters),
 }
