@@ -41,7 +41,6 @@ _SETTINGS = (
     *("image_size", "iterations", "warmup_iters", "repeats"),
     *("devices", "nodes", "grad_accum_steps"),
 )
-_BACKENDS = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 #: Also Lightning's `16-mixed`, Keras's `mixed_float16` and Apex's `O1`, by their documentations.
 _PRECISIONS = {
     spelling: ours
@@ -195,7 +194,8 @@ def record_of(
     known_why = {"batch_size", "throughput_images_per_s"} & result.missing.keys()
     timed = result.iteration_times_s or "iteration_time_ms_mean" in facts
     if throughput is None and not (timed and known_why):
-        raise ValueError("no throughput, and no iteration time with its batch size")
+        raise ValueError("no throughput, and no time with its batch size (--set batch_size=N)")
+    precision = _plain(facts.get("precision"))
     params = {name: str(facts[name]) for name in _SETTINGS if name in facts}
     no_metrics = {"throughput_images_per_s", *TEXTS, *COUNTS, *_SETTINGS}
     reasons = {
@@ -216,8 +216,8 @@ def record_of(
         # the same name may be another model elsewhere: timm's vgg16 convolves its classifier
         arch=f"timm:{facts['arch']}" if result.format == "timm" else facts["arch"],
         device=facts.get("device"),
-        backend=_spelled(facts.get("backend"), _BACKENDS),
-        precision=_spelled(facts.get("precision"), _PRECISIONS),
+        backend=_plain(facts.get("backend")),
+        precision=_PRECISIONS.get((precision or "").replace("_", "-"), precision),
         env=re.sub(r"[^A-Za-z0-9._-]+", "-", facts.get("env") or "").strip("-._")[:64] or None,
         batch_size=facts.get("batch_size"),
         repeat=facts.get("repeat"),
@@ -306,7 +306,7 @@ def _identity(result: Result, texts: Mapping[str, str], given: Mapping[str, str]
     return f"imported-{hashlib.sha256(canonical.encode()).hexdigest()[:20]}"
 
 
-def _spelled(text: str | None, spellings: Mapping[str, str]) -> str | None:
-    """A name in this project's spelling: `cuda:0` is cuda, `torch.float16` is fp16."""
+def _plain(text: str | None) -> str | None:
+    """A name as this project spells it: `cuda:0` is cuda, `torch.float16` is float16."""
     plain = (text or "").lower().removeprefix("torch.").partition(":")[0]
-    return spellings.get(plain.replace("_", "-"), plain)[:64] or None
+    return plain[:64] or None

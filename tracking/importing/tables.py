@@ -103,12 +103,14 @@ _UNCLEAR = re.compile(
 #: The fact to name such a heading by: what it may be, and what the fact counts.
 _TO_NAME = {
     "throughput": ("a throughput", "images/s of all devices"),
-    "batch_size": ("a batch", "of one device; global_batch_size is of all; grad_accum_steps"),
+    "batch_size": (
+        "a batch",
+        "of one device; global_batch_size is of all, grad_accum_steps counts batches",
+    ),
     "devices": ("a number of devices", "of each machine; nodes counts machines"),
 }
 _EMPTY = frozenset(("", "-", "n/a", "na", "none", "null"))
-#: What cannot be read of these costs no row.
-_NO_LOSS = frozenset(("measured_at", "parameters", "claimed_gflops"))
+_METRICS_BESIDE = frozenset(("parameters", "claimed_gflops"))
 #: Deviations, and shares of a processor's time, may be zero.
 _MAY_BE_ZERO = ("_std", "user_s", "system_s")
 
@@ -211,33 +213,27 @@ def _take(result: Result, cell: str, meaning: Meaning) -> bool:
     fact, factor = meaning
     if fact in ("iteration", "other"):
         return False
-    try:
-        value = _value(cell, fact, factor)
-    except ValueError:
-        if fact not in _NO_LOSS:
-            raise
-        return False
-    if isinstance(value, datetime):
-        result.measured_at = value
+    if fact == "measured_at":
+        result.measured_at = _instant(cell)
+        return result.measured_at is not None
+    if fact in TEXTS:
+        result.facts[fact] = cell
+    elif fact in COUNTS | BESIDE - _METRICS_BESIDE:
+        result.facts[fact] = count(cell)
+        if not result.facts[fact] and fact not in ("repeat", "warmup_iters", "grad_accum_steps"):
+            raise ValueError("'0' is negative or zero")
     else:
-        result.facts[fact] = value
+        result.facts[fact] = number(cell, may_be_zero=fact.endswith(_MAY_BE_ZERO)) * factor
     return fact not in BESIDE
 
 
-def _value(cell: str, fact: str, factor: float) -> str | float | datetime:
-    if fact == "measured_at":
+def _instant(cell: str) -> datetime | None:
+    """The time of a benchmark that names its time zone; None for any other text."""
+    try:
         at = datetime.fromisoformat(cell.replace("Z", "+00:00"))
-        if at.tzinfo is None or not 2000 <= at.year <= 2200:
-            raise ValueError("no time zone, or no year of a benchmark")
-        return at.astimezone(timezone.utc)
-    if fact in TEXTS:
-        return cell
-    if fact in COUNTS | BESIDE - _NO_LOSS:
-        whole = count(cell)
-        if not whole and fact not in ("repeat", "warmup_iters", "grad_accum_steps"):
-            raise ValueError("'0' is negative or zero")
-        return whole
-    return number(cell, may_be_zero=fact.endswith(_MAY_BE_ZERO)) * factor
+    except ValueError:
+        return None
+    return at.astimezone(timezone.utc) if at.tzinfo and 2000 <= at.year <= 2200 else None
 
 
 def _read_rows(
@@ -258,11 +254,7 @@ def _read_rows(
         except ValueError as error:
             yield NotTaken(f"{column}: {error}", row.line)
             continue
-        if kind == "timm" and _RATE not in result.facts:
-            why = result.extra.get("error", "inference alone")
-            yield NotTaken(f"no training result ({why})"[:300], row.line)
-        else:
-            yield result
+        yield result
 
 
 #: What may stand in each row of a run, besides texts.
