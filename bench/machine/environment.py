@@ -86,30 +86,16 @@ def environment_label(device: DeviceInfo) -> str:
     return slug[: _MAX_LABEL_LENGTH - len(suffix)].rstrip("-._") + suffix
 
 
-#: OpenMP of GCC and LLVM, oneMKL, oneDNN, OpenBLAS, cuBLAS, cuDNN, NCCL, torch's switches for
-#: these, and its own compiler.
-_FAMILIES = (
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_"),
-    *("CUBLAS_", "CUDNN_", "NCCL_", "TORCH_BLAS_", "TORCH_CUDNN_", "TORCH_NCCL_"),
-    *("TORCHINDUCTOR_", "TORCHDYNAMO_", "TRITON_"),
-    *("MIOPEN_", "PYTORCH_MIOPEN_", "ROCBLAS_", "HIPBLASLT_"),
-)
-#: `allocator` says where a step's memory comes from, so glibc's variables are not here.
-_NAMES = frozenset(
-    {
-        "ATEN_CPU_CAPABILITY",
-        "CUDA_DEVICE_MAX_CONNECTIONS",
-        "CUDA_LAUNCH_BLOCKING",
-        "CUDA_MODULE_LOADING",
-        "NVIDIA_TF32_OVERRIDE",
-        "PYTORCH_ALLOC_CONF",
-        "PYTORCH_CUDA_ALLOC_CONF",
-        "PYTORCH_ENABLE_MPS_FALLBACK",
-        "PYTORCH_NO_CUDA_MEMORY_CACHING",
-        "THP_MEM_ALLOC_ENABLE",
-        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-        "TORCH_COMPILE_DISABLE",
-    }
+#: How variables begin of OpenMP of GCC and LLVM, oneMKL, oneDNN, OpenBLAS, cuBLAS, cuDNN, NCCL,
+#: CUDA's launches, torch's switches and allocators, its compiler, and AMD's libraries. `allocator`
+#: says where a step's memory comes from, so glibc's variables are not here.
+_OF_SPEED = (
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "ATEN_CPU_CAPABILITY"),
+    *("CUBLAS_", "CUDNN_", "NCCL_", "CUDA_DEVICE_MAX", "CUDA_LAUNCH_", "CUDA_MODULE_LOADING"),
+    *("NVIDIA_TF32_OVERRIDE", "THP_MEM_ALLOC_ENABLE", "TORCH_ALLOW_TF32_", "TORCH_BLAS_"),
+    *("TORCH_COMPILE_DISABLE", "TORCH_CUDNN_", "TORCH_NCCL_", "TORCHINDUCTOR_", "TORCHDYNAMO_"),
+    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ENABLE_MPS_FALLBACK", "TRITON_"),
+    *("PYTORCH_MIOPEN_", "PYTORCH_NO_CUDA_MEMORY_CACHING", "MIOPEN_", "ROCBLAS_", "HIPBLASLT_"),
 )
 #: Where files are changes no speed, and may name a person.
 _PLACES = ("_DIR", "_FILE", "_HOME", "_PATH")
@@ -124,7 +110,7 @@ def speed_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {
         name: LEFT_OUT if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value) else value
         for name, value in sorted(environ.items())
-        if (name.startswith(_FAMILIES) or name in _NAMES) and not name.endswith(_PLACES)
+        if name.startswith(_OF_SPEED) and not name.endswith(_PLACES)
     }
 
 
