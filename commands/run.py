@@ -49,7 +49,7 @@ from commands.console.recorded import (
 _SHOWN = ("throughput_tokens_per_s", "iteration_time_ms_p50", "attained_gflops")
 
 
-_REMOVABLE = ("input",)
+_REMOVABLE = ("input", "sync")
 
 
 def _removable(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
@@ -279,7 +279,7 @@ class Watch(Measuring):
     )
     without: str | None = option(
         "after the measurement take this out of the steps, by turns, and measure the gain: "
-        "input (batches come from memory)",
+        "input (batches come from memory), sync (ranks keep their gradients); several by commas",
         metavar="WHAT",
         callback=_removable,
     )

@@ -285,6 +285,7 @@ class ScriptWatch(WorkerWatch):
             "PYTHONPATH": os.pathsep.join(paths),
             "MLPROJECT_WATCH": str(self._folder.path.resolve()),
             "MLPROJECT_STEP_OF": self._job.task["step_of"],
+            "MLPROJECT_WITHOUT": self._job.task["without"],
             SPARE: str(self._folder.spare or ""),
         }
         # The script hears Ctrl-C, which a shell's `&` has us ignore. Our locks it does not get:

@@ -7,13 +7,11 @@ that is done is done where a step has ended.
 from __future__ import annotations
 
 import copy
-import math
+import gc
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -24,19 +22,13 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter as _LoaderIterator
 from typing_extensions import override
 
 from bench.errors import UserError, one_line
-from bench.records import Removal
-from bench.records.journal import Clock
 from bench.records.measurement import Removable
-from bench.training.devices import Device
 from bench.training.window import Around
 
 #: Steps before the first turn, which show what feeds a step.
-_PREPARING = 10
-#: Steps of a turn: where as many fit, and where time is short. And pairs of turns.
-_MANY_STEPS, _FEW_STEPS = 20, 10
-_MOST_PAIRS, _FEWEST_PAIRS = 30, 3
+PREPARING = 10
 #: Steps after a switch before one is timed, and until when worker processes are waited for.
-_SETTLING, _MOST_SETTLING = 2, 200
+SETTLING, _MOST_SETTLING = 2, 200
 
 
 NextBatch = Callable[[Any], Any]
@@ -85,88 +77,13 @@ class Suspect:
 
     def is_settling(self, steps: int) -> bool:
         """Whether, after so many steps since the switch, the next is not yet like those later."""
-        return steps < _SETTLING
+        return steps < SETTLING
 
     def begin(self) -> None:
         """Note that the steps of a turn that are timed begin."""
 
     def put_right(self) -> None:
         """After the last turn, leave the training as if nothing had been taken out."""
-
-
-@dataclass
-class Turns:
-    """Turns of a suspect, and what they have measured: the mean step of each, in seconds.
-
-    With a number of steps to `settle` after each switch all ranks of a job take the same turns.
-    """
-
-    what: Removable
-    steps: int
-    pairs: int
-    settle: int | None = None
-    with_s: list[float] = field(default_factory=list)
-    without_s: list[float] = field(default_factory=list)
-    note: str | None = None
-
-    @classmethod
-    def within(cls, what: Removable, left_s: float, step_s: float, workers: int) -> Turns:
-        """Plan the turns of `left_s` seconds; each has as many batches of every loader process.
-
-        Raises `UserError` where the time is too short.
-        """
-        each = max(workers, 1)
-        around = _PREPARING + each + 4 * _SETTLING
-        steps = _MANY_STEPS if left_s > _MOST_PAIRS * 2 * _MANY_STEPS * step_s else _FEW_STEPS
-        steps = math.ceil(steps / each) * each
-        pairs = int(left_s / step_s - around) // (2 * steps + 3 * each + 2 * _SETTLING)
-        if pairs < _FEWEST_PAIRS:
-            needed_s = (_FEWEST_PAIRS * (2 * steps + 3 * each + 2 * _SETTLING) + around) * step_s
-            raise UserError(
-                f"its turns need {needed_s:.0f} s, and {left_s:.0f} s are left: give a larger "
-                "--seconds"
-            )
-        return cls(what, steps, min(pairs, _MOST_PAIRS))
-
-    def __str__(self) -> str:
-        return f"by turns without {self.what}: {self.pairs} pairs of {self.steps} steps each"
-
-    def removal(self) -> Removal:
-        """Return what was measured, of whole pairs."""
-        pairs = min(len(self.with_s), len(self.without_s))
-        if pairs < 2:
-            return Removal.of("the script ended before two pairs of turns", what=self.what)
-        sides = {"with_s": self.with_s[:pairs], "without_s": self.without_s[:pairs]}
-        how = {"steps": self.steps, "note": self.note}
-        return Removal.of("nothing to add", what=self.what, **how, **sides)
-
-    def taken(
-        self, suspect: Suspect, loaders: Loaders, device: Device, clock: Clock
-    ) -> Around[None]:
-        """Yield where a step of a turn runs."""
-        for _ in range(self.pairs):
-            for out, times_s in ((False, self.with_s), (True, self.without_s)):
-                suspect.switch(out=out)
-                settled = 0
-                while (
-                    suspect.is_settling(settled) if self.settle is None else settled < self.settle
-                ):
-                    yield
-                    loaders.stepped()
-                    settled += 1
-                suspect.begin()
-                device.synchronize()
-                timer, usual = device.timer(clock), list[bool]()
-                timer.mark()
-                while len(usual) < self.steps:
-                    yield
-                    timer.mark()
-                    usual.append(loaders.stepped())
-                device.synchronize()
-                timed_s = timer.times_s()
-                alike_s = [s for s, is_usual in zip(timed_s, usual, strict=True) if is_usual]
-                times_s.append(fmean(alike_s or timed_s))
-        self.note = suspect.note
 
 
 def ahead(batches: Any) -> tuple[int, bool]:
@@ -269,10 +186,10 @@ class Loaders(Suspect):
     def preparing(self) -> Around[None]:
         """Find the loaders that feed most steps, and what of their batches the script moves."""
         self._steps.clear()
-        for _ in range(_PREPARING):
+        for _ in range(PREPARING):
             yield
             self.stepped()
-        most = {data for data, steps in self._steps.items() if 2 * steps > _PREPARING}
+        most = {data for data, steps in self._steps.items() if 2 * steps > PREPARING}
         if not most:
             raise UserError("no DataLoader of torch feeds its steps")
         self._feeding, self._skips_ends = frozenset(most), self._ends < 2
@@ -352,9 +269,9 @@ class Loaders(Suspect):
     def is_settling(self, steps: int) -> bool:
         workers = max((batches._num_workers for batches in self._iterators), default=0)
         if not self._is_out:
-            return steps < max(_SETTLING, workers)
+            return steps < max(SETTLING, workers)
         at_work = any(ahead(batches)[1] for batches in self._iterators)
-        return steps < _SETTLING or (at_work and steps < _MOST_SETTLING)
+        return steps < SETTLING or (at_work and steps < _MOST_SETTLING)
 
     @override
     def begin(self) -> None:
@@ -366,10 +283,50 @@ class Loaders(Suspect):
             self._kept.clear()
             self._left_bytes = self._free_bytes
 
+
+class Exchange(Suspect):
+    """DistributedDataParallel's exchange: gradients stay on their rank, as within its `no_sync`."""
+
+    what = "sync"
+
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """Find what trains in this process. Raises `UserError` where it cannot do without."""
+        kind = torch.nn.parallel.DistributedDataParallel
+        self._replicas = [found for found in gc.get_objects() if issubclass(type(found), kind)]
+        self._optimizers = list(optimizers)
+        if not self._replicas:
+            raise UserError("no DistributedDataParallel exchanges its gradients")
+        if any(replica.static_graph for replica in self._replicas):
+            raise UserError("DistributedDataParallel cannot leave it out with static_graph=True")
+        if any("ZeroRedundancy" in type(optimizer).__name__ for optimizer in self._optimizers):
+            raise UserError("a ZeroRedundancyOptimizer exchanges weights, too")
+
+    @override
+    def switch(self, *, out: bool) -> None:
+        for replica in self._replicas:
+            replica.require_backward_grad_sync = not out
+
     @override
     def put_right(self) -> None:
-        self.switch(out=False)
-        self._kept.clear()
+        """Give every replica the weights, buffers and optimizer state of its group's first rank."""
+        group = self._replicas[0].process_group
+        source = torch.distributed.get_global_rank(group, 0)
+        tensors = [
+            tensor
+            for replica in self._replicas
+            for tensor in (*replica.module.parameters(), *replica.module.buffers())
+        ]
+        for optimizer in self._optimizers:
+            for weight in (w for of_group in optimizer.param_groups for w in of_group["params"]):
+                states = (optimizer.state[weight][name] for name in sorted(optimizer.state[weight]))
+                tensors += [
+                    state
+                    for state in states
+                    if isinstance(state, torch.Tensor) and state.device == weight.device
+                ]
+        with torch.no_grad():
+            for tensor in tensors:
+                torch.distributed.broadcast(tensor, source, group=group)
 
 
 class _Moves(TorchDispatchMode):

@@ -27,29 +27,31 @@ import torch
 from bench.config import TimeLimits, max_seconds_on
 from bench.config.resolved import MathMode
 from bench.cost.step_tracer import LiveStepTracer
-from bench.errors import Unknown, UnsupportedError, UserError
+from bench.errors import Unknown, UserError
 from bench.machine import probe, value_or_none
 from bench.machine.environment import read_environment
 from bench.machine.limits import peak_memory_bytes
 from bench.machine.repository import model_code
 from bench.profilers.torch_profiler import pairs_within, profiling
-from bench.records import Account, ModelCode, Outcome, Removal
+from bench.records import Account, ModelCode, Outcome
 from bench.records.complexity import CallWork
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
-from bench.training.devices import Device, open_device
+from bench.records.measurement import Removable
+from bench.training.devices import Device
 from bench.training.team import Team
 from bench.training.window import Window, compiled_graphs
 from bench.worker.attempt import outcome_by
 from bench.worker.removal import (
+    Exchange,
     Loaders,
     NextBatch,
     Suspect,
-    Turns,
     asked_for_batches,
     put_on_top,
 )
 from bench.worker.script_model import Batches, StepSize, Training
+from bench.worker.turns import Removals
 
 #: Of the seconds that are left for the window: before the warm-up, which has a third of that, and
 #: before the window. The rest is for what follows it.
@@ -101,7 +103,7 @@ class ScriptMeter:
         self._tracer: LiveStepTracer | None = None
         self._work: tuple[CallWork, ...] = ()
         self._steps: Steps | None = None
-        self._done = 0
+        self._done = self._calls = 0
         self._device: Device | None = None
         self._window: Window | None = None
         self._whole = self._loads = False
@@ -110,7 +112,7 @@ class ScriptMeter:
         self._changed: Any = Unknown("no step was looked at after the window")
         self._account: Account | None = None
         self._found: dict[str, Any] = {"script": {}}  # by the fields of `Account`
-        self._removals: dict[str, Callable[[], Removal]] = {}
+        self._removals: Removals | None = None
         self._code = _script_code()  # as early as it is imported
         self._lock = threading.Lock()  # held while a step's end is worked on
 
@@ -129,7 +131,10 @@ class ScriptMeter:
                 self._leader = optimizer
             elif count == 2 and self._counts[self._leader] > 2:
                 self._leader, self._steps, self._done = optimizer, None, 0
-        if optimizer is self._leader and not self.job.task["step_of"]:
+        if self.job.task["step_of"]:
+            return
+        self._calls += 1
+        if optimizer is self._leader:
             self.stepped()
 
     def stepped(self, begins: Exception | None = None) -> None:
@@ -139,6 +144,7 @@ class ScriptMeter:
         """
         if self.has_ended:
             return
+        self._calls += bool(self.job.task["step_of"]) and begins is None
         card = self._device if self._device and self._device.backend == "cuda" else None
         on_card = torch.cuda.device(card.torch_device) if card else contextlib.nullcontext()
         try:
@@ -256,7 +262,8 @@ class ScriptMeter:
         if self._device is not None and "environment" not in self._found:
             about = self._device.info(), self._folder.path, self.job.config.env, self._code
             self._found["environment"] = probe(read_environment, *about)
-        self._found["removals"] = tuple(removal() for removal in self._removals.values())
+        if self._removals is not None:
+            self._found["removals"] = tuple(make() for make in self._removals.found.values())
         why = reason or "the script ended before that"
         account = Account.of(why, outcome=outcome, reason=reason, **self._found)
         self._folder.release_reserve()
@@ -296,9 +303,7 @@ class ScriptMeter:
             self._found["ops"] = Unknown("its steps differ in size: one does not stand for all")
         else:
             yield from self._unprofiled("ops", partial(self._profiling, device, window))
-        asked = list(self._suspects(device))
-        for number, suspect in enumerate(asked):
-            yield from self._taking_out(suspect, device, window, len(asked) - number)
+        yield from self._taking_out(window)
 
     def _timing_loaders(self, window: Window) -> contextlib.AbstractContextManager[None]:
         """Time each wait for a batch of a torch DataLoader, in the thread that trains."""
@@ -360,31 +365,29 @@ class ScriptMeter:
         finally:
             profiler.update(starts)
 
-    def _suspects(self, device: Device) -> Iterator[Suspect]:
-        """What `--without` names."""
+    def _taking_out(self, window: Window) -> Steps:
+        """Take what `--without` names out of steps, by turns."""
         names = [*filter(None, self.job.task["without"].split(","))]
-        if "input" in names:
-            yield Loaders(device.torch_device)
+        step_s = statistics.fmean(window.timer.times_s()) if window.timer and names else 0.0
+        workers, device = self._found["resolved"].workers, window.device
+        self._removals = Removals(
+            *(device, self._deadline_s, step_s, workers),
+            lambda text: self._journal.note("notice", text=text),
+            self._place if _ranks() != (1, 1) else None,
+            self._clock,
+        )
+        known: dict[Removable, Callable[[], Suspect]] = {
+            "input": lambda: Loaders(device.torch_device),
+            "sync": lambda: Exchange(self._counts),
+        }
+        self.is_timing = True  # nothing is imported
+        yield from self._removals.taking_out({n: make for n, make in known.items() if n in names})
+        self.is_timing = False
 
-    def _taking_out(self, suspect: Suspect, device: Device, window: Window, among: int) -> Steps:
-        """Take `suspect` out by turns, in its part of the time that is left `among` several."""
-        left_s = (self._deadline_s - time.perf_counter()) / among
-        step_s = statistics.fmean(window.timer.times_s() if window.timer else (left_s,))
-        loaders = suspect if isinstance(suspect, Loaders) else Loaders(device.torch_device)
-        try:
-            turns = Turns.within(suspect.what, left_s, step_s, self._found["resolved"].workers)
-            self._removals[suspect.what] = turns.removal
-            self._journal.note("notice", text=f"{turns}")
-            self.is_timing = True  # nothing is imported
-            with loaders.watched():
-                yield from suspect.preparing()
-                yield from turns.taken(suspect, loaders, device, self._clock)
-                suspect.put_right()
-        except UserError as error:
-            refused = Removal.of(str(error), what=suspect.what)
-            self._removals[suspect.what] = lambda: refused
-        finally:
-            self.is_timing = False
+    def _place(self) -> tuple[int, int]:
+        """How many calls of optimizers there were, and the number of the one that ends a step."""
+        optimizers: list[Any] = [] if self.job.task["step_of"] else [*self._counts]
+        return self._calls, optimizers.index(self._leader) if optimizers else 0
 
     def _profiling(self, device: Device, window: Window) -> Steps:
         step_s = max(statistics.median(window.warmup_times_s), 1e-3)
@@ -394,7 +397,7 @@ class ScriptMeter:
 
     def _looking(self, training: Training) -> Steps:
         """Look at what the model is given in one step, and at what the script has set."""
-        device = training.device = self._device = _device_of(training)
+        device = self._device = training.open_device()
         self._journal.note("device", backend=device.backend, uuid=device.info().uuid)
         with training.watched(int(self.job.task["samples_per_step"] or 0)) as seen:
             yield
@@ -464,15 +467,6 @@ def _script_profiles() -> bool:
             if issubclass(type(alive), profiler.profile)
         )
     )
-
-
-def _device_of(training: Training) -> Device:
-    """The device that holds the parameters; the process's current one stays what it is."""
-    if not training.parameters:
-        raise UnsupportedError("no module with parameters was found: there is nothing to measure")
-    where = training.parameters[0].device
-    with torch.cuda.device(where) if where.type == "cuda" else contextlib.nullcontext():
-        return open_device(where.type)
 
 
 def _ranks() -> tuple[int, int]:

@@ -9,7 +9,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -25,12 +25,12 @@ from bench.config.resolved import MathMode
 from bench.cost.estimate import calls_of, counts_of
 from bench.cost.fake_step import sizes_bytes
 from bench.cost.step_tracer import LiveStepTracer
-from bench.errors import UserError, one_line
+from bench.errors import UnsupportedError, UserError, one_line
 from bench.machine import value_or_none
 from bench.machine.limits import allocator_in_use
 from bench.records import Complexity, MemoryFootprint, ResolvedConfig
 from bench.records.complexity import DEFAULT_CACHE_BYTES, CallWork
-from bench.training.devices import Device
+from bench.training.devices import Device, open_device
 from bench.training.step import math_mode_of, weight_modes
 
 #: DistributedDataParallel and torch.compile hold the model under these names, and nothing else.
@@ -335,6 +335,18 @@ class Training:
         self._loader = max(loaders, key=lambda item: item._num_yielded, default=None)
         scalers = [item for item in objects if isinstance(item, torch.amp.GradScaler)]
         self._scales_loss = any(scaler.is_enabled() for scaler in scalers)
+
+    def open_device(self) -> Device:
+        """Open the device that holds the parameters; the process's current one stays what it is.
+
+        Raises `UnsupportedError` without parameters.
+        """
+        if not self.parameters:
+            raise UnsupportedError("no module with parameters was found: nothing to measure")
+        where = self.parameters[0].device
+        with torch.cuda.device(where) if where.type == "cuda" else nullcontext():
+            self.device = open_device(where.type)
+        return self.device
 
     @property
     def names(self) -> dict[str, str]:

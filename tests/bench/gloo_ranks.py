@@ -1,6 +1,7 @@
 """A rank of two that trains a small model by hand-made batches and leaves its weights."""
 
 import os
+import time
 
 import torch
 from small_models import CLASSIFIER, batch_of_ten_classes, ten_classes
@@ -9,6 +10,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from bench.config import RunConfig, TimeLimits
 from bench.training.step import Fp32, TrainingStep, make_optimizer
 from bench.training.team import DdpTeam
+from bench.training.window import driven
+from bench.worker.removal import Exchange
+from bench.worker.turns import Turns, taken_out
 
 RANKS, STEPS, ACCUMULATED, IMAGES = 2, 3, 2, 2
 
@@ -39,7 +43,7 @@ def train(rank, port, folder):
     step = TrainingStep(
         CLASSIFIER,
         shared,
-        make_optimizer(model, "sgd", fused=True),
+        optimizer := make_optimizer(model, "sgd", fused=True),
         Fp32(),
         grad_accum_steps=ACCUMULATED,
         no_gradient_sync=team.no_gradient_sync,
@@ -51,6 +55,15 @@ def train(rank, port, folder):
     seen = {"exchanges": len(exchanges), "seed": torch.initial_seed()}
     with team.no_gradient_sync():
         step(lambda: batch(99, 0, rank))
+    apart = [parameter.detach().clone() for parameter in model.parameters()]
+    turns, before = Turns("sync", 3, 2, settle=1), len(exchanges)
+
+    def any_step():
+        step(lambda: batch(100, 0, rank))
+
+    driven(taken_out(Exchange([optimizer]), turns, device, time.perf_counter), any_step)
+    seen |= {"exchanges in turns": len(exchanges) - before, "pairs": len(turns.without_s)}
+    state = [optimizer.state[weight]["momentum_buffer"] for weight in model.parameters()]
     paces = team.plan(TimeLimits(10, 10**6, 10.0), [9.0, 0.5 + rank])
     few = team.plan(TimeLimits(10, 5, 10.0), [0.1])
     known = team.plan(TimeLimits(10, 5, 10.0, until_known=True), [0.1, 0.5 + rank])
@@ -58,7 +71,8 @@ def train(rank, port, folder):
         {
             **seen,
             "together": together,
-            "apart": [parameter.detach() for parameter in model.parameters()],
+            "apart": apart,
+            "put right": [tensor.detach() for tensor in (*model.parameters(), *state)],
             "ranks": team.gather(rank),
             "plan": (paces.iterations, paces.max_seconds, paces.ended_early),
             "few": (few.iterations, few.ended_early, few.most),

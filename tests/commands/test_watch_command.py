@@ -324,6 +324,37 @@ def test_the_gain_without_a_wait_is_measured_beside_what_the_account_says(watch,
     assert "taken-out" in {finding.code for finding in record.verdict.findings}
 
 
+EXCHANGES = f"""{STEPS}
+from torch import distributed
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.utils.data import DataLoader
+
+def slow(state, bucket):
+    time.sleep(0.02)
+    return allreduce_hook(state, bucket)
+
+distributed.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(model)
+model.register_comm_hook(None, slow)
+while True:
+    for inputs in DataLoader(torch.ones(1000, 4), batch_size=2):
+        model(inputs).sum().backward()
+        optimizer.step()
+        time.sleep(0.02)
+"""
+
+
+@pytest.mark.long
+def test_of_two_ranks_the_exchange_and_the_input_are_taken_out_of_both(watch):
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    options = ("--without", "sync,input", "--format", "json")
+    ended, record = watch(EXCHANGES, launcher=launcher, options=options, seconds=60)
+    assert (ended.returncode, record.outcome) == (0, "ok")
+    gains = {gain["without"]: gain for gain in json.loads(ended.stdout)["gains"]}
+    assert abs(1 - 1 / gains["sync"]["gain"] - 0.5) < 0.05
+    assert "nothing to gain" in gains["input"]["sentence"]
+
+
 def test_what_cannot_be_taken_out_is_refused_before_the_script_starts(tmp_path):
     command = [
         sys.executable,

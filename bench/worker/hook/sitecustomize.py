@@ -158,7 +158,7 @@ class _Hook:
         """Measure in this process, unless another one does."""
         self._is_idle = True
         if int(os.environ.get("LOCAL_RANK") or 0) or _rank():
-            return False
+            return self._follows()
         try:
             with self._ours:
                 if self._claims():
@@ -175,6 +175,16 @@ class _Hook:
             self._note(f"{error}; install mlproject in the environment of {sys.executable}")
         except OSError:  # another process was faster, or the folder is gone
             pass
+        return not self._is_idle
+
+    def _follows(self) -> bool:
+        """Take part, on another rank, where something is to be taken out of steps."""
+        if os.environ.get("MLPROJECT_WITHOUT"):
+            with self._ours:
+                from bench.worker.turns import Follower
+
+                self._meter = Follower(by_function=bool(os.environ.get("MLPROJECT_STEP_OF")))
+            self._is_idle = False
         return not self._is_idle
 
     def _claims(self) -> bool:

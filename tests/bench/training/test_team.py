@@ -55,6 +55,14 @@ def test_gradients_are_averaged_over_all_ranks_once_a_step_and_not_of_a_step_apa
 
 
 @pytest.mark.slow
+def test_the_exchange_is_left_out_by_turns_and_replicas_are_put_right_afterwards(ranks):
+    assert [rank["exchanges in turns"] for rank in ranks] == [2 * (1 + 3)] * 2  # of twice as many
+    assert [rank["pairs"] for rank in ranks] == [2, 2]
+    first, second = (rank["put right"] for rank in ranks)
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+@pytest.mark.slow
 def test_a_time_limit_becomes_the_same_number_of_iterations_by_the_slowest_ranks_pace(ranks):
     # 10 s at 1.5 s each, the first lap left out: 6.
     for rank in ranks:

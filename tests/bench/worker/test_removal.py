@@ -12,7 +12,9 @@ from bench.records.metrics import gain_of
 from bench.training.devices import CpuDevice
 from bench.training.window import driven
 from bench.worker import removal as under_test
-from bench.worker.removal import Loaders, Suspect, Turns, ahead
+from bench.worker import turns as turns_module
+from bench.worker.removal import Exchange, Loaders, Suspect, ahead
+from bench.worker.turns import Follower, Removals, Turns, taken_out
 from tests.bench.fakes import ScriptedClock
 
 
@@ -59,13 +61,7 @@ def clock():
 def taken(loaders, turns, clock, step):
     """Take the input out of steps of a loop, as a script's meter does."""
 
-    def around():
-        with loaders.watched():
-            yield from loaders.preparing()
-            yield from turns.taken(loaders, loaders, CpuDevice(), clock)
-            loaders.put_right()
-
-    driven(around(), step)
+    driven(taken_out(loaders, turns, CpuDevice(), clock), step)
     return turns.removal()
 
 
@@ -235,3 +231,110 @@ def test_a_suspect_takes_nothing_out_by_itself(clock):
     turns, loaders = Turns("host", 10, 2), Loaders(torch.device("cpu"))
     driven(turns.taken(Suspect(), loaders, CpuDevice(), clock), lambda: clock.pass_s(2.0))
     assert gain_of(turns.removal()).ratio == 1.0
+
+
+@pytest.mark.parametrize(
+    ("replicas", "optimizer", "why"),
+    [
+        ([], "SGD", "no DistributedDataParallel"),
+        ([True], "SGD", "static_graph"),
+        ([False], "ZeroRedundancyOptimizer", "exchanges weights"),
+    ],
+)
+def test_an_exchange_that_cannot_be_left_out_says_why(monkeypatch, replicas, optimizer, why):
+    class Replica:
+        def __init__(self, static):
+            self.static_graph = static
+
+    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", Replica)
+    alive = [Replica(static) for static in replicas]
+    with pytest.raises(UserError, match=why):
+        Exchange([type(optimizer, (), {})()])
+    assert len(alive) == len(replicas)
+
+
+class Store:
+    """What torch's store of a process group is to its ranks."""
+
+    def __init__(self):
+        self.held = {}
+
+    def set(self, key, value):
+        self.held[key] = value
+
+    def get(self, key):
+        return self.held[key].encode()
+
+    def check(self, keys):
+        return all(key in self.held for key in keys)
+
+
+@pytest.fixture
+def ranks(monkeypatch):
+    """One store and two ranks; `ranks.now` is the one that runs."""
+    store = Store()
+    found = SimpleNamespace(now=0, store=store)
+    monkeypatch.setattr(turns_module, "_store", lambda: store)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: found.now)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    return found
+
+
+class Loop:
+    """Two ranks' loops of two optimizers, of which the second ends a step."""
+
+    def __init__(self, ranks, clock, removals, suspects):
+        self.ranks, self.clock, self.steps = ranks, clock, [0, 0]
+        self.optimizers = [torch.optim.SGD([torch.zeros(1)]) for _ in range(2)]
+        self.follower = Follower(by_function=False)
+        removals.place = lambda: (2 * self.steps[0], 1)
+        self.turns, self.removals = removals.taking_out(suspects), removals
+
+    def first(self):
+        self.ranks.now, self.steps[0] = 0, self.steps[0] + 1
+        self.clock.pass_s(1.0)
+        return self.steps[0] < 30 or next(self.turns, "ended") is None
+
+    def second(self):
+        self.ranks.now, self.steps[1] = 1, self.steps[1] + 1
+        for optimizer in self.optimizers:
+            self.follower.after(optimizer)
+
+
+def removals_on(clock):
+    return Removals(*(CpuDevice(), clock() + 1000.0, 1.0, 0), lambda text: None, None, clock)
+
+
+@pytest.mark.parametrize("ahead_by", [0, 1])
+def test_another_rank_takes_the_same_turns_at_the_same_steps(ranks, clock, monkeypatch, ahead_by):
+    switches = {0: [], 1: []}
+
+    class Seen(Suspect):
+        def __init__(self, *_):
+            pass
+
+        def switch(self, *, out):
+            switches[ranks.now].append((out, loop.steps[ranks.now]))
+
+    def not_here():
+        raise UserError("not here")
+
+    monkeypatch.setattr(turns_module, "Exchange", Seen)
+    monkeypatch.setattr(turns_module.Training, "open_device", lambda _: CpuDevice())
+    removals = removals_on(clock)
+    loop = Loop(ranks, clock, removals, {"sync": Seen, "input": not_here})
+    for _ in range(ahead_by):
+        loop.second()
+    while loop.first():
+        loop.second()
+    pairs = len(removals.found["sync"]().with_s)
+    assert (len(switches[0]), switches[0]) == (2 * pairs + 1, switches[1])
+    assert "not here" in removals.found["input"]().missing["with_s"]
+
+
+def test_a_rank_that_runs_under_no_watch_is_found_out(ranks, clock):
+    removals = removals_on(clock)
+    removals.place = lambda: (9, 0)
+    driven(removals.taking_out({"host": Suspect}), lambda: None)
+    assert "not all ranks" in removals.found["host"]().missing["with_s"]
