@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tracking.importing import OtherFileError, count
@@ -25,6 +26,12 @@ def gpu_in_name(label: str) -> tuple[str | None, int | None]:
     if gpu is None:
         return None, None
     return gpu["gpu"] + gpu["variant"].replace("_", " "), int(gpu["count"] or 0) or None
+
+
+def near(file: Path, *steps: str) -> str | None:
+    """Return the text of a file by its way from the folder of `file`; None where none is there."""
+    path = file.parent.joinpath(*steps).resolve()
+    return path.read_text("utf-8-sig") if path.is_file() else None
 
 
 def part(whole: Any, *names: str) -> dict[str, Any]:

@@ -11,22 +11,23 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import pairwise
 from math import fsum
+from pathlib import Path
 from typing import Any
 
 from bench.records.metrics import iteration_statistics_ms
 from contrib.readers import gpu_in_name, on_line, part
-from tracking.importing import OtherFileError, Result, SourceFile, count, number
+from tracking.importing import OtherFileError, Result, count, number
 
 _RATE = "train.total_ips"
 _LINE = re.compile(r"DLL (\d{4}-\S+ [\d:.]+) - (?:(PARAMETER)|Epoch: (\d+) Iteration: (\d+)) (.*)")
 
 
-def recognises(file: SourceFile, text: str) -> bool:
+def recognises(file: Path, text: str) -> bool:
     """Whether DLLogger wrote lines of the text."""
     return re.search(r"DLL \d{4}-\d\d-\d\d [\d:.]+ - |^DLLL \{", text, re.MULTILINE) is not None
 
 
-def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Result]:
+def read(file: Path, text: str, given: Mapping[str, str]) -> Iterator[Result]:
     """Yield the run of a log, without ten iterations of warm-up, or `warmup_iters` of `given`."""
     log, iterations = _log(text)
     batch = count(log.get("batch_size") or log.get("b") or given.get("batch_size", "0"))
@@ -46,8 +47,9 @@ def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Resu
     facts["window_s"] = fsum(times_s) * every
     facts["precision"] = half[0] if half else "fp32" if {"amp", "command"} & log.keys() else None
     facts["image_size"] = count(log["image_size"]) if "image_size" in log else None
-    if file.folders and file.folders[0].startswith("PyTorch_"):  # Lambda's MACHINE/PyTorch_MODEL/
-        facts |= {"env": file.folders[1], "device": gpu_in_name(file.folders[1])[0]}
+    if file.parent.name.startswith("PyTorch_"):  # Lambda's MACHINE/PyTorch_MODEL/
+        machine = file.parents[1].name
+        facts |= {"env": machine, "device": gpu_in_name(machine)[0]}
     result = Result("dllogger", facts, extra={"command": log.get("command", "")})
     if every == 1:
         result.iteration_times_s = times_s

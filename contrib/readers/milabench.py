@@ -8,11 +8,12 @@ not say which, so they are not times of iterations. Precisions are those of the 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
+from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from contrib.readers import on_line, part
-from tracking.importing import OtherFileError, Result, SourceFile, count, number
+from tracking.importing import OtherFileError, Result, count, number
 
 #: The first rate of a run is up to thirty times slower, the sixth is as fast as all later ones.
 _WARM_UP = 5
@@ -29,13 +30,13 @@ _TELEMETRY = {
 }
 
 
-def recognises(file: SourceFile, text: str) -> bool:
+def recognises(file: Path, text: str) -> bool:
     """Whether the text begins with an event as voir writes it."""
     first = text.lstrip().partition("\n")[0]
     return first.startswith('{"event"') and '"pipe"' in first
 
 
-def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Result]:
+def read(file: Path, text: str, given: Mapping[str, str]) -> Iterator[Result]:
     """Yield the run of a file. Raises `ValueError` where the run ended before its rates."""
     events, rates, samples = _log(text)
     if len(rates) <= _WARM_UP:

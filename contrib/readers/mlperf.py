@@ -10,21 +10,22 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
-from contrib.readers import on_line, part, whole_number
-from tracking.importing import OtherFileError, Result, SourceFile, number
+from contrib.readers import near, on_line, part, whole_number
+from tracking.importing import OtherFileError, Result, number
 
 _LINE = re.compile(r":::MLLOG (\{.*)")
 _TOLERANCE = 0.2
 
 
-def recognises(file: SourceFile, text: str) -> bool:
+def recognises(file: Path, text: str) -> bool:
     """Whether the text has lines of MLPerf's logging package."""
     return _LINE.search(text) is not None
 
 
-def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Result]:
+def read(file: Path, text: str, given: Mapping[str, str]) -> Iterator[Result]:
     """Yield the run of a result file; the first epoch, in which clocks settle, is left out."""
     values, epochs = _log(text)
     if not epochs or "submission_benchmark" not in values:
@@ -84,9 +85,10 @@ def _log(text: str) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
     return values, epochs
 
 
-def _take_machines(result: Result, file: SourceFile) -> None:
-    env = file.folders[1] if file.folders[2:3] == ("results",) else None
-    text = file.near("..", "..", "..", "systems", f"{env}.json")
+def _take_machines(result: Result, file: Path) -> None:
+    machine = file.parents[1]
+    env = machine.name if machine.parent.name == "results" else None
+    text = near(file, "..", "..", "..", "systems", f"{env}.json")
     about = {} if text is None else json.loads(text)
     nodes = whole_number(about.get("number_of_nodes"))
     devices = whole_number(about.get("accelerators_per_node"))

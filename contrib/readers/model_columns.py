@@ -10,16 +10,16 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from math import fsum
+from pathlib import Path
 from typing import Any
 
 from bench.config.model_names import TORCHVISION_MODELS
 from bench.records.metrics import iteration_statistics_ms
-from contrib.readers import gpu_in_name
+from contrib.readers import gpu_in_name, near
 from tracking.importing import (
     NotTaken,
     OtherFileError,
     Result,
-    SourceFile,
     count,
     number,
     parse_table,
@@ -34,12 +34,12 @@ _PRECISIONS = {"half": "fp16", "float": "fp32", "double": "fp64"}
 _NOT_MEASURED = frozenset(("", "-", "0", "0.0", "n/a", "nan"))
 
 
-def recognises(file: SourceFile, text: str) -> bool:
+def recognises(file: Path, text: str) -> bool:
     """Whether the file's name is one of these."""
     return _THROUGHPUTS in file.stem or _TIMES.fullmatch(file.stem) is not None
 
 
-def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Result | NotTaken]:
+def read(file: Path, text: str, given: Mapping[str, str]) -> Iterator[Result | NotTaken]:
     """Yield a result for each model of a machine, or for the iterations of each model."""
     if (name := _TIMES.fullmatch(file.stem)) is None:
         yield from _throughputs(text)
@@ -71,7 +71,7 @@ def _throughputs(text: str) -> Iterator[Result | NotTaken]:
             yield Result("wide-table", facts, line, missing=why)
 
 
-def _times(file: SourceFile, text: str, name: re.Match[str]) -> Iterator[Result | NotTaken]:
+def _times(file: Path, text: str, name: re.Match[str]) -> Iterator[Result | NotTaken]:
     table = parse_table(text)
     if table.problems or not table.rows:
         yield from table.problems or [NotTaken("no iteration")]
@@ -88,12 +88,12 @@ def _times(file: SourceFile, text: str, name: re.Match[str]) -> Iterator[Result 
         facts |= {"iterations": len(times_s), "arch": model, "image_size": 224}
         facts |= {"device": name["device"].strip("_").replace("_", " ")}
         facts |= {"devices": int(name["gpus"] or 0) or None, "backend": "cuda"}  # ROCm, too
-        facts |= {"env": file.folders[0], "precision": _PRECISIONS[name["precision"]]}
+        facts |= {"env": file.parent.name, "precision": _PRECISIONS[name["precision"]]}
         extra = {"step": "forward, loss and backward; no optimizer"}
         if name["precision"] == "float":
             extra["precision_note"] = "PyTorch may compute fp32 convolutions in TF32 from Ampere on"
         missing = {"throughput_images_per_s": "no batch size is known"}
-        missing["batch_size"] = _take_config(facts, file.near("config.json"))
+        missing["batch_size"] = _take_config(facts, near(file, "config.json"))
         params = {"step": "forward and backward", "data": "synthetic"}
         result = Result("wide-iterations", facts, None, extra, missing, params)
         result.iteration_times_s = tuple(times_s)

@@ -6,24 +6,27 @@ The halves are `benchmark_report.json` and, beside it, `benchmark_config.json`. 
 
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from bench.records.metrics import iteration_statistics_ms
-from contrib.readers import part
-from tracking.importing import OtherFileError, Result, SourceFile, count, number
+from contrib.readers import near, part
+from tracking.importing import OtherFileError, Result, count, number
 
 
-def recognises(file: SourceFile, text: str) -> bool:
+def recognises(file: Path, text: str) -> bool:
     """Whether the text is a report, whole or the half that has the results."""
     return text.startswith("{") and ('"report"' in text or '"train"' in text)
 
 
-def read(file: SourceFile, text: str, given: Mapping[str, str]) -> Iterator[Result]:
+def read(file: Path, text: str, given: Mapping[str, str]) -> Iterator[Result]:
     """Yield what a report says of training. Raises `ValueError` where it is none of images."""
     content = json.loads(text)
     whole = isinstance(content.get("report"), dict)
     config = (
-        part(content, "config") if whole else json.loads(file.near("benchmark_config.json") or "{}")
+        part(content, "config")
+        if whole
+        else json.loads(near(file, "benchmark_config.json") or "{}")
     )
     report = content["report"] if whole else content
     if not isinstance(report.get("train"), dict):

@@ -8,7 +8,6 @@ from tracking.importing.sources import (
     NotTaken,
     OtherFileError,
     Result,
-    SourceFile,
     count,
     number,
     parse_table,

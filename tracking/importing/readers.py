@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from pydantic import ValidationError
 
-from bench.errors import UserError, one_line
+from bench.errors import UserError, fault_line, one_line, printable
 from bench.records import ImportedRecord
 from tracking.importing.sources import (
     BESIDE,
@@ -28,8 +28,8 @@ from tracking.importing.sources import (
     NotTaken,
     OtherFileError,
     Result,
-    SourceFile,
     files_in,
+    read_text,
 )
 from tracking.importing.tables import read_table
 
@@ -65,12 +65,10 @@ ENTRY_POINTS = "mlproject.readers"
 class Reader(Protocol):
     """A format of results, as a plug-in reads it: a module with these functions, or an object."""
 
-    def recognises(self, file: SourceFile, text: str) -> bool:
+    def recognises(self, file: Path, text: str) -> bool:
         """Whether the text of a file is of this format."""
 
-    def read(
-        self, file: SourceFile, text: str, given: Mapping[str, str]
-    ) -> Iterator[Result | NotTaken]:
+    def read(self, file: Path, text: str, given: Mapping[str, str]) -> Iterator[Result | NotTaken]:
         """Yield the results in a text, and what cannot be taken by its line.
 
         `given` is what the user states. Raises `OtherFileError` where the results are not of
@@ -134,51 +132,52 @@ def read_results(
     for place in files_in(path):
         problems = []
         try:
-            file = SourceFile.at(place)
-            text = file.text()
+            text, sha256 = read_text(place)
+            file = place.resolve()
             reader = next((r for r in readers if r.recognises(file, text)), None)
             read = reader.read if reader else partial(read_table, named=named)
             for result in read(file, text, given):
-                record = _record(result, file, campaign, given, now)
-                if isinstance(record, NotTaken):
-                    problems.append(record)
-                elif record.record_id in ids:
-                    imported.repeated += 1
-                else:
-                    ids.add(record.record_id)
-                    imported.records.append(record)
+                if isinstance(result, NotTaken):
+                    problems.append(result)
+                    continue
+                try:
+                    record = record_of(result, place, sha256, campaign, given, now)
+                except ValueError as error:
+                    problems.append(NotTaken(_reason(error), result.line))
+                    continue
+                imported.repeated += record.record_id in ids
+                imported.records += [] if record.record_id in ids else [record]
+                ids.add(record.record_id)
         except UserError as error:
             raise UserError(f"{place}: {error}") from None
         except Exception as error:  # a mistake in somebody's reader costs its file alone
             if isinstance(error, OtherFileError) and place != path:
                 imported.other_files += 1
             else:
-                kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-                problems.append(NotTaken(f"{kind}{error}"))
+                problems.append(NotTaken(_reason(error)))
         problems.sort(key=lambda problem: problem.line or 0)
         imported.problems += [replace(problem, path=place) for problem in problems]
     return imported
 
 
-def _record(result: Result | NotTaken, file: SourceFile, *about: Any) -> ImportedRecord | NotTaken:
-    if isinstance(result, NotTaken):
-        return result
-    try:
-        return record_of(result, file, *about)
-    except ValidationError as error:
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return NotTaken(f"{where}: {first['msg']}", result.line)
-    except ValueError as error:
-        return NotTaken(str(error), result.line)
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return str(error) if isinstance(error, ValueError) else fault_line(error)
 
 
 def record_of(
-    result: Result, file: SourceFile, campaign: str, given: Mapping[str, str], now: datetime
+    result: Result,
+    file: Path,
+    sha256: str,
+    campaign: str,
+    given: Mapping[str, str],
+    now: datetime,
 ) -> ImportedRecord:
     """Return the record of one result. Raises `ValueError` where it lacks what makes it one.
 
-    `given` are facts of the user's, for where the file is silent.
+    `sha256` is the file's; `given` are facts of the user's, for where the file is silent.
     """
     facts = {name: fact for name, fact in result.facts.items() if fact not in (None, "")}
     texts = {name: str(fact) for name, fact in facts.items() if name in TEXTS}
@@ -208,8 +207,8 @@ def record_of(
         reasons | result.missing,
         record_id=_identity(result, texts, given),
         created=result.measured_at or now,
-        source_file=file.name,
-        source_sha256=file.sha256,
+        source_file=printable(file.name),
+        source_sha256=sha256,
         source_line=result.line,
         source_format=result.format,
         campaign=campaign,

@@ -1,4 +1,4 @@
-"""What readers are made of: a file, a table in it, numbers, results; nothing is guessed."""
+"""What readers are made of: a text, a table in it, numbers, results; nothing is guessed."""
 
 from __future__ import annotations
 
@@ -45,66 +45,26 @@ class NotTaken:
         return printable(f"{where}: {self.reason}")
 
 
-@dataclass(frozen=True)
-class SourceFile:
-    """A file's bytes, and where it lies."""
+def read_text(path: Path) -> tuple[str, str]:
+    """Return the text of a file, and the SHA-256 of its bytes.
 
-    path: Path
-    content: bytes = b""
-
-    @classmethod
-    def at(cls, path: Path) -> SourceFile:
-        """Read a file. Raises `ValueError` for what is no file, too large or unreadable."""
-        try:
-            about = path.stat()
-            if not stat.S_ISREG(about.st_mode):
-                raise ValueError("not a file")
-            if about.st_size > _MOST_BYTES:
-                raise ValueError(f"{about.st_size >> 20} MiB; results are below 64 MiB")
-            return cls(path, path.read_bytes())
-        except OSError as error:
-            raise ValueError(error.strerror) from None
-
-    @property
-    def name(self) -> str:
-        """Its name without folders, on one line."""
-        return printable(self.path.name)
-
-    @property
-    def stem(self) -> str:
-        """Its name without folders and ending."""
-        return Path(self.name).stem
-
-    @property
-    def folders(self) -> tuple[str, ...]:
-        """The folders it lies in, the innermost first."""
-        return self.path.resolve().parts[-2::-1]
-
-    @property
-    def sha256(self) -> str:
-        """The hash of its bytes."""
-        return hashlib.sha256(self.content).hexdigest()
-
-    def text(self) -> str:
-        """Return its text. Raises `OtherFileError` where it is none in UTF-8."""
-        try:
-            text = self.content.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            text = "\0"
-        if "\0" in text:
-            raise OtherFileError("not UTF-8 text: export a spreadsheet as CSV UTF-8")
-        return text
-
-    def near(self, *steps: str) -> str | None:
-        """Return the text of a file by its way from this file's folder; None where none is there.
-
-        A step `..` is the folder above. Raises `ValueError` for a file that holds no text.
-        """
-        path = self.path.resolve().parent.joinpath(*steps).resolve()
-        try:
-            return SourceFile.at(path).text() if path.is_file() else None
-        except OtherFileError as error:
-            raise ValueError(f"{steps[-1]}: {error}") from None
+    Raises `ValueError` for what is no file, too large or unreadable, `OtherFileError` for no text.
+    """
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise ValueError("not a file")
+        if about.st_size > _MOST_BYTES:
+            raise ValueError(f"{about.st_size >> 20} MiB; results are below 64 MiB")
+        content = path.read_bytes()
+        text = content.decode("utf-8-sig")
+    except OSError as error:
+        raise ValueError(error.strerror) from None
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise OtherFileError("not UTF-8 text: export a spreadsheet as CSV UTF-8")
+    return text, hashlib.sha256(content).hexdigest()
 
 
 def files_in(path: Path) -> Iterator[Path]:
@@ -149,8 +109,7 @@ class Row(NamedTuple):
     cells: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Sheet:
+class Sheet(NamedTuple):
     """Columns as the header names them, in order; the rows; and the lines that are no row."""
 
     columns: tuple[str, ...]

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TypeAlias
 
 from bench.errors import UserError
@@ -22,7 +23,6 @@ from tracking.importing.sources import (
     OtherFileError,
     Result,
     Sheet,
-    SourceFile,
     count,
     number,
     parse_table,
@@ -121,7 +121,7 @@ def plain(column: str) -> str:
 
 
 def read_table(
-    file: SourceFile, text: str, given: Mapping[str, str], named: Mapping[str, str]
+    file: Path, text: str, given: Mapping[str, str], named: Mapping[str, str]
 ) -> Iterator[Result | NotTaken]:
     """Yield the results in a table, and its bad rows; `named` says what columns mean.
 
@@ -237,7 +237,7 @@ def _instant(cell: str) -> datetime | None:
 
 
 def _read_rows(
-    table: Sheet, known: Mapping[str, Meaning], file: SourceFile, kind: str
+    table: Sheet, known: Mapping[str, Meaning], file: Path, kind: str
 ) -> Iterator[Result | NotTaken]:
     """A row per result: ledgers, published tables, files of timm's `benchmark.py`."""
     name = _TIMM_NAME.fullmatch(file.stem) if kind == "timm" else None
