@@ -1,8 +1,8 @@
 """Nsight Compute's tables of text, added up row by row.
 
 A table is known by its header. A row may be surrounded by output of the program, go on in the next
-line or stop after its figure. It is checked when it is read, so the first row of the file that is
-wrong is the one refused.
+line or stop after its figure, or lack quotes. It is checked when it is read, so the first row of
+the file that is wrong is the one refused.
 
 Numbers are read as the locales C and en_US spell them: a dot is the decimal mark, and commas group
 thousands. Any other spelling is refused. `1.234` and `1,234` are numbers in other locales too, a
@@ -145,7 +145,7 @@ _FEWEST = 4
 #: In any locale: a row whose ID is spelled otherwise is refused, and not passed over.
 _NUMBER = "[0-9][0-9., \u00a0\u202f]*"
 _WHOLE = re.compile("[0-9]{1,12}|[1-9][0-9]{0,2}(?:,[0-9]{3}){1,3}")
-_HEADER = re.compile('"(?:Process )?ID",".*')
+_HEADER = re.compile(r'"(?:Process )?ID",".*|^(?:Process )?ID,.*')
 _LIKE_A_ROW = re.compile('"[0-9].*"')
 _QUOTED_ROW = re.compile(f'"{_NUMBER}","')
 _ROW = re.compile(f'"?{_NUMBER}"?,')
@@ -170,11 +170,13 @@ class NcuTable:
         self,
         form: Form,
         columns: Sequence[str],
+        quoted: bool,
         totals: ProfileTotals,
         seen: set[tuple[object, ...]],
     ) -> None:
         self.form = form
         self.columns = columns
+        self.quoted = quoted
         self._awaits_units = form == "raw"
         self._totals = totals
         self._seen = seen
@@ -202,12 +204,14 @@ class NcuTable:
 
     def _row_in(self, line: str) -> str:
         """The row that `line` is, or nothing."""
-        if _QUOTED_ROW.match(line):
+        if self.quoted and _QUOTED_ROW.match(line):
             return line
-        if line.count('","') + 1 < max(_FEWEST, self._least // 2):
+        if line.count('","' if self.quoted else ",") + 1 < max(_FEWEST, self._least // 2):
             return ""
         if _ROW.match(line) or self._awaits_units:
             return line
+        if not self.quoted:
+            return ""
         raise NcuTableError(f"a damaged row: {line[:60]!r}")
 
     def _cells_of(self, row: str) -> list[str]:
@@ -217,16 +221,16 @@ class NcuTable:
         read. Raises `NcuTableError` if a quote is out of place, or if the row is too short for its
         figure or longer than the header.
         """
-        while row.count('"') % 2 and row.count(',"') >= self._least:
+        while self.quoted and row.count('"') % 2 and row.count(',"') >= self._least:
             row = row.rpartition(',"')[0]
         try:
             [cells] = csv.reader([row], strict=True)
         except (csv.Error, ValueError):
             cells = []
-        if not cells or row.count('"') % 2:
+        if not cells or (self.quoted and row.count('"') % 2):
             raise NcuTableError(f"a damaged row: {row[:60]!r}")
         # A comma at the end begins no cell: even an empty one has quotes.
-        cells = cells[:-1] if row.endswith(",") else cells
+        cells = cells[:-1] if self.quoted and row.endswith(",") else cells
         lacking = len(self.columns) - len(cells)
         if not 0 <= lacking <= len(self.columns) - self._least:
             raise NcuTableError(f"the row has {len(cells)} cells, the header {len(self.columns)}")
@@ -375,5 +379,5 @@ def _table_in(line: str, totals: ProfileTotals, seen: set[tuple[object, ...]]) -
     columns = [cell.strip() for cell in cells]
     for form, names in _KNOWN_BY.items():
         if {*names} <= {*columns}:
-            return NcuTable(form, columns, totals, seen)
+            return NcuTable(form, columns, header[0].startswith('"'), totals, seen)
     return None

@@ -116,6 +116,10 @@ def rows(*cells):
 
 LONG = ["ID", "Process ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"]
 MOVED = ["ID", "Metric Name", "Metric Value", "Metric Unit", "Kernel Name", "CC", "Process ID"]
+UNQUOTED = "\n".join(
+    [",".join(LONG), "noise, of, some, kind"]
+    + [f"{index},4711,gemm,{DRAM},byte,{100 + index}" for index in range(4)]
+)
 HALVES = [f"dram__bytes{infix}.sum" for infix in ("_read", "_write", "_op_read", "_op_write")]
 
 
@@ -125,6 +129,7 @@ HALVES = [f"dram__bytes{infix}.sum" for infix in ("_read", "_write", "_op_read",
         (rows(MOVED, [0, DRAM, 5, "byte", "gemm", "8.0", 1]), 1, 5),
         (rows(LONG, [0, 7, 'a"b",', DRAM, "byte", 5], [2, 7, "b", DRAM, "byte", 9]), 2, 14),
         *((rows(LONG, [number, 7, "k", DRAM, "byte", 5]), 1, 5) for number in ("1,234", "1234")),
+        (f"{UNQUOTED}\n", 4, 406),  # as a spreadsheet saves it
         *(
             (rows(LONG, [0, 7, "k", read, "byte", 30], [0, 7, "k", wrote, "byte", 12]), 1, 42)
             for read, wrote in (HALVES[:2], HALVES[2:])
