@@ -86,18 +86,13 @@ class RunNumbers:
         """Return `run 7` or `runs 1 to 3, 7`."""
         return f"{'run' if len(names) == 1 else 'runs'} {self.words(names)}"
 
-    def put_in(self, table: Table) -> Table:
-        """Return a table with the number of each row's run, and those of the runs behind it."""
+    def put_in(self, rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return rows of a table with the numbers of the runs behind each."""
 
-        def row(one: Mapping[str, Any]) -> Mapping[str, Any]:
-            number = {"number": self.by_name[one["run"]]} if one.get("run") in self.by_name else {}
-            runs = one.get("runs")
-            listed = {"runs": replace(runs, numbers=self.words(runs.names))} if runs else {}
-            known = {**number, **one, **listed}
-            return {key: known[key] for key in keys if key in known}
+        def numbered(runs: RunList) -> RunList:
+            return replace(runs, numbers=self.words(runs.names))
 
-        keys = table.keys
-        return replace(table, rows=[row(one) for one in table.rows])
+        return [{**row, "runs": numbered(row["runs"])} if "runs" in row else row for row in rows]
 
 
 def utc(moment: datetime) -> str:
@@ -153,8 +148,12 @@ class Table:
     @cached_property
     def visible(self) -> tuple[Column, ...]:
         """The columns that people see; all of them in a table without rows."""
-        known = {key for row in self.rows for key, value in row.items() if not _is_absent(value)}
-        return tuple(one for one in self.columns if one.keys[0] in known or not self.rows)
+        firsts = ((column, column.keys[0]) for column in self.columns)
+        return tuple(
+            column
+            for column, key in firsts
+            if not self.rows or not all(_is_absent(row.get(key)) for row in self.rows)
+        )
 
     @property
     def keys(self) -> list[str]:

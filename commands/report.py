@@ -26,6 +26,7 @@ from tracking import schema
 
 if TYPE_CHECKING:
     from analysis.comparison.machines import Prices
+    from analysis.runs.groups import Runs
     from analysis.runs.place import PlacedProfile
     from analysis.runs.run import Run
 
@@ -164,11 +165,11 @@ class Pull(WantedRuns, WithPeaks):
 
 
 def _run_lines(
-    runs: Sequence[Run], profiles: Sequence[PlacedProfile], unreadable: Sequence[str]
+    runs: Runs, profiles: Sequence[PlacedProfile], unreadable: Sequence[str]
 ) -> Iterator[str]:
     """A line for each run and each profile, then one for each problem, as the report has it."""
     from analysis import recorded
-    from analysis.report.write import number_runs, problems
+    from analysis.report.write import problems
 
     for run in recorded(runs):
         yield f"{run.name}  run {run.number}, {run.label}: {_line(run)}"
@@ -176,7 +177,7 @@ def _run_lines(
     if elsewhere := [run for run in runs if run.imported]:
         placed = sum(run.point is not None for run in elsewhere)
         yield f"{len(elsewhere)} imported runs, {placed} of them placed by modelled work"
-    for subject, reasons in problems(runs, profiles, unreadable, number_runs(runs)):
+    for subject, reasons in problems(runs, profiles, unreadable):
         yield f"{subject}: {'; '.join(reasons)}"
 
 
@@ -188,7 +189,7 @@ def _line(run: Run) -> str:
     return f"{run.samples_per_s:.4g} {run.rate_unit}, bound {bound}, {run.verdict}"
 
 
-def fill_in(runs: Sequence[Run], prices: Prices) -> str:
+def fill_in(runs: Runs, prices: Prices) -> str:
     """Put places and costs of runs on the server; return a line on it.
 
     Empty where nothing was otherwise. What the server refuses is said, and no failure of the

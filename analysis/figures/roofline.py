@@ -222,7 +222,6 @@ def _rows_of(table: pd.DataFrame) -> list[Row]:
 
 def _row(run: Run, point: RooflinePoint) -> Row:
     """What a table has of a run, and what only its record has."""
-    times = point.times
     return {
         **run.row,
         "precision_ran": run.precision,
@@ -231,10 +230,6 @@ def _row(run: Run, point: RooflinePoint) -> Row:
         "imported": run.imported is not None,
         "not_counted_because": point.intensity_counted_missing or None,
         "data_wait_share": point.data_wait_share,
-        "step_ms": 1e3 * times.measured_s,
-        "arithmetic_ms": 1e3 * times.compute_s,
-        "traffic_min_ms": 1e3 * times.memory_min_s,
-        "traffic_max_ms": 1e3 * times.memory_max_s,
         "under_the_roof": [f"{finding.level}: {finding.sentence}" for finding in point.findings],
     }
 

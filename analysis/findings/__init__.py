@@ -44,7 +44,7 @@ class Conclusion:
     advice: str | None = None
 
 
-def doubt_rows(runs: Iterable[Run]) -> Iterator[Row]:
+def doubt_rows(runs: Runs) -> Iterator[Row]:
     """Yield what makes runs suspect or invalid, or contradicts the GFLOP/s that a file states."""
     measured = (run for run in runs if run.outcome == "ok")
     doubts = [(run, finding) for run in measured for finding in run.findings
@@ -78,12 +78,10 @@ KINDS: Mapping[str, Callable[[Runs], Iterable[Row]]] = {
 }
 
 
-def conclusions(
-    kind: str, runs: Sequence[Run], rows: Iterable[Row] | None = None
-) -> Iterator[Conclusion]:
+def conclusions(kind: str, runs: Runs, rows: Iterable[Row] | None = None) -> Iterator[Conclusion]:
     """Yield what runs show of one kind, or its `rows` do, by machine in the catalogue's words."""
     words = catalogue("analysis")[kind]
-    rows = KINDS[kind](Runs.of(runs)) if rows is None else rows
+    rows = KINDS[kind](runs) if rows is None else rows
     for machine, those in grouped(rows, lambda row: row.get("machine", "")).items():
         said = list(dict.fromkeys(words["says"].format(**row) for row in those))
         advice = dict.fromkeys(words.get("do", "").format(**row) for row in those)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -13,7 +13,6 @@ from analysis.runs.groups import (
     BatchCurve,
     Group,
     Runs,
-    batch_curves,
     names_of,
 )
 from analysis.runs.run import Run
@@ -52,20 +51,20 @@ def _but_for_batch(group: Group, run: Run) -> bool:
     return same_configuration(group.identity, run.identity, ("batch_size",), by="asked")
 
 
-def beside(group: Group, runs: Iterable[Run]) -> list[Run]:
+def beside(group: Group, runs: Runs) -> Runs:
     """Return the runs of the group's machine, device and model."""
-    return [
+    return Runs(
         run
         for run in runs
         if run.arch == group.arch and run.env == group.env and run.device == group.device
-    ]
+    )
 
 
-def why_no_larger_batch(group: Group, runs: Sequence[Run]) -> str | None:
+def why_no_larger_batch(group: Group, runs: Runs) -> str | None:
     """Return why memory does not hold a larger batch, as far as `runs` show it, else None."""
     if failed := least_failed_batch(group, runs, group.batch_size or 0):
         return f"batch {failed.batch_size} ran out of memory"
-    for curve in batch_curves(beside(group, runs)):
+    for curve in beside(group, runs).curves:
         if curve.cliff and group.names in [one.names for one in curve.before_cliff]:
             return f"batch {curve[curve.cliff].batch_size} spilled"
     share = memory_share(group)

@@ -21,7 +21,6 @@ from analysis.runs.groups import (
     Group,
     Runs,
     fastest,
-    group_runs,
     names_of,
     newest_accounts,
 )
@@ -63,7 +62,7 @@ def _loads(group: Group) -> bool:
     return group.first.settings.get("data", SYNTHETIC) != SYNTHETIC
 
 
-def loader_rate(group: Group, runs: Sequence[Run]) -> float | None:
+def loader_rate(group: Group, runs: Runs) -> float | None:
     """Return the most images/s of the group's loader alone, by runs with `data_only`.
 
     Of the same machine, with the same data, image size and settings of the loader.
@@ -79,7 +78,7 @@ def loader_rate(group: Group, runs: Sequence[Run]) -> float | None:
     return max(rates, default=None)
 
 
-def loader_keeps_up(group: Group, runs: Sequence[Run]) -> bool:
+def loader_keeps_up(group: Group, runs: Runs) -> bool:
     """Whether the loader alone delivers more than the step would take if it never waited."""
     rate = loader_rate(group, runs)
     shares = [run.metrics.get("data_wait_share", 0.0) for run in group.runs]
@@ -175,7 +174,7 @@ class _Knob(NamedTuple):
 
     words: str
     to: str
-    could: Callable[[Group, Sequence[Run]], bool]
+    could: Callable[[Group, Runs], bool]
     with_it: tuple[str, ...] = ()
 
 
@@ -202,12 +201,12 @@ _KNOBS: Mapping[str, _Knob] = {
 }  # fmt: skip
 
 
-def knobs_for(group: Group, names: Iterable[str], runs: Sequence[Run]) -> list[str]:
+def knobs_for(group: Group, names: Iterable[str], runs: Runs) -> list[str]:
     """Return in words which knobs of these names are worth turning for `group`.
 
     `runs` are searched for what was measured of them on that machine and model.
     """
-    groups, worth = group_runs(beside(group, runs)), []
+    groups, worth = beside(group, runs).groups, []
     for name in names:
         knob, now = _KNOBS[name], group.first.settings.get(name)
         tried = _tried(name, now, groups)
@@ -252,7 +251,7 @@ _KNOBS_OF: Mapping[Kind, tuple[str, ...]] = {
 }
 
 
-def loss_of(group: Group, runs: Sequence[Run]) -> tuple[str, str] | None:
+def loss_of(group: Group, runs: Runs) -> tuple[str, str] | None:
     """Return the largest part of its step that can be removed, and what may do so, for people.
 
     By the account of its last run that has one. What was measured of a setting, in `runs`, stands

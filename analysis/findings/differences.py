@@ -12,8 +12,7 @@ from analysis.columns import Row
 from analysis.comparison.across import MachinePair, across_machines
 from analysis.comparison.judgement import METRICS, Comparison, compare_pairs
 from analysis.comparison.machines import odd_machines
-from analysis.runs.groups import Group, Runs, difference_between, group_runs, names_of
-from analysis.runs.run import Run
+from analysis.runs.groups import Group, Runs, difference_between, names_of
 from analysis.runs.settings import OF_PRECISION, Key
 from analysis.table import RunList, grouped
 from analysis.words import as_fast_as, percent, three_digits
@@ -37,13 +36,12 @@ def in_fp32(groups: Iterable[Group]) -> dict[Key, Group]:
     }
 
 
-def uplifts(runs: Sequence[Run]) -> list[Uplift]:
+def uplifts(runs: Runs) -> list[Uplift]:
     """Return every configuration that was measured in fp32 and in another precision.
 
     They are judged as `mlproject compare` does, with p-values that are corrected for the number of
     configurations of a machine and precision.
     """
-    runs = Runs.of(runs)
     groups, spilled = [group for curve in runs.curves for group in curve], runs.spilled
     full = in_fp32(groups)
     pairs = [
@@ -112,13 +110,13 @@ _LEVEL = 0.05
 _MIN_DEGREES = 4
 
 
-def scatter_rows(runs: Sequence[Run]) -> list[Row]:
+def scatter_rows(runs: Runs) -> list[Row]:
     """Return each machine's relative deviation between repeats, the steadiest first.
 
     It is pooled over the `groups`, its configurations with repeats; `degrees` are those of freedom.
     Beside the machine stands where it is, if a record says so.
     """
-    repeated = [one for one in group_runs(runs) if one.repeats().log_variance is not None]
+    repeated = [one for one in runs.groups if one.repeats().log_variance is not None]
     rows = []
     for env, groups in grouped(repeated, lambda group: group.first.env).items():
         if pooled := pooled_scatter(group.repeats() for group in groups):

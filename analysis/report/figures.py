@@ -35,7 +35,7 @@ from analysis.figures.rows import (
 from analysis.figures.times import distributions_chart, trace_panel, traced_runs
 from analysis.findings.bottlenecks import synthetic_pairs
 from analysis.findings.differences import scatter_rows
-from analysis.runs.groups import group_runs, names_of, newest_accounts
+from analysis.runs.groups import Runs, names_of, newest_accounts
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import Run
 from analysis.table import grouped
@@ -109,7 +109,7 @@ def save_figures(
 
 
 def report_figures(
-    runs: Sequence[Run],
+    runs: Runs,
     inside: Mapping[str, PlacedProfile | PlacedTrace],
     across: AcrossMachines,
 ) -> dict[str, Iterable[ReportFigure]]:
@@ -151,7 +151,7 @@ def _arch(step: PlacedProfile | PlacedTrace) -> str:
     return step.record.config.arch if isinstance(step, PlacedProfile) else step.record.arch or ""
 
 
-def _accounts(runs: Sequence[Run], traces: Sequence[PlacedTrace]) -> Iterator[ReportFigure]:
+def _accounts(runs: Runs, traces: Sequence[PlacedTrace]) -> Iterator[ReportFigure]:
     of_runs = newest_accounts(runs)
     accounts = [(run.label, account) for run, account in of_runs]
     accounts += [(trace.label, trace.account) for trace in traces]
@@ -159,7 +159,7 @@ def _accounts(runs: Sequence[Run], traces: Sequence[PlacedTrace]) -> Iterator[Re
         yield ReportFigure("accounts", account_chart(accounts), _names(run for run, _ in of_runs))
 
 
-def _iterations(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[ReportFigure]:
+def _iterations(runs: Runs, colours: Mapping[str, str]) -> Iterator[ReportFigure]:
     if timed := [run for run in runs if len(run.iteration_times_s) > 1]:
         yield ReportFigure("iteration-times", distributions_chart(timed, colours), _names(timed))
         ordered = traced_runs(timed)
@@ -187,12 +187,12 @@ def _across(across: AcrossMachines, colours: Mapping[str, str]) -> Iterator[Repo
         yield ReportFigure("times-as-fast", chart, runs, title=title)
 
 
-def run_figures(runs: Sequence[Run], colours: Mapping[str, str]) -> Iterator[ReportFigure]:
+def run_figures(runs: Runs, colours: Mapping[str, str]) -> Iterator[ReportFigure]:
     """Yield every figure of the analysis that has something to show; each says of which runs."""
-    measured, groups = [run for run in runs if run.samples_per_s], group_runs(runs)
+    measured, groups = [run for run in runs if run.samples_per_s], runs.groups
     for kind, part in _by_sample(measured, lambda run: run.sample):
-        yield from _over_batches(part, ("throughput",), colours, *kind)
-    yield from _over_batches(runs, ("gain", "efficiency"), colours)
+        yield from _over_batches(Runs(part), ("throughput",), colours, *kind)
+    yield from _over_batches(runs, ("efficiency",), colours)
     if len({(group.env, group.arch) for group in groups}) > 1:
         for kind, alike in _by_sample(groups, lambda group: group.sample):
             yield ReportFigure("models", models_chart(alike, colours), names_of(alike), kind)
@@ -218,7 +218,7 @@ def _by_sample(
 
 
 def _over_batches(
-    runs: Sequence[Run], kinds: Iterable[str], colours: Mapping[str, str], *of: str
+    runs: Runs, kinds: Iterable[str], colours: Mapping[str, str], *of: str
 ) -> Iterator[ReportFigure]:
     """One figure per machine that has a curve of two batch sizes or more, of each of `kinds`."""
     for kind in kinds:

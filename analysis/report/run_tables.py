@@ -18,7 +18,7 @@ from analysis.prediction.batch_size import FEWEST_SIZES, PredictedCurve, fit_cur
 from analysis.runs.groups import (
     BatchCurve,
     Group,
-    batch_curves,
+    Runs,
     configuration_row,
     configurations,
     group_row,
@@ -27,7 +27,6 @@ from analysis.runs.groups import (
     ratio_row,
     sample_of,
 )
-from analysis.runs.run import Run
 from analysis.table import Column, RunList, Table
 from analysis.words import interval, three_digits
 from bench.config import THROUGHPUT, column_noun, common_sample, rate_column
@@ -133,7 +132,7 @@ _TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
 }  # fmt: skip
 
 
-def run_tables(runs: Sequence[Run], run_ids: Mapping[str, str] | None = None) -> dict[str, Table]:
+def run_tables(runs: Runs, run_ids: Mapping[str, str] | None = None) -> dict[str, Table]:
     """Return the tables of single runs, of their roofs and of their work, by their names.
 
     `run_ids` maps the records of roofs to tracked runs.
@@ -169,7 +168,7 @@ def _having(rows: Iterable[Row], keys: Iterable[str]) -> list[Row]:
     return [row for row in rows if any(row.get(key) is not None for key in keys)]
 
 
-def _ceilings(runs: Iterable[Run], run_ids: Mapping[str, str]) -> list[Row]:
+def _ceilings(runs: Runs, run_ids: Mapping[str, str]) -> list[Row]:
     once = {}
     for run in runs:
         if run.point is not None:
@@ -180,7 +179,7 @@ def _ceilings(runs: Iterable[Run], run_ids: Mapping[str, str]) -> list[Row]:
     return [once[key] for key in sorted(once)]
 
 
-def _complexities(runs: Iterable[Run], per: str) -> list[Row]:
+def _complexities(runs: Runs, per: str) -> list[Row]:
     """The work once per model, batch size and precision; of imported runs what their files name."""
     found: dict[tuple[Any, ...], tuple[Complexity, list[str]]] = {}
     for run in runs:
@@ -209,7 +208,7 @@ def _complexities(runs: Iterable[Run], per: str) -> list[Row]:
 # Runs
 
 
-def configuration_tables(runs: Sequence[Run]) -> dict[str, Table]:
+def configuration_tables(runs: Runs) -> dict[str, Table]:
     """Return the tables of configurations, each with its repeats, by their names."""
     sample = sample_of(runs)
     rate, noun = rate_column(sample), column_noun(sample)
@@ -226,11 +225,11 @@ def configuration_tables(runs: Sequence[Run]) -> dict[str, Table]:
             }
             for judged, spilled in uplifts(runs)
         ],
-        "batch-gains": [row for curve in batch_curves(runs) for row in _gains(curve, rate)],
+        "batch-gains": [row for curve in runs.curves for row in _gains(curve, rate)],
         "scaling": list(_scaling(runs, rate)),
         "predictions": [
             _predicted(curve[0], fit_curve(curve), noun)
-            for curve in batch_curves(runs)
+            for curve in runs.curves
             if len(curve.before_cliff) >= FEWEST_SIZES
         ],
     }
@@ -252,7 +251,7 @@ def _gains(curve: BatchCurve, rate: str) -> Iterator[Row]:
         }
 
 
-def _scaling(runs: Sequence[Run], rate: str) -> Iterator[Row]:
+def _scaling(runs: Runs, rate: str) -> Iterator[Row]:
     for many in runs:
         if (found := on_one_device(many, runs)) is not None:
             single, efficiency = found
@@ -330,7 +329,7 @@ def shared_table(
 # Environments
 
 
-def environments_table(runs: Sequence[Run]) -> Table:
+def environments_table(runs: Runs) -> Table:
     """Facts in rows, environments in columns; a fact that no machine has is left out.
 
     Environments that differ in a fact are columns of their own, numbered if they share a label.

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from analysis.findings.bottlenecks import loss_of
-from analysis.runs.groups import Group, group_runs, newest_accounts
+from analysis.runs.groups import Group, Runs, newest_accounts
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import TOKENS_PER_S, Run, recorded
 from analysis.table import grouped, utc
@@ -40,12 +40,12 @@ _BOUND = {
 }
 
 
-def opening(runs: Sequence[Run]) -> list[str]:
+def opening(runs: Runs) -> list[str]:
     """Return the sentences on the fastest configuration of each kind of sample, and how sure.
 
     What is impossible is the fastest only where nothing else was measured.
     """
-    groups = group_runs(runs)
+    groups = runs.groups
     if not groups:
         return _nothing(runs)
     possible = [group for group in groups if all(run.verdict != "invalid" for run in group.runs)]
@@ -59,7 +59,7 @@ def opening(runs: Sequence[Run]) -> list[str]:
     return [f"{sentence}." for sentence in [*sentences, _sureness(runs, measured)]]
 
 
-def _nothing(runs: Sequence[Run]) -> list[str]:
+def _nothing(runs: Runs) -> list[str]:
     loaders = [rate for run in runs if (rate := run.metrics.get("loader_images_per_s"))]
     if loaders:
         alone = f"{counted(len(loaders), 'run')} loaded images alone"
@@ -100,7 +100,7 @@ def _roof(best: Group) -> str:
     )
 
 
-def _sureness(runs: Sequence[Run], measured: Sequence[Group]) -> str:
+def _sureness(runs: Runs, measured: Sequence[Group]) -> str:
     doubtful = sum(bool(run.problems) for run in runs)
     said = [f"In doubt: {doubtful or 'none'} of {counted(len(runs), 'run')}"]
     if doubtful:
@@ -116,7 +116,7 @@ def _sureness(runs: Sequence[Run], measured: Sequence[Group]) -> str:
 
 
 def summary(
-    runs: Sequence[Run], profiles: Sequence[PlacedProfile], traces: Sequence[PlacedTrace] = ()
+    runs: Runs, profiles: Sequence[PlacedProfile], traces: Sequence[PlacedTrace] = ()
 ) -> str:
     """Return how many runs, profiles and traces there are, and where and when they ran."""
     parts = []
@@ -135,10 +135,10 @@ def summary(
     return f"{', and '.join(parts)}."
 
 
-def counts_of(runs: Sequence[Run]) -> dict[str, Any]:
+def counts_of(runs: Runs) -> dict[str, Any]:
     """Return what the words of a report depend on: how many runs, points or configurations."""
     points = [run.point for run in runs if run.point]
-    repeats = [group.repeats() for group in group_runs(runs)]
+    repeats = [group.repeats() for group in runs.groups]
     machines = [len(repeat.machines) for repeat in repeats]
     return {
         "runs": len(runs),

@@ -30,7 +30,7 @@ from analysis.runs.groups import Runs
 from analysis.runs.place import PlacedProfile
 from analysis.runs.points import DOUBTFUL_ROOF
 from analysis.runs.run import Run, recorded
-from analysis.table import RunNumbers, Table, grouped, markdown_text, utc
+from analysis.table import Table, grouped, markdown_text, utc
 from analysis.traces.placed import PlacedTrace
 from bench.errors import UserError
 from bench.records.folders import write_atomically
@@ -84,22 +84,21 @@ def write_report(
     """
     if not runs and not traces and not profiles:
         raise UserError("no measurements to report: run mlproject run first")
-    runs = Runs.of(runs)
-    ids, numbers = run_ids or {}, number_runs(runs)
+    runs, ids = Runs.of(runs), run_ids or {}
     labels = [of.label for of in profiles] + [f"trace {of.label}" for of in traces]
     steps: list[PlacedProfile | PlacedTrace] = [*profiles, *traces]
     inside = dict(zip(file_names(labels), steps, strict=True))
     across = across_machines(runs, prices, reference)
-    tables = report_tables(runs, inside, ids, numbers, across)
+    tables = report_tables(runs, inside, ids, across)
     shown = list(chain.from_iterable(tables.values()))
     content: dict[str, Any] = {
         "front": front or FrontMatter(),
         "written": utc(written or datetime.now(timezone.utc)),
         "summary": sentences.summary(runs, profiles, traces),
         "opening": sentences.opening(runs) if runs else of_steps.opening(profiles, traces),
-        "problems": problems(runs, profiles, unreadable, numbers),
+        "problems": problems(runs, profiles, unreadable),
         "findings": find_all(runs, across=across),
-        "named": numbers.named,
+        "named": runs.numbers.named,
         "across": across.sentences,
         "inside": inside,
         "step_sentences": of_steps.step_sentences,
@@ -251,10 +250,9 @@ _PARTS = {
 
 
 def report_tables(
-    runs: Sequence[Run],
+    runs: Runs,
     inside: Mapping[str, PlacedProfile | PlacedTrace],
     run_ids: Mapping[str, str],
-    numbers: RunNumbers,
     across: AcrossMachines,
 ) -> dict[str, list[Table]]:
     """Return the tables of each part of the report that have a row, numbered in its order.
@@ -276,40 +274,39 @@ def report_tables(
         parts[part] = [named[name] for name in names.split() if name in named]
         of_part = ((name, step) for name, step in inside.items() if f"{step.record.kind}s" == part)
         parts |= {name: of_steps.tables_of(step, name) for name, step in of_part}
-    order = count(1)
+    order, put_in = count(1), runs.numbers.put_in
     return {
-        part: [replace(numbers.put_in(table), number=next(order)) for table in tables if table.rows]
+        part: [
+            replace(table, rows=put_in(table.rows), number=next(order))
+            for table in tables
+            if table.rows
+        ]
         for part, tables in parts.items()
     }
 
 
 def problems(
-    runs: Sequence[Run],
-    profiles: Iterable[PlacedProfile],
-    unreadable: Sequence[str],
-    numbers: RunNumbers,
+    runs: Runs, profiles: Iterable[PlacedProfile], unreadable: Sequence[str]
 ) -> list[tuple[str, Sequence[str]]]:
     """Return what must not be taken as it stands, each with the reasons; runs alike together."""
     found: list[tuple[str, Sequence[str]]] = [("record not read", [line]) for line in unreadable]
     for reasons, those in grouped(runs, lambda run: run.problems).items():
-        words = [numbers.named([run.name for run in those]).capitalize()]
+        words = [runs.numbers.named([run.name for run in those]).capitalize()]
         words += [those[0].label] if len(those) == 1 else []
         words += ["imported"] if all(run.imported for run in those) else []
         found.append((", ".join(words), reasons))
-    found += _doubtful_roofs(runs, numbers)
+    found += _doubtful_roofs(runs)
     found += [(f"Profile {of.number}, {of.label}", of.problems) for of in profiles]
     return [(subject, reasons) for subject, reasons in found if reasons]
 
 
-def _doubtful_roofs(
-    runs: Iterable[Run], numbers: RunNumbers
-) -> Iterator[tuple[str, Sequence[str]]]:
+def _doubtful_roofs(runs: Runs) -> Iterator[tuple[str, Sequence[str]]]:
     """Each roof whose measurement was disturbed, with the runs under it and what that means."""
     doubted = (run for run in runs if any(f.code == DOUBTFUL_ROOF for f in run.findings))
     for under in grouped(doubted, lambda run: run.point and run.point.ceiling_record_id).values():
         roof = (f for f in under[0].findings if f.code == DOUBTFUL_ROOF)
         doubts = "; ".join(f"{finding.facts['doubt']}" for finding in roof)
-        over = numbers.named([run.name for run in under])
+        over = runs.numbers.named([run.name for run in under])
         why = (
             f"suspect: {doubts}: it may be too low, and so the shares of it too high; measure it "
             "again while the machine rests: mlproject ceilings"
@@ -387,11 +384,3 @@ def print_pdf(html: Path) -> Path:
     if why:
         raise UserError(f"pdf: {tool} made none ({why}); try without --pdf")
     return pdf
-
-
-def number_runs(runs: Sequence[Run]) -> RunNumbers:
-    """Number recorded runs as they are placed, imported ones after them."""
-    found = {run.name: run.number for run in recorded(runs)}
-    last = max(found.values(), default=0)
-    imported = (run.name for run in runs if run.record is None)
-    return RunNumbers(found | {name: number for number, name in enumerate(imported, last + 1)})

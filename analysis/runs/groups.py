@@ -15,7 +15,7 @@ from analysis.columns import Row
 from analysis.runs.points import RooflinePoint
 from analysis.runs.run import MODELLED, TOKENS_PER_S, Run, recorded
 from analysis.runs.settings import Identified, Identity, same_configuration
-from analysis.table import RunList, grouped
+from analysis.table import RunList, RunNumbers, grouped
 from analysis.words import three_digits
 from bench.config import THROUGHPUT, Sample, common_sample, rate_column
 from bench.errors import Unknown
@@ -146,12 +146,17 @@ class BatchCurve(tuple[Group, ...]):
 
 
 class Runs(tuple[Run, ...]):
-    """Runs with their configurations, found once and kept."""
+    """Placed runs with what is made of them once: what findings, tables and figures take."""
 
     @classmethod
     def of(cls, runs: Iterable[Run]) -> Runs:
         """Return `runs` themselves where their configurations are known already."""
         return runs if isinstance(runs, Runs) else cls(runs)
+
+    @cached_property
+    def numbers(self) -> RunNumbers:
+        """The number of each run in a report."""
+        return RunNumbers({run.name: run.number for run in self})
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -259,9 +264,9 @@ def ratio_row(estimate: RatioEstimate | None) -> Row:
     return {"ratio": estimate.ratio, "ratio_low": low, "ratio_high": high}
 
 
-def configurations(runs: Sequence[Run]) -> list[Group]:
+def configurations(runs: Runs) -> list[Group]:
     """Return every configuration that was asked for a throughput, those without one last."""
-    measured = group_runs(runs)
+    measured = runs.groups
     failed = [
         run
         for run in runs

@@ -33,6 +33,7 @@ from analysis.roofs import (
     highest_roof,
 )
 from analysis.runs.bounds import check_possible, step_times
+from analysis.runs.groups import Runs
 from analysis.runs.points import RooflinePoint, point_under, roofline_point
 from analysis.runs.run import Run, Trust, distinguished, problem_lines, trust
 from analysis.runs.settings import Identified, Identity
@@ -110,7 +111,7 @@ def place_runs(
     peaks: Sequence[Peaks] = (),
     said: Mapping[str, Mapping[str, Any]] | None = None,
     unplaced: list[str] | None = None,
-) -> list[Run]:
+) -> Runs:
     """Place every record under its roof, as `place` does, and number the runs.
 
     `run_ids` and what a server `said` are by record id. Ordered by machine, model, precision and
@@ -128,7 +129,7 @@ def place_runs(
                 raise
             unplaced.append(f"{record.record_id}: {fault_line(error)}")
     ordered = sorted(distinguished(placed), key=lambda run: (run.record is None, run.order()))
-    return [replace(run, number=number) for number, run in enumerate(ordered, start=1)]
+    return Runs(replace(run, number=number) for number, run in enumerate(ordered, start=1))
 
 
 def _software(environment: Environment | None) -> dict[str, str]:

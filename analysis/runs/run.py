@@ -213,6 +213,7 @@ class Run(Identified):
         row = {
             **self.metrics,
             "run": self.name,
+            "number": self.number,
             "run_id": self.name if record is None else self.run_id,
             "record_id": self.record_id,
             "configuration": self.label,

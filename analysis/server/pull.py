@@ -143,16 +143,14 @@ class RecordSet:
         Machines of several kinds under one label have a number. `peaks` are a user's own figures.
         """
         own = self.with_unique_labels()
-        return Runs(
-            place_runs(
-                [*own.measurements, *own.imported],
-                own.ceilings,
-                own.profiles,
-                run_ids=self.run_ids,
-                peaks=peaks,
-                said=self.said,
-                unplaced=self.unreadable,
-            )
+        return place_runs(
+            [*own.measurements, *own.imported],
+            own.ceilings,
+            own.profiles,
+            run_ids=self.run_ids,
+            peaks=peaks,
+            said=self.said,
+            unplaced=self.unreadable,
         )
 
     def frame(self, peaks: Sequence[Peaks] = ()) -> pd.DataFrame:

@@ -143,7 +143,11 @@ def published_records():
 
 
 def published():
-    return [place(record, run_id=name) for name, record in published_records().items()]
+    records = published_records().items()
+    return [
+        replace(place(record, run_id=name), number=number)
+        for number, (name, record) in enumerate(records, 1)
+    ]
 
 
 def records_on_disk(folder, *records):

@@ -29,7 +29,7 @@ from analysis.figures.static import Names, draw_panel
 from analysis.figures.times import distributions_chart, trace_panel
 from analysis.findings.differences import scatter_rows
 from analysis.profiles import place_kernels, place_ops
-from analysis.runs.groups import group_runs
+from analysis.runs.groups import Runs, group_runs
 
 HOSTILE = '</script><img src=x onerror="alert(1)">$x^2$ %{y} &amp;'
 
@@ -46,11 +46,11 @@ def drawn(chart):
 @pytest.mark.slow
 def test_paper_and_page_show_the_same():
     """A chart of each kind; a person wrote the name of the model."""
-    runs = [
+    runs = Runs(
         observation(f"{batch}-{repeat}", 10.0 * batch + repeat, batch_size=batch, arch=HOSTILE)
         for batch in (8, 16, 32)
         for repeat in (1, 2)
-    ]
+    )
     groups = group_runs(runs)
     timed = observation("t", times_s=TIMES_S, findings=(DRIFT,), arch=HOSTILE)
     for chart in (

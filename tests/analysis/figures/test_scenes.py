@@ -32,7 +32,7 @@ from analysis.figures.rows import (
 from analysis.figures.times import distributions_chart, trace_panel, trend_chart
 from analysis.profiles import place_kernels, place_ops
 from analysis.roofs import Roof, UsedCeiling
-from analysis.runs.groups import group_runs
+from analysis.runs.groups import Runs, group_runs
 from analysis.runs.place import place, place_runs
 from bench.statistics.ratios import LogError, RatioEstimate
 
@@ -41,7 +41,7 @@ TIMES_S = np.r_[np.linspace(0.099, 0.101, 50), 0.13, 0.9]
 
 
 def over_batches(runs, kind="throughput"):
-    (chart,) = batch_charts(runs, kind, model_colours(run.arch for run in runs)).values()
+    (chart,) = batch_charts(Runs(runs), kind, model_colours(run.arch for run in runs)).values()
     return chart
 
 

@@ -14,7 +14,7 @@ from observed import curve, observation, repeated
 
 from analysis.findings import KINDS, conclusions, find_all
 from analysis.findings.batches import gains_per_doubling, knee_of
-from analysis.runs.groups import batch_curves, difference_between
+from analysis.runs.groups import Runs, batch_curves, difference_between
 from analysis.runs.place import place_runs
 from bench.records import Finding
 
@@ -332,13 +332,13 @@ NOTHING = [
 
 @pytest.mark.parametrize(("kind", "runs"), NOTHING)
 def test_what_runs_do_not_show_is_not_found(kind, runs):
-    assert list(conclusions(kind, runs())) == []
+    assert list(conclusions(kind, Runs(runs()))) == []
     assert find_all([]) == find_all([observation("r1")]) == []
 
 
 def said(kind, runs):
     """All that the findings of a kind say."""
-    shown = conclusions(kind, runs)
+    shown = conclusions(kind, Runs(runs))
     lines = [line for one in shown for line in (one.headline, *one.evidence, f"{one.advice}")]
     return " ".join(lines).lower()
 
@@ -394,7 +394,7 @@ def test_what_runs_say_of_themselves_is_told_by_machine():
     assert found.evidence[0].startswith("lab resnet18 fp32 batch 1: SwThermal")
     assert (len(found.evidence), found.evidence[-1]) == (7, "and 3 more")
     assert (len(found.runs), found.advice) == (9, "Cool it, then measure again.")
-    (single,) = conclusions("in doubt", runs[:1])
+    (single,) = conclusions("in doubt", Runs(runs[:1]))
     assert (single.headline, single.evidence) == (found.evidence[0], ())
 
 

@@ -18,6 +18,7 @@ from analysis.findings.differences import uplifts
 from analysis.report.run_tables import configuration_tables
 from analysis.report.sentences import commands, matrix, opening
 from analysis.report.write import write_report
+from analysis.runs.groups import Runs
 from analysis.runs.place import place_profiles
 from analysis.words import percent, three_digits
 from bench.config import THROUGHPUT, RunConfig, parse_config
@@ -317,7 +318,7 @@ LOADER = observation(metrics={"loader_images_per_s": 900.0})
     ],
 )
 def test_a_report_opens_with_speed_place_and_sureness_or_says_why_not(runs, words):
-    assert words in " ".join(opening(runs))
+    assert words in " ".join(opening(Runs(runs)))
 
 
 @pytest.mark.parametrize(
@@ -335,7 +336,7 @@ def test_the_findings_the_table_and_compare_speak_of_an_uplift_alike(fp32_s, amp
                  for n, step_s in enumerate(steps)))
         for name, steps in (("fp32", fp32_s), ("amp", amp_s))
     )  # fmt: skip
-    runs = [*fp32, *amp]
+    runs = Runs((*fp32, *amp))
     (found,) = compare_pairs(pair_runs(fp32, amp, THROUGHPUT).pairs, METRICS[THROUGHPUT])
     (uplift,), (row,) = uplifts(runs), make.rows_of(configuration_tables(runs)["uplift"])
     (finding,) = conclusions("precision uplift", runs)

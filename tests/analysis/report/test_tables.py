@@ -97,14 +97,12 @@ def test_a_table_is_one_thing_for_programs_and_another_for_people():
 
 
 def test_what_is_no_number_and_no_text_has_a_form_for_each_reader():
-    rows = [{"at": NOON, "run": "one", "runs": RunList(("one", "two")), "low": ("p", "q")}]
-    shown = tuple(Column(key, (key,)) for key in ("number", "at", "runs", "low"))
-    held = RunNumbers({"one": 3, "two": 4}).put_in(Table("t", "", rows, shown))
-    assert held.cells == [["3", "2025-06-01 12:00 UTC", "3, 4", "p; q"]]
-    assert held.facts() == [
-        {"number": 3, "at": NOON.isoformat(), "runs": ["one", "two"], "low": ["p", "q"]}
-    ]
-    assert held.csv().splitlines()[1] == f"3,{NOON.isoformat()},one two,p; q"
+    rows = [{"at": NOON, "runs": RunList(("one", "two")), "low": ("p", "q")}]
+    shown = tuple(Column(key, (key,)) for key in ("at", "runs", "low"))
+    held = Table("t", "", RunNumbers({"one": 3, "two": 4}).put_in(rows), shown)
+    assert held.cells == [["2025-06-01 12:00 UTC", "3, 4", "p; q"]]
+    assert held.facts() == [{"at": NOON.isoformat(), "runs": ["one", "two"], "low": ["p", "q"]}]
+    assert held.csv().splitlines()[1] == f"{NOON.isoformat()},one two,p; q"
 
 
 # Columns

@@ -4,7 +4,7 @@ import factories as make
 import pytest
 import samples
 
-from analysis.report.write import number_runs, problems
+from analysis.report.write import problems
 from analysis.roofs import UsedCeiling, choose_ceiling, datasheet_ceiling
 from analysis.runs.place import place_runs
 from bench.errors import Unknown
@@ -47,12 +47,12 @@ def test_a_doubtful_roof_is_one_problem_of_all_runs_under_it():
     runs = place_runs([make.run_record("r1"), make.run_record("r2")], roofs)
     assert [run.verdict for run in runs] == ["clean", "clean"]
     assert [run.problems for run in runs] == [(), ()]
-    [(subject, [why])] = problems(runs, (), (), number_runs(runs))
+    [(subject, [why])] = problems(runs, (), ())
     assert subject == "Roof of lab, over runs 1, 2"
     assert "others used 40%" in why
     assert "mlproject ceilings" in why
     sound = place_runs([make.run_record()], [make.ceilings_record()])
-    assert problems(sound, (), (), number_runs(sound)) == []
+    assert problems(sound, (), ()) == []
 
 
 @pytest.mark.parametrize(
