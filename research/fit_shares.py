@@ -34,6 +34,7 @@ from analysis.prediction.shares import (
     UNPROVEN,
     Chip,
     Shares,
+    batched_tile,
     datasheet_reach,
     kernel_times_s,
     kernels_of,
@@ -47,10 +48,9 @@ from bench.records.complexity import CallWork
 
 #: Where a share starts, and how far from there it may be drawn: the deviation of its logarithm.
 PRIOR: dict[str, tuple[float, float]] = {
-    "compute": (0.92, 0.3), "many_lanes": (0.92, 0.1), "slot_powered": (0.6, 0.3),
+    "compute": (0.92, 0.3), "many_lanes": (0.92, 0.1), "w_per_tflop_nm": (1.25, 0.2),
     "memory": (0.9, 0.3), "inline_ecc": (0.9, 0.1), "fill_length": (40, 0.7),
-    "tile_64": (0.93, 0.3), "tile_32": (0.85, 0.3), "product_bytes": (0.85, 0.3),
-    "batched product": (1, 0.3),
+    "side_64": (0.95, 0.1), "side_32": (0.87, 0.1), "product_bytes": (0.85, 0.3),
     "convolution": (0.9, 0.3), "input gradient": (0.9, 0.3), "weight gradient": (0.8, 0.3),
     "winograd": (0.8, 0.3), "winograd_bytes": (0.5, 0.5), "softmax": (0.72, 0.3),
     "layer norm": (0.6, 0.3), "batch norm": (0.7, 0.3), "sum": (0.7, 0.3),
@@ -73,11 +73,12 @@ _SOURCE = (
 _UNLIKE = ("K80", "MI100")
 _UNLISTED = [
     Peaks(devices=name, fp32_tflop_per_s=tflop, memory_gb_per_s=gb_s, source="its data sheet",
-          processors=units, fp32_lanes_per_scheduler=lanes, board_w=board_w, inline_ecc=has_ecc)
-    for name, tflop, gb_s, units, lanes, board_w, has_ecc in (
-        ("Tesla M60 (one of two dies)", 4.825, 160, 16, 32, 150, True),
-        ("Tesla K80 (one of two dies)", 4.37, 240, 13, 32, 150, True),
-        ("AMD Instinct MI100", 46.1, 1228.8, 120, 16, 300, False),
+          processors=units, fp32_lanes_per_scheduler=lanes, board_w=board_w, inline_ecc=has_ecc,
+          compute_capability=capability)
+    for name, tflop, gb_s, units, lanes, board_w, has_ecc, capability in (
+        ("Tesla M60 (one of two dies)", 4.825, 160, 16, 32, 150, True, 5.2),
+        ("Tesla K80 (one of two dies)", 4.37, 240, 13, 32, 150, True, 3.7),
+        ("AMD Instinct MI100", 46.1, 1228.8, 120, 16, 300, False, None),
     )
 ]  # fmt: skip
 _GPT: dict[str, Any] = {"model_type": "gpt2", "n_positions": 2048}
@@ -159,7 +160,8 @@ def _op_of(row: Mapping[str, str], name: str) -> CallWork:
         elements = [*map(prod, shapes), images * filters * pixels**2]
         macs = elements[-1] * channels * side**2
     elif name in ("bmm", "linear"):
-        batch, rows, columns, summed = (int(row[key]) for key in "BMNK")
+        # Its programs multiply (B, M, N) by (B, N, K), and a layer has N inputs and K outputs.
+        batch, rows, columns, summed = (int(row[key]) for key in "BMKN")
         shapes = [(batch, rows, summed), (batch, summed, columns)]
         elements = [*map(prod, shapes), batch * rows * columns]
         macs = elements[-1] * summed
@@ -260,7 +262,9 @@ class Fit:
         units = np.array([one.processors for one in self.peaks])
         of, at = self.of[self.owner], self.device[self.owner]
         reached = (flops * reach[:, 0] * compute)[at] * np.where(of == "op", heat[at], 1)
-        each = kernel_times_s(self.kernels, Chip(reached, rates[at], flops[at], units[at]), known)
+        tile = np.array([batched_tile(one.compute_capability) for one in self.peaks])
+        chip = Chip(reached, rates[at], flops[at], units[at], batched_tile=tile[at])
+        each = kernel_times_s(self.kernels, chip, known)
         kind = np.where(of == "cnn", self.kernels["kind"], -1)
         each[kind == _BATCH_NORM] *= known["batch norm"] / known["tf batch norm"]
         # TensorFlow's own kernels are bound by their instructions, not by their bytes.
@@ -353,6 +357,16 @@ def learn_deviations(found: Sequence[HeldOut]) -> dict[str, float]:
     return dict(zip(_DEVIATIONS, np.exp(best).tolist(), strict=True))
 
 
+def widening(pairs: Sequence[tuple[HeldOut, HeldOut]]) -> float:
+    """Return how much further shares of older chips alone miss, in the mean of kinds of steps."""
+    of_row = defaultdict(list)
+    for one, late in pairs:
+        if late.error != one.error:
+            of_row[one.step.row].append((late.error, one.error))
+    ratios = [np.sqrt(np.divide(*np.square(errors).mean(0))) for errors in of_row.values()]
+    return max(float(np.mean(ratios)), 1.0)
+
+
 def deviation_of(one: HeldOut, known: Mapping[str, float]) -> float:
     """Return the deviation of a step of another model on another chip."""
     device, *classes, model = (known[name] ** 2 for name in _DEVIATIONS)
@@ -381,7 +395,8 @@ def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, 
             peak, rate, reach = _H200_FLOPS[precision], _H200_BYTES, (1.0, 1.0)
         chip = Chip(peak * reach[0], rate * reach[1], peak, one.processors, fp32=mode == "fp32")
         for run in read_runs(device, precision):
-            times = kernel_times_s(run.kernels, chip, known) * run.kernels["calls"]
+            shares = known if mode == "fp32" else known | dict.fromkeys(PRODUCTS, 1.0)
+            times = kernel_times_s(run.kernels, chip, shares) * run.kernels["calls"]
             is_product = run.kernels["kind"] < len(PRODUCTS)
             product, rest = times[is_product].sum(), times[~is_product].sum()
             if mode == "fp32":
@@ -455,14 +470,23 @@ def main() -> None:
     steps = [*read_steps(asked.folder), *read_runs("Tesla T4", "fp32")]
     ops = [*read_op_times(asked.folder, 250)]
     fitted = [one for one in (*ops, *steps) if one.chip not in _UNLIKE]
+
+    def generation(one: Timed) -> int:
+        return int(table[normalised(one.device)].compute_capability or 0)
+
     known, _ = Fit(fitted, table).fit({name: PRIOR[name][0] for name in _NAMES}, 25)
     found: list[HeldOut] = []
+    by_older: list[tuple[HeldOut, HeldOut]] = []  # by all other chips, and by older ones alone
     means: list[tuple[float, float]] = []  # errors where a chip's own op times are known, and not
     for chip in sorted({one.chip for one in steps}):
         others = [one for one in fitted if one.chip != chip]
         without = Fit(others, table).fit(known, 12)[0] if chip not in _UNLIKE else known
         left_out = [one for one in steps if one.chip == chip]
-        found += held_out(left_out, without, table)
+        found += (by_all := held_out(left_out, without, table))
+        older = [one for one in others if generation(one) < generation(left_out[0])]
+        if chip not in _UNLIKE and any(one.of == "op" for one in older):
+            late = Fit(older, table).fit(known, 12)[0] if len(older) < len(others) else without
+            by_older += zip(by_all, held_out(left_out, late, table), strict=True)
         of_chip = [one for one in ops if one.chip == chip]
         mine = [one for one in left_out if one.device in {op.device for op in of_chip}]
         if mine:
@@ -480,7 +504,10 @@ def main() -> None:
     of_proven = [scores[id(one)] for one in proven]
     quantiles = {f"{n}": float(np.quantile(of_proven, n / 100)) for n in (50, 90)}
     print_table(found, scores, quantiles["90"])
+    scores |= {id(late): scores[id(one)] * abs(late.error / one.error) for one, late in by_older}
     deviations = learn_deviations(proven)
+    deviations["newer"] = widening(by_older)
+    print_table([late for _, late in by_older], scores, quantiles["90"] * deviations["newer"])
     whole = np.mean([deviation_of(one, deviations) ** 2 for one in proven])
     with_roofs, with_none = np.square(means).mean(0)
     of_amd = [one.error for one in found if one.step.chip == "MI100"]

@@ -33,6 +33,7 @@ from analysis.prediction.shares import (
     UNPROVEN,
     Chip,
     Numbers,
+    batched_tile,
     datasheet_reach,
     kernel_times_s,
     kernels_of,
@@ -69,6 +70,8 @@ _SLIGHT = 0.02
 #: A step that waits for its loader for more of its time runs at the loader's rate.
 _WAITED = 0.1
 _CONVOLUTIONS = PRODUCTS[2:]
+#: The highest compute capability of the devices in the fit, and of those with convolutions in fp32.
+_NEWEST, _NEWEST_CONVOLUTIONS = 8.0, 7.5
 _MODES: Mapping[str, tuple[MathMode, ...]] = {
     "fp32": ("fp32",), "tf32": ("tf32",), "amp": ("bf16", "fp16"), "amp-bf16": ("bf16",),
     "amp-fp16": ("fp16",),
@@ -82,7 +85,7 @@ Count = Callable[[StepSpec], ListedStep]
 class Target:
     """A device to predict for, and what its roofs rest on.
 
-    `is_newer` than the devices whose convolutions in fp32 were timed, `is_amd` where none was.
+    `capability` is NVIDIA's compute capability, None where unknown; `is_amd` where it has none.
     """
 
     name: str
@@ -92,9 +95,13 @@ class Target:
     chip: Chip
     memory_bytes: int | None
     is_measured: bool
-    is_newer: bool
+    capability: float | None
     rests_on: str
     is_amd: bool = False
+
+    def is_newer(self, than: float) -> bool:
+        """Whether it is an NVIDIA GPU of a higher compute capability, or of an unknown one."""
+        return self.is_gpu and not self.is_amd and (self.capability or math.inf) > than
 
 
 def find_target(
@@ -146,37 +153,46 @@ def _met(name: str, records: RecordSet | None) -> Environment | None:
 def _measured(met: Environment, mode: MathMode, roof: Roof, record_id: str) -> Target:
     device, peak = met.device, roof.peak_flops_per_s
     is_gpu, processors = device.backend == "cuda", device.cores or met.cpu_cores_usable
-    chip = Chip(peak, roof.peak_bytes_per_s, peak, processors, fp32=is_gpu and mode == "fp32")
+    name = device.compute_capability or ""
+    is_amd = name.startswith("gfx")  # an architecture of AMD's, not a number
+    capability = float(name) if name and not is_amd else None
+    rates = peak, roof.peak_bytes_per_s, peak
+    chip = _chip(rates, processors, is_gpu and mode == "fp32", capability)
     memory = met.memory_bytes if device.backend == "cpu" else device.memory_bytes
-    capability = device.compute_capability or "0"
-    is_amd = capability.startswith("gfx")  # an architecture of AMD's, not a number
-    is_newer = not is_amd and float(capability) >= 8
     rests_on = f"its measured roofs ({record_id})"
-    return Target(device.name, mode, is_gpu, roof, chip, memory, True, is_newer, rests_on, is_amd)
+    return Target(device.name, mode, is_gpu, roof, chip, memory, True, capability, rests_on, is_amd)
+
+
+def _chip(
+    rates: tuple[float, float, float], processors: float, is_fp32: bool, capability: float | None
+) -> Chip:
+    tile = batched_tile(capability) if is_fp32 else (0, 0)
+    return Chip(*rates, processors, is_fp32, tile)
 
 
 def _by_datasheet(name: str, mode: MathMode, row: Peaks, met: Environment | None) -> Target:
     if not row.processors:
         raise UserError(
-            f"on={name!r}: published op times are of NVIDIA's devices alone, and its row has no "
-            "number of processors; measure its roofs with mlproject ceilings, and give --records"
+            f"on={name!r}: its datasheet's row has no number of processors, which only NVIDIA's "
+            "have; measure its roofs with mlproject ceilings, and give --records"
         )
     compute, memory = datasheet_reach(row, shares()["shares"], mode)
     peak, rate = row.flops_per_s[mode], row.bytes_per_s
-    chip = Chip(compute * peak, memory * rate, peak, row.processors, fp32=mode == "fp32")
+    rates, capability = (compute * peak, memory * rate, peak), row.compute_capability
+    chip = _chip(rates, row.processors, mode == "fp32", capability)
     size = met.device.memory_bytes if met else row.memory_bytes
-    rests_on, is_newer = f"its datasheet ({row.source})", "tf32" in row.flops_per_s
-    return Target(name, mode, True, Roof(peak, rate), chip, size, False, is_newer, rests_on)
+    rests_on = f"its datasheet ({row.source})"
+    return Target(name, mode, True, Roof(peak, rate), chip, size, False, capability, rests_on)
 
 
 def _op_times_s(ops: Sequence[CallWork], target: Target) -> tuple[Numbers, Any]:
     """Seconds of all calls of each op, and its kind, of several kernels that of the last."""
     fitted: dict[str, float] = dict(shares()["shares"])
-    if target.is_gpu and (target.mode != "fp32" or target.is_newer):
-        is_fp32 = target.mode == "fp32"
-        scale = fitted["newer_convolution" if is_fp32 else "tensor"]
-        for kind in (*(_CONVOLUTIONS if is_fp32 else PRODUCTS), "winograd"):
-            fitted[kind] = fitted.get(kind, 1.0) * scale
+    if target.is_gpu and target.mode != "fp32":  # products of all kinds have one share there
+        fitted |= dict.fromkeys(PRODUCTS, fitted["tensor"])
+    elif target.is_newer(_NEWEST_CONVOLUTIONS):
+        for kind in (*_CONVOLUTIONS, "winograd"):
+            fitted[kind] *= fitted["newer_convolution"]
     kernels, kinds = kernels_of(ops), np.zeros(len(ops), dtype=int)
     times_s = kernel_times_s(kernels, target.chip, fitted) * kernels["calls"]
     kinds[kernels["op"]] = kernels["kind"]
@@ -455,7 +471,7 @@ class _Guess:
         errors, target = dict(self._fitted["errors"]), self._target
         if self._is_other or (target.is_gpu and target.mode != "fp32"):
             errors |= dict.fromkeys(("product", "convolution"), errors["tensor"])
-        elif target.is_gpu and target.is_newer:
+        elif target.is_newer(_NEWEST_CONVOLUTIONS):
             errors["convolution"] = max(errors["convolution"], errors["newer_convolution"])
         names = ["product"] * 2 + ["convolution"] * len(_CONVOLUTIONS)
         names += [kind if kind in errors else "pass" for kind in KINDS[len(PRODUCTS) :]]
@@ -467,6 +483,7 @@ class _Guess:
         chip = math.hypot(errors["device"], errors["amd"] if target.is_amd else 0.0)
         variance += (chip * (parts.sum() if self._is_same else 1.0)) ** 2
         variance *= errors["measured"] ** 2 if target.is_measured else 1.0
+        variance *= errors["newer"] ** 2 if target.is_newer(_NEWEST) else 1.0
         variance += 2 * errors["model"] ** 2  # of the model, and of the step alone
         waiting = max(self.step_s - self.times_s.sum(), 0.0) / self.step_s
         return float(math.sqrt(variance + (errors["host"] * waiting) ** 2))
@@ -479,8 +496,10 @@ class _Guess:
             yield f"published times ({self._fitted['source']})"
         if target.is_gpu and target.mode != "fp32":
             yield f"runs on three devices for {target.mode} on tensor cores: {wider}"
-        elif target.is_gpu and target.is_newer and self.part_of(self._convolutions) > _SLIGHT:
+        elif target.is_newer(_NEWEST_CONVOLUTIONS) and self.part_of(self._convolutions) > _SLIGHT:
             yield f"two runs on an H200 for convolutions in fp32: {wider}"
+        if target.is_newer(_NEWEST):
+            yield f"shares of devices that are older, up to an A100: {wider}"
         if target.is_amd:
             missed = percent(self._fitted["errors"]["amd"])
             yield f"NVIDIA's shares for AMD, which missed steps on an MI100 by {missed}: {wider}"

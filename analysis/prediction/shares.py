@@ -1,12 +1,14 @@
 """The time of an op on a device: its roof time over the share of the roof that such ops reach.
 
 The share follows from what every device has: its processors, its two roofs, and how large the op
-is. Convolutions and products are tiles of 128, 64 or 32 a side, handed out to the processors in
-waves; a tile takes its length along the summed dimension and what filling the pipeline costs. A
-long sum may be split between processors. Their bytes take their share of the memory's roof, and
-both together t = (compute^4 + memory^4)^(1/4). A 3x3 convolution in fp32 may also be Winograd's
-(F(4x4, 3x3): 36 products instead of 144): whichever is faster. All other ops move bytes, at the
-share of their class. Nothing is faster than its roof, Winograd's by the FLOP that it executes.
+is. Convolutions and products are tiles of 128, 64 or 32 by as much, handed out to the processors in
+waves; a tile takes its length along the summed dimension and what filling the pipeline costs. The
+fastest tile counts, but for batched products in fp32: the library has one tile for all of them, so
+narrow ones leave much of it empty. A long sum may be split between processors. Their bytes take
+their share of the memory's roof, and both together t = (compute^4 + memory^4)^(1/4). A 3x3
+convolution in fp32 may also be Winograd's (F(4x4, 3x3): 36 products instead of 144): whichever is
+faster. All other ops move bytes, at the share of their class. Nothing is faster than its roof,
+Winograd's by the FLOP that it executes.
 
 The few numbers behind it are in `roofs/data/shares.json`, with their source;
 `research/fit_shares.py` fits them. No number belongs to one device.
@@ -19,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -41,7 +44,8 @@ _TILES = (128, 64, 32)
 _SPLITS = (1, 8, 64)
 _LEAST_SPLIT = 128
 _NORM = 4
-_SLOT_W = 75  # a PCI Express slot's own power
+#: From this compute capability on, in nm.
+_PROCESSES = ((8.9, 4), (8.6, 8), (8.0, 7), (7.0, 12), (6.0, 16))
 _MANY_LANES = 32
 
 
@@ -58,7 +62,8 @@ KERNEL = np.dtype(
 class Chip:
     """What shares are of: FLOP/s and B/s that the largest ops reach, and the peak of either.
 
-    Each may be one number, or one per kernel. `fp32` is whether Winograd's convolutions may run.
+    Each may be one number, or one per kernel. `fp32` is whether Winograd's convolutions may run;
+    `batched_tile` are rows and columns of batched products' only tile, 0 for any.
     """
 
     flops_per_s: Any
@@ -66,6 +71,7 @@ class Chip:
     peak_flops_per_s: Any
     processors: Any
     fp32: bool = True
+    batched_tile: Any = (0, 0)
 
 
 @cache
@@ -79,17 +85,36 @@ def shares() -> Mapping[str, Any]:
 def datasheet_reach(peaks: Peaks, fitted: Shares, mode: str = "fp32") -> tuple[float, float]:
     """Return the parts of a datasheet's FLOP/s and B/s that the largest ops reach.
 
-    Three facts lower them. Where a scheduler has an fp32 lane for every thread of a warp (32), each
-    other instruction takes the slot of a multiply-add; with 16 lanes every second slot is free. A
-    board that a slot feeds alone does not hold its boost clock. And GDDR memory without lanes of
-    its own for error correction sends the check bits where data would go.
+    Three facts lower them. In fp32, where a scheduler has a lane for every thread of a warp (32),
+    each other instruction takes the slot of a multiply-add; with 16 every second slot is free. And
+    a board with less power than fp32's peak takes, which falls with the transistors' size, clocks
+    lower by as much. GDDR memory without lanes of its own for error correction sends the check bits
+    where data would go.
     """
     compute, memory = fitted["compute"], fitted["memory"]
-    if mode == "fp32" and (peaks.fp32_lanes_per_scheduler or 0) >= _MANY_LANES:
-        compute *= fitted["many_lanes"]
-    if (peaks.board_w or 0) <= _SLOT_W:
-        compute *= fitted["slot_powered"]
+    if mode == "fp32":
+        if (peaks.fp32_lanes_per_scheduler or 0) >= _MANY_LANES:
+            compute *= fitted["many_lanes"]
+        if peaks.board_w and peaks.compute_capability and (tflop := peaks.fp32_tflop_per_s):
+            peak_w = fitted["w_per_tflop_nm"] * tflop * _nm(peaks.compute_capability)
+            compute *= min(1.0, peaks.board_w / peak_w)
     return compute, memory * (fitted["inline_ecc"] if peaks.inline_ecc else 1.0)
+
+
+def _nm(capability: float) -> int:
+    """The process by NVIDIA's whitepapers: 28 nm of Maxwell to 4 nm of Ada, Hopper, Blackwell."""
+    return next((nm for least, nm in _PROCESSES if capability >= least), 28)
+
+
+def batched_tile(capability: float | None) -> tuple[int, int]:
+    """Return rows and columns of the tile of batched products in fp32.
+
+    By the names of 87,000 kernels in NeuSight's op times: Pascal has one, Ampere another one, and
+    Volta and Turing mostly 64 by 64. One that is not known is taken for a newer one.
+    """
+    if capability is None or capability >= 8:
+        return 128, 128
+    return (64, 64) if capability >= 7 else (64, 128)
 
 
 def kernel_times_s(kernels: Any, chip: Chip, fitted: Shares) -> Numbers:
@@ -102,7 +127,11 @@ def kernel_times_s(kernels: Any, chip: Chip, fitted: Shares) -> Numbers:
     reached = flops_per_s * of_kind
     at = kind < len(PRODUCTS)
     sizes = kernels["sizes"][at]
-    compute_s = _tiled_s(sizes, np.minimum(reached, peak)[at], rates[at], units[at], fitted)
+    is_batched = kind == KINDS.index("batched product")
+    only = np.where(is_batched, np.reshape(chip.batched_tile, (-1, 2)).T, 0)
+    compute_s = _tiled_s(
+        sizes, np.minimum(reached, peak)[at], rates[at], units[at], fitted, only[:, at]
+    )
     memory_s = kernels["bytes"][at] / (rates[at] * fitted["product_bytes"])
     times_s[at] = (compute_s**_NORM + memory_s**_NORM) ** (1 / _NORM)
     if chip.fp32:
@@ -117,20 +146,27 @@ def kernel_times_s(kernels: Any, chip: Chip, fitted: Shares) -> Numbers:
     return whole_s
 
 
-def _tiled_s(sizes: Numbers, rates: Any, bytes_per_s: Any, units: Any, fitted: Shares) -> Numbers:
-    """Seconds of products as waves of tiles, by the tile and the split that are fastest."""
+def _tiled_s(
+    sizes: Numbers, rates: Any, bytes_per_s: Any, units: Any, fitted: Shares, only: Any = (0, 0)
+) -> Numbers:
+    """Seconds of products as waves of tiles, by the tile and the split that are fastest.
+
+    `only` are rows and columns of the one tile that there is, 0 for any. Batches are not split.
+    """
     batch, rows, columns, summed = sizes.T
     best = np.full(len(rows), np.inf)
-    for side in _TILES:
-        tiles = np.ceil(rows / side) * np.ceil(columns / side) * batch
-        rate = rates * fitted.get(f"tile_{side}", 1.0) / units
+    for height, width in product(_TILES, _TILES):
+        tiles = np.ceil(rows / height) * np.ceil(columns / width) * batch
+        narrow = fitted.get(f"side_{height}", 1.0) * fitted.get(f"side_{width}", 1.0)
+        area_s = 2.0 * height * width * units / (rates * narrow)
+        is_there = np.isin(only[0], (0, height)) & np.isin(only[1], (0, width))
         for parts in _SPLITS:
             length = np.maximum(summed / parts, 1.0) + fitted["fill_length"]
-            time_s = np.ceil(tiles * parts / units) * 2.0 * side * side * length / rate
+            time_s = np.ceil(tiles * parts / units) * area_s * length
             if parts > 1:  # partial results are written and read once more
-                time_s = time_s + 8.0 * rows * columns * batch * parts / bytes_per_s
-                time_s = np.where(summed >= _LEAST_SPLIT * parts, time_s, np.inf)
-            best = np.minimum(best, time_s)
+                time_s = time_s + 8.0 * rows * columns * parts / bytes_per_s
+                is_there = is_there & (summed >= _LEAST_SPLIT * parts) & (batch == 1)
+            best = np.where(is_there, np.minimum(best, time_s), best)
     return best
 
 

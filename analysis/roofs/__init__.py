@@ -139,6 +139,7 @@ class Peaks(BaseModel):
     fp32_lanes_per_scheduler: _Known = None
     board_w: _Known = None
     memory_gb: _Known = None
+    compute_capability: _Known = None
     inline_ecc: Annotated[bool, BeforeValidator(lambda text: text or False)] = Field(
         False, description="neither yes nor empty"
     )

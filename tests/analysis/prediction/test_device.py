@@ -94,7 +94,7 @@ def test_less_is_known_of_tensor_cores():
     [
         ("NVIDIA L5", "fp32", r"on='NVIDIA L5': no such device is known; did you mean NVIDIA L4"),
         ("my phone", "fp32", "give its row with --peaks"),
-        ("AMD Instinct MI300X", "fp32", "published op times are of NVIDIA's devices alone"),
+        ("AMD Instinct MI300X", "fp32", "has no number of processors"),
         ("Tesla P4", "amp", "no roof of it in bf16 or fp16"),
         (
             "NVIDIA GeForce RTX 4090 Laptop GPU",
@@ -106,6 +106,16 @@ def test_less_is_known_of_tensor_cores():
 def test_a_device_without_a_basis_is_refused(name, precision, message):
     with pytest.raises(UserError, match=message):
         find_target(name, precision)
+
+
+def test_less_is_known_of_a_chip_newer_than_all_in_the_fit():
+    known, row = predict(on="NVIDIA A100 80GB PCIe"), find_target("NVIDIA A100 80GB PCIe", "fp32")
+    newer = predict_on(replace(row, capability=9.0), config(), counting(PRODUCT, NORM))
+    unknown = predict_on(replace(row, capability=None), config(), counting(PRODUCT, NORM))
+    assert newer.deviation == unknown.deviation > known.deviation
+    assert any("older" in sentence for sentence in newer.rests_on)
+    assert not any("older" in sentence for sentence in known.rests_on)
+    assert find_target("Tesla T4", "fp32").chip.batched_tile == (64, 64)
 
 
 def test_a_part_is_named_by_its_figure_and_ones_own_row_goes_first():
@@ -251,7 +261,7 @@ def test_amd_devices_are_said_to_use_shares_of_nvidia():
     device = make.gpu(name="AMD Instinct MI210", compute_capability="gfx90a")
     roofs = make.ceilings_record(environment=make.environment(device=device))
     target = find_target(device.name, "fp32", RecordSet.of([roofs]))
-    assert (target.is_amd, target.is_measured, target.is_newer) == (True, True, False)
+    assert (target.is_amd, target.is_measured, target.is_newer(0)) == (True, True, False)
 
 
 def test_a_step_is_no_faster_than_the_loader_that_was_seen():

@@ -11,6 +11,7 @@ from analysis.prediction.shares import (
     KINDS,
     UNPROVEN,
     Chip,
+    batched_tile,
     datasheet_reach,
     kernel_times_s,
     kernels_of,
@@ -48,7 +49,7 @@ def op(name, shapes=(), flops=0, phase="forward", label=None, moved=1000, calls=
 def test_products_run_in_waves_of_tiles():
     """Ten tiles of 128 a side on ten processors: each 2 x 128 x 128 x 1000 FLOP at 0.1 TFLOP/s."""
     one_wave = 2 * 128 * 128 * 100 / 0.1e12
-    only_128 = {**PLAIN, "tile_64": 1e-9, "tile_32": 1e-9}
+    only_128 = {**PLAIN, "side_64": 1e-9, "side_32": 1e-9}
     ten, eleven = ((1, 1280, 128, 100), (1, 1281, 128, 100))
     assert time_of("product", ten, known=only_128) == pytest.approx(one_wave)
     assert time_of("product", eleven, known=only_128) == pytest.approx(2 * one_wave)
@@ -60,7 +61,7 @@ def test_a_long_sum_is_split_between_processors():
     """One tile keeps one of 80 processors busy; in 64 parts it keeps as many."""
     sizes = (1, 128, 128, 64 * 1280)
     alone, split = 2 * 128 * 128 * 64 * 1280 / (TERA / 80), 2 * 128 * 128 * 1280 / (TERA / 80)
-    known = {**PLAIN, "tile_64": 1e-9, "tile_32": 1e-9}
+    known = {**PLAIN, "side_64": 1e-9, "side_32": 1e-9}
     found = time_of("product", sizes, on=chip(80), known=known)
     assert split < found < 1.1 * split < alone
 
@@ -123,12 +124,36 @@ def test_the_kind_of_an_op(given, kind):
 
 
 def test_what_a_datasheet_promises_and_large_ops_reach():
+    """An L4 has 72 W for 30.3 TFLOP/s in 4 nm, where 1.2 W for each and nm would be 145 W."""
     rows = {name: row for row in datasheet_peaks() for name in row.names}
-    known = {"compute": 0.9, "many_lanes": 0.8, "slot_powered": 0.5, "memory": 1, "inline_ecc": 0.9}
+    known = {"compute": 0.9, "many_lanes": 0.8, "w_per_tflop_nm": 1.2, "memory": 1,
+             "inline_ecc": 0.9}  # fmt: skip
     reach = {name: datasheet_reach(rows[name], known) for name in ("a30", "h200", "l4", "tesla t4")}
-    assert [found[0] for found in reach.values()] == pytest.approx([0.9, 0.72, 0.36, 0.45])
+    short_l4, short_t4 = 72 / (1.2 * 30.3 * 4), 70 / (1.2 * 8.1 * 12)
+    expected = [0.9, 0.72, 0.72 * short_l4, 0.9 * short_t4]
+    assert [found[0] for found in reach.values()] == pytest.approx(expected)
     assert [found[1] for found in reach.values()] == [1, 1, 0.9, 0.9]  # HBM, and GDDR with ECC
-    assert datasheet_reach(rows["h200"], known, "bf16")[0] == 0.9  # tensor cores have no lanes
+    # Tensor cores have no lanes, and take less power.
+    assert datasheet_reach(rows["h200"], known, "bf16")[0] == 0.9
+    assert datasheet_reach(rows["l4"], known, "bf16")[0] == 0.9
+
+
+def test_batched_products_have_one_tile_by_generation():
+    """64 columns fill half of a tile of 128, and all of one of 64."""
+    batched = (10, 128, 64, 100)
+    tile_s = {tile: time_of("batched product", batched, on=chip(batched_tile=tile))
+              for tile in map(batched_tile, (6.1, 7.5, 8.0, 9.0, None))}  # fmt: skip
+    area_s = 2 * 100 / 0.1e12
+    assert tile_s == pytest.approx(
+        {(64, 128): 2 * 64 * 128 * area_s, (64, 64): 2 * 64 * 64 * area_s,
+         (128, 128): 128 * 128 * area_s}
+    )  # fmt: skip
+    # Other products have the fastest one, and a batch is not split.
+    single = time_of("product", (1, 1280, 64, 100), on=chip(batched_tile=(128, 128)))
+    assert single == pytest.approx(2 * 64 * 64 * area_s)
+    long = (1, 128, 128, 6400), (2, 128, 128, 6400)
+    one, two = (time_of("product", sizes, on=chip(80)) for sizes in long)
+    assert two > 3 * one
 
 
 def test_the_fitted_numbers_are_whole_and_have_a_source():

@@ -7,8 +7,8 @@ from bench.errors import UserError
 
 #: Units, their boost clock in MHz, FLOP per clock of one unit in fp32 and in 16 bits, the bits and
 #: GT/s of the memory, and the clock of the 16-bit figure where it is another. NVIDIA publishes no
-#: such clock for H100 PCIe, H100 NVL and B200, and no boost clock of the Server Edition: theirs are
-#: what the figures imply, at most the boost clock of the chip.
+#: such clock for H100 PCIe, H100 NVL, B200 and B300, and no boost clock of the Server Edition and
+#: the GB10: theirs are what the figures imply, at most the boost clock of the chip.
 CHIPS = {
     "tesla p4": (20, 1063, 256, 256, 256, 6),
     "tesla p100-pcie-16gb": (56, 1303, 128, 256, 4096, 1.43),
@@ -30,6 +30,14 @@ CHIPS = {
     "geforce rtx 4090 laptop gpu 110 W": (76, 1505, 256, 512, 256, 18),
     "geforce rtx 3090": (82, 1695, 256, 512, 384, 19.5),
     "geforce rtx 5090": (170, 2407, 256, 512, 512, 28),
+    "geforce rtx 5080": (84, 2617, 256, 512, 256, 30),
+    "geforce rtx 5070 ti": (70, 2452, 256, 512, 256, 28),
+    "geforce rtx 5070": (48, 2512, 256, 512, 192, 28),
+    "geforce rtx 5060 ti": (36, 2572, 256, 512, 128, 28),
+    "geforce rtx 4070": (46, 2475, 256, 512, 192, 21),
+    "geforce rtx 3060": (28, 1777, 256, 512, 192, 15),
+    "gb10": (48, 2523, 256, 512, 256, 8.533),
+    "b300 sxm6 ac": (148, 1980, 256, 8192, 8192, 7.8, 1856),
     "a10": (72, 1695, 256, 1024, 384, 12.5),
     "a10g": (80, 1710, 256, 512, 384, 12.5),
     "a30": (56, 1440, 128, 2048, 3072, 2.43),
@@ -97,7 +105,7 @@ def own_peaks(folder, *rows, header=HEADER):
         (["A,,,inf,,,,2,s"], "line 2: fp32_tflop_per_s='inf' is no positive number"),
         (["A,,,1,,,,null,s"], "line 2: memory_gb_per_s='null' is no memory bandwidth"),
         (["A,,,1,,,,2,s", "nvidia a,,,1,,,,2,s"], "line 3: 'a' is in line 2 too"),
-        (["A,,,1,,,,2,s,,,,,, t"], "line 2: 'a value too many': the columns are devices,"),
+        (["A,,,1,,,,2,s,,,,,,, t"], "line 2: 'a value too many': the columns are devices,"),
         ([], f"line 1: no row follows: the columns are {HEADER}"),
     ],
 )
