@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +15,7 @@ import click
 from bench.config import parse_config
 from bench.config.model_names import nearest
 from bench.errors import UserError
+from bench.machine.cpu import usable_cores
 from bench.records import Complexity, ImportedRecord, StepSpec
 from bench.records.folders import RecordFolder, ceilings_in
 from commands.console.options import Tracked, argument, note, option, set_values
@@ -22,6 +25,9 @@ from tracking.importing import load_readers, read_results
 from tracking.importing.readers import GIVEN, GIVEN_COUNTS
 from tracking.importing.tables import MEANINGS, plain
 from tracking.importing.work import step_of, with_work
+
+#: A process is worth its start, of four seconds, for as many steps, of a second each.
+_EACH = 10
 
 
 class Import(Tracked, Formatted):
@@ -70,20 +76,16 @@ class Import(Tracked, Formatted):
         lines: list[str] = []
         facts: list[dict[str, Any]] = []
         for path, imported in results:
-            fates = Counter(imported=0)
-            new: list[ImportedRecord] = []
-            for result in _with_work(imported.records):
-                folder = RecordFolder(self.records / result.record_id)
-                folders.append(folder)
-                if folder.record.is_file():
-                    fates["known already"] += 1
-                else:
-                    fates["imported"] += 1
-                    write_record(folder, result, self.records)
-                    new.append(result)
+            of_file = [RecordFolder(self.records / each.record_id) for each in imported.records]
+            folders += of_file
+            known = {folder.record_id for folder in of_file if folder.record.is_file()}
+            new = _with_work([each for each in imported.records if each.record_id not in known])
+            for result in new:
+                write_record(RecordFolder(self.records / result.record_id), result, self.records)
+            fates = Counter(imported=len(new))
             for problem in imported.problems:
                 note(str(problem))
-            fates["known already"] += imported.repeated
+            fates["known already"] += imported.repeated + len(imported.records) - len(new)
             fates["not taken"] += len(imported.problems)
             fates["other files"] += imported.other_files
             words = ", ".join(f"{number} {what}" for what, number in fates.items() if number)
@@ -125,12 +127,21 @@ def _with_work(results: Sequence[ImportedRecord]) -> list[ImportedRecord]:
     """The results with the work of their steps, each step counted once."""
     steps = [step_of(result) for result in results]
     new = {step for step in steps if not isinstance(step, str)}
-    bar = watched(new, "counting the work of their steps", len(new))
-    counted = {step: _count(step) for step in bar}
+    counted = _counts([*new])
     return [
         with_work(result, step if isinstance(step, str) else counted[step])
         for result, step in zip(results, steps, strict=True)
     ]
+
+
+def _counts(steps: Sequence[StepSpec]) -> dict[StepSpec, Complexity | str]:
+    """Count the steps, many of them in several processes, each of which imports torch."""
+    what, processes = "counting the work of their steps", min(usable_cores(), len(steps) // _EACH)
+    if processes < 2:
+        return {step: _count(step) for step in watched(steps, what, len(steps))}
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        coming = watched(pool.map(_count, steps), what, len(steps))
+        return dict(zip(steps, coming, strict=True))
 
 
 def _count(step: StepSpec) -> Complexity | str:

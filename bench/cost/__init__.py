@@ -26,7 +26,7 @@ Kept = TypeVar("Kept", Complexity, ListedStep)
 _BENCH = Path(__file__).resolve().parents[1]
 #: The folders whose code decides a count.
 _CODE = ("cost", "training", "records")
-_MOST_FILES = 200
+_MOST_FILES = 2000
 
 
 def config_complexity(config: RunConfig, *, batch_size: int | None = None) -> Complexity:
@@ -42,7 +42,7 @@ def cached_complexity(spec: StepSpec) -> Complexity:
 
     It depends on nothing but `spec`, torch, the package of the model, timm's setting and
     this project's code, and takes seconds, most of them to import torch. What is in a file of the
-    user's, a model or a configuration, is computed each time. The cache has the newest 200 files.
+    user's, a model or a configuration, is computed each time. The cache has the newest 2,000 files.
     """
     return _cached(Complexity, "complexity", spec, "step_complexity")
 
@@ -78,7 +78,8 @@ def _cached(kind: type[Kept], folder: str, spec: StepSpec, counting: str) -> Kep
     with contextlib.suppress(OSError):  # a home that cannot be written to costs time, no result
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, made.model_dump_json())
-        newest_last = sorted(path.parent.glob("*.json"), key=lambda file: file.stat().st_mtime)
-        for old in newest_last[:-_MOST_FILES]:
-            old.unlink(missing_ok=True)
+        files = [*path.parent.glob("*.json")]
+        if len(files) > _MOST_FILES:
+            for old in sorted(files, key=lambda file: file.stat().st_mtime)[:-_MOST_FILES]:
+                old.unlink(missing_ok=True)
     return made

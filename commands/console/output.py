@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 Form = Literal["text", "json", "csv", "markdown"]
 _FORM_OF: dict[str, Form] = {".txt": "text", ".json": "json", ".csv": "csv", ".md": "markdown"}
-#: Columns of what is no terminal.
-WIDTH = 140
+#: Columns of what is no terminal, and how often it hears how far a command is.
+WIDTH, _TELL_S = 140, 10.0
 
 
 @dataclass(frozen=True)
@@ -213,17 +214,18 @@ Item = TypeVar("Item")
 
 def watched(
     items: Iterable[Item], what: str = "reading records", total: int | None = None
-) -> Iterable[Item]:
-    """Yield the items, with a bar where the output is a terminal."""
+) -> Iterator[Item]:
+    """Yield the items, with a bar; on what is no terminal with a line each ten seconds."""
     console = Console(stderr=True)
-    return track(
-        items,
-        what,
-        total,
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    if console.is_terminal:
+        yield from track(items, what, total, console=console, transient=True)
+        return
+    told_s = time.monotonic()
+    for done, item in enumerate(items):
+        if (now_s := time.monotonic()) - told_s > _TELL_S:
+            told_s = now_s
+            click.echo(f"{what}: {done}" + (f" of {total}" if total else ""), err=True)
+        yield item
 
 
 class Bar:

@@ -6,6 +6,7 @@ Models that torchvision does not have are not counted, which takes no torch.
 import json
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,26 @@ def test_work_is_counted_once_and_places_results_with_and_without_a_server(place
         assert "| imported, modelled |" in page
         assert "its file states 1420" in page
         assert (place / folder / "figures" / "roofline.png").is_file()
+
+
+@pytest.mark.slow
+def test_many_steps_are_counted_by_several_processes_and_a_known_result_is_not_again(
+    place, monkeypatch, capsys
+):
+    rows = [f"a,NVIDIA L4,{arch},fp32,8,400,\n" for arch in ("resnet18", "alexnet", "own_net")]
+    (place / "table.csv").write_text(COUNTED.partition("\n")[0] + "\n" + "".join(rows))
+    command = import_module("commands.import")
+    monkeypatch.setattr(command, "_EACH", 1)
+    monkeypatch.setattr(command, "usable_cores", lambda: 2)
+    assert main(["import", "table.csv", "--no-track"]) == 0
+    results = [folder.read_record() for folder in record_folders(place / "records")]
+    counted = {result.arch: result.complexity for result in results}
+    assert counted["resnet18"].parameters == 11_689_512
+    assert counted["alexnet"].parameters == 61_100_840
+    assert counted["own_net"] is None
+    monkeypatch.setattr(command, "_counts", lambda steps: pytest.fail("counted") if steps else {})
+    assert main(["import", "table.csv", "--no-track"]) == 0
+    assert "table.csv: 3 known already" in capsys.readouterr().out
 
 
 def test_results_are_imported_without_torch_too(place, monkeypatch, capsys):
