@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.account import HOST, StepAccount
-from analysis.words import interval, ratio_digits, three_digits
+from analysis.words import interval, ratio_digits, three_digits, times
 from bench.records import Removal, RunRecord
 from bench.records.base import ratio
-from bench.records.metrics import gain_of
+from bench.records.metrics import data_wait_share, gain_of
 from bench.records.profile import LOADER
 from bench.statistics.ratios import RatioEstimate, repeats_of
 
@@ -19,10 +19,12 @@ from bench.statistics.ratios import RatioEstimate, repeats_of
 _TAKEN_OUT: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "input": ("waiting for input", (LOADER,)),
     "sync": ("the exchange of gradients", ("communication",)),
-    "host": ("the host's work", (HOST, "device idle")),
+    "host": ("garbage collection", (HOST, "device idle")),
 }
 #: A gain of less is none, and ratios that differ by less are one.
 _LEAST_GAIN = 0.02
+#: An interval that ends higher may hold a gain.
+_MAY_GAIN = 1.1
 
 
 @dataclass(frozen=True)
@@ -58,18 +60,21 @@ class Gain:
         sides_s = (self.removal.with_s or (), self.removal.without_s or ())
         before, after = (three_digits(1e3 * repeats_of(times_s).centre) for times_s in sides_s)
         low, high = self.measured.interval or (0.0, math.inf)
-        steps = f"{before} -> {after} ms a step"
-        times = f"{ratio_digits(self.measured.ratio)} times, {interval(low, high)}"
-        said = f"{words}: {steps} ({times})"
+        nothing = ""
         if low <= 1 or self.measured.ratio < 1 + _LEAST_GAIN:
-            said = f"{words}: nothing to gain: {steps} ({times})"
-        if self.account is not None:
-            said += f"; the account said {ratio_digits(self.account)}"
-            if self.account > (1 + _LEAST_GAIN) * high:
-                said += ": without it the next limit appears"
-            elif self.account < low / (1 + _LEAST_GAIN):
-                said += ": it slows other parts too"
+            nothing = "nothing to gain: " if high < _MAY_GAIN else "nothing to gain that is sure: "
+        gained = f"{ratio_digits(self.measured.ratio)} times, {interval(low, high)}"
+        said = f"{words}: {nothing}{before} -> {after} ms a step ({gained})"
+        said += "" if self.account is None else self._beside(self.account, low, high)
         return said if self.removal.note is None else f"{said}; {self.removal.note}"
+
+    def _beside(self, account: float, low: float, high: float) -> str:
+        if self.removal.what == "host":
+            return f"; by the account without all of the host's work at most {times(account)}"
+        said = f"; the account said {ratio_digits(account)}"
+        if account > (1 + _LEAST_GAIN) * high:
+            return f"{said}: without it the next limit appears"
+        return f"{said}: it slows other parts too" if account * (1 + _LEAST_GAIN) < low else said
 
 
 def gains_of(record: RunRecord, account: StepAccount | None) -> Iterator[Gain]:
@@ -80,6 +85,9 @@ def gains_of(record: RunRecord, account: StepAccount | None) -> Iterator[Gain]:
             names = _TAKEN_OUT[removal.what][1]
             part_s = sum(part.time_s for part in account.parts if part.name.startswith(names))
             claim = ratio(account.step_time_s, max(account.step_time_s - part_s, 0.0))
+        elif removal.what == "input":
+            share = data_wait_share(record.measurement, None)
+            claim = None if share is None else ratio(1.0, 1 - share)
         yield Gain(removal, gain_of(removal), claim)
 
 
@@ -90,8 +98,8 @@ def beside_each_other(a: Iterable[Gain], b: Iterable[Gain]) -> Iterator[str]:
         for gain in gains:
             if gain.measured is not None:
                 ends = gain.measured.interval
-                times = f"{letter} {ratio_digits(gain.measured.ratio)} times"
-                times += f", {interval(*ends)}" if ends else ""
-                sides.setdefault(gain.removal.what, {})[letter] = times
-    for what, times_of in sides.items():
-        yield f"without {_TAKEN_OUT[what][0]}: {'; '.join(times_of.values())}"
+                words = f"{letter} {ratio_digits(gain.measured.ratio)} times"
+                words += f", {interval(*ends)}" if ends else ""
+                sides.setdefault(gain.removal.what, {})[letter] = words
+    for what, words_of in sides.items():
+        yield f"without {_TAKEN_OUT[what][0]}: {'; '.join(words_of.values())}"

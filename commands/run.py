@@ -49,7 +49,7 @@ from commands.console.recorded import (
 _SHOWN = ("throughput_tokens_per_s", "iteration_time_ms_p50", "attained_gflops")
 
 
-_REMOVABLE = ("input", "sync")
+_REMOVABLE = ("input", "sync", "host", "auto")
 
 
 def _removable(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
@@ -279,7 +279,8 @@ class Watch(Measuring):
     )
     without: str | None = option(
         "after the measurement take this out of the steps, by turns, and measure the gain: "
-        "input (batches come from memory), sync (ranks keep their gradients); several by commas",
+        "input (batches come from memory), sync (ranks keep their gradients), host (no garbage "
+        "collection), several by commas, or auto: those that take 5 % of a step",
         metavar="WHAT",
         callback=_removable,
     )

@@ -329,6 +329,30 @@ class Exchange(Suspect):
                 torch.distributed.broadcast(tensor, source, group=group)
 
 
+class Collector(Suspect):
+    """Python's garbage collection, which is all of the host's work that a processor can do without.
+
+    A device can do without more, as it replays a graph of its kernels.
+    """
+
+    what = "host"
+    note = "garbage collection alone was off"
+
+    def __init__(self, device: torch.device) -> None:
+        """Raises `UserError` where that shows nothing."""
+        if device.type != "cpu":
+            raise UserError(
+                "a script's step is not captured as a CUDA graph, which mlproject run "
+                "--cuda-graphs true does with a model's; the account's idle time is the bound"
+            )
+        if not gc.isenabled():
+            raise UserError("the script has switched garbage collection off itself")
+
+    @override
+    def switch(self, *, out: bool) -> None:
+        (gc.disable if out else gc.enable)()
+
+
 class _Moves(TorchDispatchMode):
     """Notes the tensors that are copied to another device, by their ids."""
 

@@ -37,21 +37,13 @@ from bench.records import Account, ModelCode, Outcome
 from bench.records.complexity import CallWork
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
-from bench.records.measurement import Removable
 from bench.training.devices import Device
 from bench.training.team import Team
 from bench.training.window import Window, compiled_graphs
 from bench.worker.attempt import outcome_by
-from bench.worker.removal import (
-    Exchange,
-    Loaders,
-    NextBatch,
-    Suspect,
-    asked_for_batches,
-    put_on_top,
-)
+from bench.worker.removal import NextBatch, asked_for_batches, put_on_top
 from bench.worker.script_model import Batches, StepSize, Training
-from bench.worker.turns import Removals
+from bench.worker.turns import Removals, named_by_account, suspects_of
 
 #: Of the seconds that are left for the window: before the warm-up, which has a third of that, and
 #: before the window. The rest is for what follows it.
@@ -367,21 +359,20 @@ class ScriptMeter:
 
     def _taking_out(self, window: Window) -> Steps:
         """Take what `--without` names out of steps, by turns."""
-        names = [*filter(None, self.job.task["without"].split(","))]
-        step_s = statistics.fmean(window.timer.times_s()) if window.timer and names else 0.0
-        workers, device = self._found["resolved"].workers, window.device
+        if window.timer is None or not (asked := self.job.task["without"]):
+            return
+        about = (self._found.get(name) or None for name in ("measurement", "ops"))
+        account = partial(named_by_account, *about)
+        suspects = suspects_of(asked, window.device, self._counts, account)
         self._removals = Removals(
-            *(device, self._deadline_s, step_s, workers),
+            *(window.device, self._deadline_s, statistics.fmean(window.timer.times_s())),
+            self._found["resolved"].workers,
             lambda text: self._journal.note("notice", text=text),
             self._place if _ranks() != (1, 1) else None,
             self._clock,
         )
-        known: dict[Removable, Callable[[], Suspect]] = {
-            "input": lambda: Loaders(device.torch_device),
-            "sync": lambda: Exchange(self._counts),
-        }
         self.is_timing = True  # nothing is imported
-        yield from self._removals.taking_out({n: make for n, make in known.items() if n in names})
+        yield from self._removals.taking_out(suspects)
         self.is_timing = False
 
     def _place(self) -> tuple[int, int]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import fmean
@@ -19,17 +20,21 @@ from weakref import WeakKeyDictionary
 import torch
 
 from bench.errors import UserError
-from bench.records import Removal
+from bench.records import Measurement, OpProfile, Removal
 from bench.records.journal import Clock
 from bench.records.measurement import Removable
+from bench.records.metrics import data_wait_share
+from bench.records.profile import COMMUNICATION, LOADER
 from bench.training.devices import Device
 from bench.training.window import Around
-from bench.worker.removal import PREPARING, SETTLING, Exchange, Loaders, Suspect
+from bench.worker.removal import PREPARING, SETTLING, Collector, Exchange, Loaders, Suspect
 from bench.worker.script_model import Training
 
 #: Steps of a turn: where as many fit, and where time is short. And pairs of turns.
 _MANY_STEPS, _FEW_STEPS = 20, 10
 _MOST_PAIRS, _FEWEST_PAIRS = 30, 3
+#: Of the step's time, what `auto` takes out.
+_LEAST_SHARE = 0.05
 #: Calls of optimizers after which the other ranks look for a plan. Rank 0 is one step ahead at most
 #: or behind, and waits for several times as many before what it plans begins.
 _LOOK_EACH, _BEGIN_AFTER = 8, 24
@@ -113,6 +118,36 @@ class Turns:
         self.note = suspect.note
 
 
+def named_by_account(measured: Measurement | None, ops: OpProfile | None) -> list[Removable]:
+    """Return what a step spends at least 5 % of its time with, as far as can be known."""
+    shares: dict[Removable, float | None] = {"input": data_wait_share(measured, ops)}
+    if ops is not None:
+        sums_s: defaultdict[str, float] = defaultdict(float)
+        for op in ops.ops:
+            sums_s[op.label if op.label in (COMMUNICATION, LOADER) else ""] += op.exclusive_s
+        waits_s = max(sums_s[LOADER], ops.data_wait_s or 0.0)
+        shares["sync"] = sums_s[COMMUNICATION] / ops.step_time_s
+        shares["host"] = 1 - (sums_s[""] + sums_s[COMMUNICATION] + waits_s) / ops.step_time_s
+    return [what for what, share in shares.items() if share is not None and share >= _LEAST_SHARE]
+
+
+def suspects_of(
+    asked: str,
+    device: Device,
+    optimizers: Iterable[torch.optim.Optimizer],
+    account: Callable[[], list[Removable]],
+) -> dict[Removable, Callable[[], Suspect]]:
+    """Return what makes each suspect that is `asked` for, of `auto` those that `account` names."""
+    known: dict[Removable, Callable[[], Suspect]] = {
+        "input": lambda: Loaders(device.torch_device),
+        "sync": lambda: Exchange(optimizers),
+        "host": lambda: Collector(device.torch_device),
+    }
+    words = asked.split(",")
+    names = {*words, *(account() if "auto" in words else ())}
+    return {what: make for what, make in known.items() if what in names}
+
+
 def taken_out(suspect: Suspect, turns: Turns, device: Device, clock: Clock) -> Around[None]:
     """Yield where steps run while `suspect` is taken out of them and put back."""
     loaders = suspect if isinstance(suspect, Loaders) else Loaders(device.torch_device)
@@ -144,6 +179,8 @@ class Removals:
 
     def taking_out(self, suspects: Mapping[Removable, Callable[[], Suspect]]) -> Around[None]:
         """Yield where steps run; what cannot be taken out says why."""
+        if not suspects:
+            self.say("nothing is taken out: the account names no part of 5 % or more that can be")
         for number, (what, make) in enumerate(suspects.items()):
             left_s = (self.deadline_s - self.clock()) / (len(suspects) - number)
             try:
@@ -225,9 +262,8 @@ class Follower:
 
     def _following(self, turns: Turns) -> Around[None]:
         device = Training(self._order).open_device()
-        of_sync = turns.what == "sync"
-        suspect = Exchange(self._order) if of_sync else Loaders(device.torch_device)
-        yield from taken_out(suspect, turns, device, self._clock)
+        make = suspects_of(turns.what, device, self._order, list)[turns.what]
+        yield from taken_out(make(), turns, device, self._clock)
 
     def close(self, *_: object) -> None:
         """Leave the loop as it is."""

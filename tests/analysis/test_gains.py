@@ -20,7 +20,8 @@ def gain(*removals, wait_s=None):
     if wait_s is not None:
         parts = (Part("waiting for the loader", "input", wait_s), Part("rest", "ops", 1 - wait_s))
         account = StepAccount(1.0, parts, None)
-    [found] = gains_of(samples.run_record(removals=removals), account)
+    window = samples.measurement(data_wait_s=(0.1875,) * 6)
+    [found] = gains_of(samples.run_record(removals=removals, measurement=window), account)
     return found
 
 
@@ -40,7 +41,7 @@ def test_gain_and_interval_are_of_the_turns_by_pairs():
 
 @pytest.mark.parametrize(
     ("wait_s", "words"),
-    [(None, "times"), (0.375, "said 1.6"), (0.5, "the next limit"), (0.1, "slows other parts")],
+    [(None, "said 1.6"), (0.375, "said 1.6"), (0.5, "next limit"), (0.1, "slows other parts")],
 )
 def test_the_sentence_says_what_the_account_said_and_why_they_differ(wait_s, words):
     sentence = gain(removal((0.4, 0.4008), (0.25, 0.25)), wait_s=wait_s).sentence
@@ -51,7 +52,19 @@ def test_the_sentence_says_what_the_account_said_and_why_they_differ(wait_s, wor
 
 @pytest.mark.parametrize("with_s", [(0.25, 0.2501), (0.2, 0.4), (0.252, 0.253)])
 def test_a_gain_that_is_small_or_not_sure_is_none(with_s):
-    assert "nothing to gain" in gain(removal(with_s, (0.25, 0.25))).sentence
+    sentence = gain(removal(with_s, (0.25, 0.25))).sentence
+    assert "nothing to gain" in sentence
+    assert ("that is sure" in sentence) == (with_s == (0.2, 0.4))
+
+
+def test_of_the_hosts_work_the_account_is_a_bound():
+    part = Part("the host between ops: Python, autograd, dispatch", "host", 0.2)
+    account = StepAccount(1.0, (part, Part("rest", "ops", 0.8)), None)
+    record = samples.run_record(removals=[removal(what="host", note="off")])
+    [found] = gains_of(record, account)
+    assert found.account == pytest.approx(1.25)
+    assert found.sentence.startswith("without garbage collection: ")
+    assert found.sentence.endswith("at most 1.25x; off")
 
 
 def test_what_could_not_be_taken_out_says_why():

@@ -1,5 +1,6 @@
 """What is taken out of steps by turns: on a scripted clock the gain is known to the last digit."""
 
+import gc
 import time
 from types import SimpleNamespace
 
@@ -13,8 +14,9 @@ from bench.training.devices import CpuDevice
 from bench.training.window import driven
 from bench.worker import removal as under_test
 from bench.worker import turns as turns_module
-from bench.worker.removal import Exchange, Loaders, Suspect, ahead
-from bench.worker.turns import Follower, Removals, Turns, taken_out
+from bench.worker.removal import Collector, Exchange, Loaders, Suspect, ahead
+from bench.worker.turns import Follower, Removals, Turns, named_by_account, taken_out
+from tests import samples
 from tests.bench.fakes import ScriptedClock
 
 
@@ -338,3 +340,32 @@ def test_a_rank_that_runs_under_no_watch_is_found_out(ranks, clock):
     removals.place = lambda: (9, 0)
     driven(removals.taking_out({"host": Suspect}), lambda: None)
     assert "not all ranks" in removals.found["host"]().missing["with_s"]
+
+
+def test_the_collector_is_off_by_turns_and_on_afterwards(clock):
+    seen = []
+
+    def step():
+        seen.append(gc.isenabled())
+        clock.pass_s(1.0)
+
+    collector = Collector(torch.device("cpu"))
+    driven(taken_out(collector, Turns("host", 2, 1, settle=1), CpuDevice(), clock), step)
+    assert seen == [True] * 3 + [False] * 3
+    assert gc.isenabled()
+    with pytest.raises(UserError, match="not captured"):
+        Collector(torch.device("cuda"))
+
+
+def test_auto_takes_out_what_the_account_gives_5_percent_of_the_step():
+    window = samples.measurement(data_wait_s=(0.03,) * 6)  # of 0.5 s
+    assert named_by_account(window, None) == ["input"]
+    assert named_by_account(samples.measurement(data_wait_s=(0.02,) * 6), None) == []
+
+    def ops(communication_s, other_s):
+        both = (("communication", communication_s), ("mm", other_s))
+        made = [samples.op_time(label=label, exclusive_s=seconds) for label, seconds in both]
+        return samples.op_profile(ops=made, step_time_s=1.0, data_wait_s=0.1)
+
+    assert named_by_account(None, ops(0.06, 0.8)) == ["input", "sync"]
+    assert named_by_account(window, ops(0.04, 0.7)) == ["input", "host"]
