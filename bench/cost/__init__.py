@@ -71,7 +71,7 @@ def _cached(kind: type[Kept], folder: str, spec: StepSpec, counting: str) -> Kep
         asdict(spec),
     )
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    path = cache_folder() / folder / f"{key}.json"
+    path: Path = cache_folder() / folder / f"{key}.json"
     with contextlib.suppress(OSError, ValidationError):
         return kind.model_validate_json(path.read_bytes())
     made = counted()
@@ -80,6 +80,7 @@ def _cached(kind: type[Kept], folder: str, spec: StepSpec, counting: str) -> Kep
         write_atomically(path, made.model_dump_json())
         files = [*path.parent.glob("*.json")]
         if len(files) > _MOST_FILES:
-            for old in sorted(files, key=lambda file: file.stat().st_mtime)[:-_MOST_FILES]:
+            newest_last = sorted(files, key=lambda file: file.stat().st_mtime)
+            for old in newest_last[:-_MOST_FILES]:
                 old.unlink(missing_ok=True)
     return made
