@@ -41,11 +41,11 @@ class Value(NamedTuple):
 
 #: A quantity of one configuration by its groups, smallest batch first.
 Curve = list[tuple[Group, Value]]
-#: The value of a batch size.
-Quantity = Callable[[Group], Value | None]
+#: The value of a batch size, given the groups of its curve, smallest first.
+Quantity = Callable[[Group, Sequence[Group]], Value | None]
 
 
-def _throughput(group: Group) -> Value:
+def _throughput(group: Group, _: Sequence[Group]) -> Value:
     """Samples/s with one standard deviation between repeats to either side."""
     deviation, rate = group.repeats().relative_deviation, group.samples_per_s
     if deviation is None:
@@ -53,12 +53,22 @@ def _throughput(group: Group) -> Value:
     return Value(rate, {}, rate * max(1 - deviation, 0.0), rate * (1 + deviation))
 
 
-def _efficiency(group: Group) -> Value | None:
+def _gain(group: Group, curve: Sequence[Group]) -> Value | None:
+    """Samples/s over those of the smallest batch; a single batch size has no gain."""
+    if len(curve) < 2:
+        return None
+    value, smallest = _throughput(group, curve), curve[0].samples_per_s
+    low, high = (None if end is None else end / smallest for end in (value.low, value.high))
+    ratio = value.value / smallest
+    return Value(ratio, {"ratio_to_smallest": ratio}, low, high)
+
+
+def _efficiency(group: Group, _: Sequence[Group]) -> Value | None:
     """The share of the compute peak, of a run that has a place under its roof."""
     return next((Value(one.fraction_of_peak, one.row) for one in group.points), None)
 
 
-def _intensity(group: Group) -> Value | None:
+def _intensity(group: Group, _: Sequence[Group]) -> Value | None:
     """FLOP/byte: counted, else the modelled interval around its geometric middle."""
     if not group.points:
         return None
@@ -69,14 +79,14 @@ def _intensity(group: Group) -> Value | None:
     return Value((low * high) ** 0.5, row, low, high, modelled=True)
 
 
-def _peak_memory(group: Group) -> Value | None:
+def _peak_memory(group: Group, _: Sequence[Group]) -> Value | None:
     """The measured peak in GB."""
     name = "peak_memory_mb"
     peaks_mb = [run.metrics[name] for run in group.runs if name in run.metrics]
     return Value(max(peaks_mb) / 1e3, {name: max(peaks_mb)}) if peaks_mb else None
 
 
-def _modelled_memory(group: Group) -> Value | None:
+def _modelled_memory(group: Group, _: Sequence[Group]) -> Value | None:
     """The cost model's weights, gradients, optimizer state and activations in GB."""
     complexity = group.first.record.complexity if group.first.record else None
     if complexity is None:
@@ -88,6 +98,7 @@ def _modelled_memory(group: Group) -> Value | None:
 #: The axis of each kind of chart; a curve shows the first of the quantities that it has.
 _KINDS: Mapping[str, tuple[str, Sequence[Quantity]]] = {
     "throughput": ("{unit}", [_throughput]),
+    "gain": ("Relative {unit}", [_gain]),
     "efficiency": ("Share of the compute peak", [_efficiency]),
     "intensity": ("FLOP/byte", [_intensity]),
     "memory": ("GB", [_peak_memory, _modelled_memory]),
@@ -101,7 +112,7 @@ def batch_charts(runs: Runs, kind: str, colours: Mapping[str, str]) -> dict[str,
     """
     label, quantities = _KINDS[kind]
     unit = rate_unit(sample_of(runs))
-    label = label.format(unit=f"{unit[:1].upper()}{unit[1:]}")
+    label = label.format(unit=unit if label[0] != "{" else f"{unit[:1].upper()}{unit[1:]}")
     curves = [curve for groups in runs.curves if (curve := _curve(groups, quantities))]
     heights = [end for _, value in chain.from_iterable(curves) for end in value.heights if end > 0]
     log = bool(heights) and max(heights) / min(heights) > _WIDE
@@ -115,7 +126,7 @@ def batch_charts(runs: Runs, kind: str, colours: Mapping[str, str]) -> dict[str,
 
 def _curve(groups: Sequence[Group], quantities: Iterable[Quantity]) -> Curve:
     for quantity in quantities:
-        if known := [(one, value) for one in groups if (value := quantity(one))]:
+        if known := [(one, value) for one in groups if (value := quantity(one, groups))]:
             return known
     return []
 

@@ -192,7 +192,7 @@ def run_figures(runs: Runs, colours: Mapping[str, str]) -> Iterator[ReportFigure
     measured, groups = [run for run in runs if run.samples_per_s], runs.groups
     for kind, part in _by_sample(measured, lambda run: run.sample):
         yield from _over_batches(Runs(part), ("throughput",), colours, *kind)
-    yield from _over_batches(runs, ("efficiency",), colours)
+    yield from _over_batches(runs, ("gain", "efficiency"), colours)
     if len({(group.env, group.arch) for group in groups}) > 1:
         for kind, alike in _by_sample(groups, lambda group: group.sample):
             yield ReportFigure("models", models_chart(alike, colours), names_of(alike), kind)
