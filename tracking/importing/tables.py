@@ -132,8 +132,8 @@ def read_table(
         raise OtherFileError("no table, and of no known format: add --reader PLUG-IN for another")
     table = parse_table(text)
     is_timm = "train_samples_per_sec" in map(plain, table.columns)
-    known = _known_columns(table.columns, named, _TIMM if is_timm else {})
-    columns = {fact: column for column, (fact, _) in known.items()}
+    meanings = _known_columns(table.columns, named, _TIMM if is_timm else {})
+    columns = {fact: column for column, (fact, _) in meanings.items()}
     has_result = any(fact.startswith(("throughput", "iteration_time")) for fact in columns)
     if not has_result and not ("arch" in columns and "throughput" in map(_unclear, table.columns)):
         headings = ", ".join(table.columns)[:200]
@@ -142,10 +142,10 @@ def read_table(
             "--column throughput=HEADING"
         )
     is_run = {"iteration", _TIME} <= columns.keys()
-    _check_headings(table, known, named, is_run or _RATE in columns)
-    _check_commas(table, known)
+    _check_headings(table, meanings, named, is_run or _RATE in columns)
+    _check_commas(table, meanings)
     if is_run:
-        yield from _read_iterations(table, known, given)
+        yield from _read_iterations(table, meanings, given)
     elif counter := columns.get("iteration"):
         raise ValueError(
             f"column {counter!r} counts iterations, and no column is known as the time of one: add "
@@ -153,7 +153,7 @@ def read_table(
             f"other={shlex.quote(counter)}"
         )
     else:
-        yield from _read_rows(table, known, file, "timm" if is_timm else "table")
+        yield from _read_rows(table, meanings, file, "timm" if is_timm else "table")
 
 
 def _known_columns(
@@ -174,16 +174,16 @@ def _known_columns(
 
 def _unclear(column: str) -> str | None:
     """The fact that a heading may be, of those that change what a result means."""
-    found = _UNCLEAR.fullmatch(plain(column)[:100])
-    return next((fact for fact in _TO_NAME if found and found[fact]), None)
+    words = _UNCLEAR.fullmatch(plain(column)[:100])
+    return next((fact for fact in _TO_NAME if words and words[fact]), None)
 
 
 def _check_headings(
-    table: Sheet, known: Mapping[str, Meaning], named: Mapping[str, str], has_rate: bool
+    table: Sheet, meanings: Mapping[str, Meaning], named: Mapping[str, str], has_rate: bool
 ) -> None:
     """Raise `UserError` for a column that may be a batch, devices or the rate, and is not known."""
     for column in table.columns:
-        fact, unclear = known.get(column, ("", 1.0))[0], _unclear(column)
+        fact, unclear = meanings.get(column, ("", 1.0))[0], _unclear(column)
         if plain(column) in named or (fact and fact not in TEXTS):
             continue
         if unclear is None or (has_rate and unclear == "throughput"):
@@ -197,14 +197,14 @@ def _check_headings(
             )
 
 
-def _check_commas(table: Sheet, known: Mapping[str, Meaning]) -> None:
+def _check_commas(table: Sheet, meanings: Mapping[str, Meaning]) -> None:
     """Raise `ValueError` for a comma in a number: beside `12,5` a `1.234` would be 1234."""
     for line, cells in table.rows:
-        for column, (fact, _) in known.items():
+        for column, (fact, _) in meanings.items():
             cell = cells[column]
             if fact not in {*TEXTS, "other"} and re.fullmatch(r"[\d.' ]+,[\d., ]+", cell):
                 raise ValueError(
-                    f"line {line}: {cell[:40]!r} has a comma: write 1234.5 for all numbers of it"
+                    f"line {line}: {cell[:40]!r} has a comma: write every number as 1234.5"
                 )
 
 
@@ -237,7 +237,7 @@ def _instant(cell: str) -> datetime | None:
 
 
 def _read_rows(
-    table: Sheet, known: Mapping[str, Meaning], file: Path, kind: str
+    table: Sheet, meanings: Mapping[str, Meaning], file: Path, kind: str
 ) -> Iterator[Result | NotTaken]:
     """A row per result: ledgers, published tables, files of timm's `benchmark.py`."""
     name = _TIMM_NAME.fullmatch(file.stem) if kind == "timm" else None
@@ -249,7 +249,7 @@ def _read_rows(
             for column, cell in row.cells.items():
                 if cell.lower() in _EMPTY:
                     continue
-                if column not in known or not _take(result, cell, known[column]):
+                if column not in meanings or not _take(result, cell, meanings[column]):
                     result.extra[column] = cell
         except ValueError as error:
             yield NotTaken(f"{column}: {error}", row.line)
@@ -262,13 +262,13 @@ _OF_A_RUN = (BESIDE | TEXTS | {"batch_size", "repeat", "image_size"}) - {"measur
 
 
 def _read_iterations(
-    table: Sheet, known: Mapping[str, Meaning], given: Mapping[str, str]
+    table: Sheet, meanings: Mapping[str, Meaning], given: Mapping[str, str]
 ) -> Iterator[Result | NotTaken]:
     """The run of a table, or its bad rows: a run with a hole in it is no run.
 
     A column that is the same in every row is a fact of the run.
     """
-    columns = {fact: column for column, (fact, _) in known.items()}
+    columns = {fact: column for column, (fact, _) in meanings.items()}
     counter, column = columns["iteration"], columns[_TIME]
     marks = [name for name in table.columns if re.search("warm|phase", plain(name))]
     marked = next(
@@ -281,10 +281,13 @@ def _read_iterations(
     bad, times_s, before = [*table.problems], [], None
     for row in table.rows:
         try:
-            times_s.append(number(row.cells[column]) * known[column][1] / 1e3)
+            times_s.append(number(row.cells[column]) * meanings[column][1] / 1e3)
             iteration = count(row.cells[counter])
             if before is not None and iteration != before + 1:
-                raise ValueError(f"iteration {iteration} follows {before}: a file holds one run")
+                raise ValueError(
+                    f"iteration {iteration} follows {before}: a file holds one run; where rows are "
+                    f"runs, add --column other={shlex.quote(counter)}"
+                )
             before = iteration
         except ValueError as error:
             bad.append(NotTaken(f"{column}: {error}", row.line))
@@ -297,7 +300,7 @@ def _read_iterations(
     facts = iteration_statistics_ms(kept_s) | {"window_s": math.fsum(kept_s)}
     facts["iterations"] = len(kept_s)
     result = Result("iterations", facts, iteration_times_s=kept_s)
-    for name, meaning in known.items():
+    for name, meaning in meanings.items():
         cells = {row.cells[name] for row in table.rows}
         if meaning[0] in _OF_A_RUN and len(cells) == 1 and (cell := cells.pop()):
             _take(result, cell, meaning)

@@ -63,23 +63,21 @@ _TENSOR: Mapping[str, tuple[str, ...]] = {
     "gb20x": (*_AMPERE, *_FP8),
 }
 CHIPS = tuple(_TENSOR)
-#: Compute capability -> chip, and one of its family by ncu's name, for asking without the device.
 _BY_CAPABILITY = {
-    (7, 5): ("tu10x", "tu102"),
-    (8, 0): ("ga100", "ga100"),
-    (8, 6): ("ga10x", "ga102"),
-    (8, 9): ("ad10x", "ad102"),
-    (9, 0): ("gh100", "gh100"),
-    (10, 0): ("gb100", "gb100"),
-    (10, 3): ("gb110", "gb110"),
-    (12, 0): ("gb20x", "gb202"),
+    (7, 5): "tu10x",
+    (8, 0): "ga100",
+    (8, 6): "ga10x",
+    (8, 9): "ad10x",
+    (9, 0): "gh100",
+    (10, 0): "gb100",
+    (10, 3): "gb110",
+    (12, 0): "gb20x",
 }
-MEMBERS: Mapping[str, str] = dict(_BY_CAPABILITY.values())
 
 
 def chip_of_capability(capability: tuple[int, int]) -> str | None:
     """The chip, as `metrics_for_chip` knows it, of a CUDA compute capability; None if unknown."""
-    return _BY_CAPABILITY.get(capability, (None, None))[0]
+    return _BY_CAPABILITY.get(capability)
 
 
 def sass_metric(op: str, unit: str = "smsp") -> str:

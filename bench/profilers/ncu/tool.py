@@ -25,7 +25,6 @@ from bench.profilers.ncu.metrics import (
     CHIPS,
     DRAM,
     DURATION,
-    MEMBERS,
     WAYS,
     chip_of_capability,
     metrics_for_chip,
@@ -209,15 +208,16 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def choose_metrics(ncu: Ncu, capability: tuple[int, int]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the chip's metrics that `ncu` has, and the reasons of those that it has not.
+    """Return the metrics that `ncu` has on the first device, and why it lacks others of its chip.
 
-    For an unknown chip, whichever exist. All are collected in one run, for which ncu replays each
+    Chips of one compute capability may differ: TU116 lacks the tensor cores of TU102. For an
+    unknown chip, whichever exist. All are collected in one run, for which ncu replays each
     kernel: of two runs of the step, cuDNN might choose other kernels in each. Raises `RefusalError`
     where this ncu does not know the device.
     """
     chip = chip_of_capability(capability)
-    bases = _metrics_here(ncu, chip)
-    if not bases:
+    bases = value_or_none(partial(ncu.metrics, "--devices", "0")) or frozenset()
+    if DURATION.rpartition(".")[0] not in bases:  # no list of metrics
         raise RefusalError(
             "{} tells no metrics of compute capability {}.{}".format(ncu, *capability),
             "install a newer Nsight Compute; Blackwell needs that of CUDA 12.8 or newer",
@@ -237,23 +237,6 @@ def choose_metrics(ncu: Ncu, capability: tuple[int, int]) -> tuple[tuple[str, ..
     # left out: `src_fp16_dst_fp32` is a part of `src_fp16`.
     wholes = tuple(f"{name.rpartition('.')[0]}_" for name in chosen)
     return tuple(name for name in chosen if not name.startswith(wholes)), {}
-
-
-def _metrics_here(ncu: Ncu, chip: str | None) -> frozenset[str]:
-    """Base names that the device has, or a chip of its family; none where ncu names neither.
-
-    The device goes first if it is ncu's first too: chips of one compute capability may differ
-    (TU116 lacks the tensor cores of TU102). Where CUDA is told to see another device first, ncu's
-    first one may be of another chip.
-    """
-    questions = [("--devices", "0")]
-    if chip is not None:
-        first_is_ours = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() == "0"
-        questions.insert(len(questions) if first_is_ours else 0, ("--chips", MEMBERS[chip]))
-    answers = (value_or_none(partial(ncu.metrics, *question)) for question in questions)
-    # Without a duration it is no list of metrics.
-    base = DURATION.rpartition(".")[0]
-    return next((bases for bases in answers if bases and base in bases), frozenset())
 
 
 @dataclass

@@ -9,7 +9,8 @@ from scripted_ncu import CHIPS, PERMISSION, ScriptedNcu
 
 from bench.errors import UserError
 from bench.machine import UnknownFactError
-from bench.profilers.ncu.metrics import MEMBERS, metrics_for_chip
+from bench.profilers.ncu.metrics import CHIPS as KNOWN_CHIPS
+from bench.profilers.ncu.metrics import metrics_for_chip
 from bench.profilers.ncu.tool import NcuTool, RefusalError, choose_metrics, find_ncu
 from bench.records import Account
 from bench.records.verdict import kernel_set
@@ -167,9 +168,9 @@ def test_metrics_as_ncu_lists_them(ncu, tree):
 
 
 @pytest.mark.skipif(REAL is None, reason="no ncu on PATH")
-@pytest.mark.parametrize(("chip", "member"), MEMBERS.items())
-def test_the_real_ncu_has_every_metric_of_the_table(chip, member):
-    ncu = find_ncu()
+@pytest.mark.parametrize("chip", KNOWN_CHIPS)
+def test_the_real_ncu_has_every_metric_of_the_table(chip):
+    ncu, member = find_ncu(), chip.replace("10x", "102").replace("20x", "202")
     try:
         known = ncu.metrics("--chips", member)
     except UnknownFactError:
@@ -192,26 +193,20 @@ REST = [name for name in CHIPS["gh100"] if name != "dram__bytes"]
 
 
 @pytest.mark.parametrize(
-    ("capability", "script", "visible", "metrics"),
+    ("capability", "script", "metrics"),
     [
-        ((9, 0), {}, "0", GH100),
-        ((9, 0), {"device": None}, "0", GH100),  # without a driver
-        # ncu's first device may be another than CUDA's
-        *(((9, 0), {"device": "tu116"}, visible, GH100) for visible in ("1,0", "GPU-8f6a")),
+        ((9, 0), {}, GH100),
         # 7.5 as TU102, without tensor cores
-        ((7, 5), {"device": "tu116"}, "0", [name for name in TU102 if name not in TENSORS]),
+        ((7, 5), {"device": "tu116"}, [name for name in TU102 if name not in TENSORS]),
         # an unknown chip gets whatever exists and nothing twice
-        ((13, 0), {"chips": {"gr100": [*CHIPS["gh100"], *PARTS]}, "device": "gr100"}, "0",
+        ((13, 0), {"chips": {"gr100": [*CHIPS["gh100"], *PARTS]}, "device": "gr100"},
          [*GH100, f"{PARTS[1]}.sum"]),
         # without a total of the traffic its halves are counted
-        ((12, 1), {"chips": {"gb10b": [*REST, *HALVES]}, "device": "gb10b"}, "0",
+        ((12, 1), {"chips": {"gb10b": [*REST, *HALVES]}, "device": "gb10b"},
          [*(f"{name}.sum" for name in HALVES), *(n for n in GH100 if n != "dram__bytes.sum")]),
     ],
 )  # fmt: skip
-def test_a_device_gets_the_metrics_that_ncu_has_for_it(
-    ncu, tree, monkeypatch, capability, script, visible, metrics
-):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+def test_a_device_gets_the_metrics_that_ncu_has_for_it(ncu, tree, capability, script, metrics):
     ncu.script(**script)
     chosen, left_out = choose_metrics(find_ncu(), capability)
     assert sorted(chosen) == sorted(metrics)
