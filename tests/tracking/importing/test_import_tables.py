@@ -131,9 +131,9 @@ def test_a_comma_in_a_number_refuses_the_file_by_the_value(read, cell):
 
 UNCLEAR = {
     "devices": "n_gpu ngpus numGPUs gpus_per_node nproc-per-node cards num_accelerators ranks "
-    "world_size nnodes num_processes GPU(s) data_parallel_size workers_gpu Number_of_GPUs",
+    "world_size nnodes ddp_size GPU(s) data_parallel_size workers_gpu Number_of_GPUs",
     "batch_size": "bs train_batch_size Total-Batch-Size gbs effective-batch-size micro_batch "
-    "globalBatch images_per_gpu gradient_accumulation accumulate_grad_batches",
+    "globalBatch images_per_gpu gas accumulate_grad_batches",
 }
 
 
