@@ -10,7 +10,7 @@ import click
 
 from bench.config import RunConfig, common_sample, parse_config
 from bench.errors import UserError
-from bench.records.complexity import NO_WORK, WORK, Work
+from bench.records.complexity import NO_WORK, WORK, StepSpec, Work
 from commands.console.options import field_option, option
 from commands.console.output import Answering, Output, Shown, table_of, watched
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Units of the tables' numbers, by the last word of a heading.
 _UNITS = {"GMAC": 1e9, "GFLOP": 1e9, "MB": 1e6, "%": 0.01, "FLOP/B": 1.0, "parameters": None}
+#: Names of `bench.cost.compared`, which imports torch.
+PROJECTS, COUNTERS = ("palm", "megatron", "torchtitan", "nanogpt", "hf"), ("fvcore", "torch")
 _INPUTS = ("arch", "batch_size", "image_size", "tokens_per_sample", "precision")
 _OF_MODULES = (
     "A module's row has all within it; (model), (loss) and (optimizer) add up to the step."
@@ -57,18 +59,29 @@ class Complexity(Shown, Answering):
     )
     ops: bool = option("also the cost of every op in every phase")
     by: Literal["module"] | None = option("also the cost of every module")
+    as_projects: str | None = option(
+        f"also FLOP as these projects count a language model: {','.join(PROJECTS)}",
+        None,
+        "--as",
+        metavar="NAMES",
+    )
+    against: str | None = option(
+        f"also where these counters differ, and why: {','.join(COUNTERS)}", metavar="NAMES"
+    )
     depth: Annotated[int, click.IntRange(min=0)] = option(
         "with --by module: how far into the model; layer1.0 has depth 2", 2
     )
 
     def _result(self) -> Output:
-        if self.form == "csv" and self.ops and self.by:
-            raise UserError("--format csv has rows of ops or of modules: leave out --ops or --by")
+        projects = _names("as", self.as_projects, PROJECTS)
+        counters = _names("against", self.against, COUNTERS)
+        if self.form == "csv" and sum(map(bool, (self.ops, self.by, projects, counters))) > 1:
+            raise UserError("--format csv has rows of one of --ops, --by, --as and --against")
         configs = [self._config(arch, size) for arch in self.arch for size in self.batch_size]
         counted = list(watched(map(self._counted, configs), "complexity", len(configs)))
         facts = [item.row() for item, *_ in counted]
         parts: list[Table | str] = [*_step_tables([item for item, *_ in counted])]
-        for row, (item, modules, ties) in zip(facts, counted, strict=True):
+        for config, row, (item, modules, ties) in zip(configs, facts, counted, strict=True):
             step = f"{item.arch}, one step of {item.batch_size}"
             if self.by is not None:
                 row |= {"modules": modules, "tied_parameters": ties}
@@ -82,11 +95,36 @@ class Complexity(Shown, Answering):
                 row["ops"] = rows
                 shown = [{n: getattr(op, n) for n in names} | _work(op) for op in item.ops]
                 parts.append(_table(f"Ops of {step} {item.sample}s in {item.precision}", shown))
+            others = self._others(config, item, projects, counters)
+            row |= others
+            if projects:
+                shown = [_as_row(other, item.sample) for other in others["as"]]
+                parts.append(_table(f"{step}, as others count it, per {item.sample}", shown))
+            if counters:
+                kinds = ("counter", "ops", "theirs", "ours", "unit", "reason")
+                shown = [{n: other[n] for n in kinds} for other in others["against"]]
+                title = f"Where other counters differ on {item.arch}"
+                parts.append(_table(title, shown) if shown else f"{title}: nowhere.")
         parts += [_OF_MODULES] if self.by else []
         parts += _notes([item for item, *_ in counted])
-        if part := next((name for name in ("ops", "modules") if name in facts[0]), None):
+        if part := next(
+            (name for name in ("ops", "modules", "as", "against") if name in facts[0]), None
+        ):
             data = [{n: row[n] for n in _INPUTS} | each for row in facts for each in row[part]]
         return Output(parts, facts, [table_of("complexity", data if part else facts)])
+
+    def _others(
+        self, config: RunConfig, item: Counted, projects: Sequence[str], counters: Sequence[str]
+    ) -> dict[str, Any]:
+        """The rows of `--as` and of `--against` for a model, by these names."""
+        if not (projects or counters):
+            return {}
+        from bench.cost.compared import against, as_others
+
+        spec = StepSpec.of(config)
+        rows = [row for counter in counters for row in against(counter, spec)]
+        found = {"as": as_others(spec, item, projects)} if projects else {}
+        return found | ({"against": rows} if counters else {})
 
     def _config(self, arch: str, batch_size: str) -> RunConfig:
         """Refuse wrong values before torch is imported, which takes seconds."""
@@ -103,6 +141,25 @@ class Complexity(Shown, Answering):
         if self.by is None:
             return config_complexity(config), [], {}
         return complexity_by_module(config, depth=self.depth)
+
+
+def _names(option: str, given: str | None, known: Sequence[str]) -> list[str]:
+    """The names that an option lists, with commas between them."""
+    names = given.split(",") if given else []
+    if wrong := next((name for name in names if name not in known), None):
+        raise UserError(f"{option}={wrong!r}: give some of {','.join(known)}")
+    return names
+
+
+def _as_row(other: Mapping[str, Any], sample: str) -> dict[str, Any]:
+    return {
+        "project": other["as"],
+        "GFLOP": other.get(f"step_flops_per_{sample}"),
+        "of counted %": other.get("of_counted"),
+        "of required %": other.get("of_required"),
+        "why": other["why"],
+        "source": other["source"],
+    }
 
 
 def _step_tables(found: Sequence[Counted]) -> Iterator[Table]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, get_args
 from unittest.mock import patch
@@ -67,10 +67,13 @@ class RecordedStep(RecordedCalls):
     model: torch.nn.Module
 
 
-def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
+def record_step(
+    spec: StepSpec, *, grad_accum_steps: int = 1, beside: AbstractContextManager[Any] | None = None
+) -> RecordedStep:
     """Run the training step that is measured on fake tensors, its momentum already there.
 
     With `grad_accum_steps` it has as many forward and backward passes, each of `spec.batch_size`.
+    A mode of torch's `beside` ours sees the same ops.
     Raises `UserError` where the model cannot be built or run at this size.
     """
     fake = FakeTensorMode(allow_fallback_kernels=False)
@@ -91,7 +94,7 @@ def record_step(spec: StepSpec, *, grad_accum_steps: int = 1) -> RecordedStep:
         saved = SavedTensors(tracer, weights)
         hooks = torch.autograd.graph.saved_tensors_hooks(saved.note, lambda tensor: tensor)
         unhooked = patch.object(torch.autograd.graph, "disable_saved_tensors_hooks", saved.unhooked)
-        with rules, fake, modules, tracer, hooks, unhooked:
+        with rules, fake, beside or nullcontext(), modules, tracer, hooks, unhooked:
             # A fused update takes no complex numbers.
             fused = spec.fused_optimizer and not any(p.is_complex() for p in model.parameters())
             optimizer = make_optimizer(model, spec.optimizer, fused=fused)

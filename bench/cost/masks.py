@@ -31,7 +31,7 @@ SEEN = Fraction(0)
 _HIDES = -1e4
 _CONSTANTS = op_names("arange eye full linspace ones scalar_tensor zeros")
 _LIKE = op_names("full_like new_full new_ones new_zeros ones_like zeros_like")
-UNKNOWN_MASK = "how much a mask of attention hides depends on data"
+UNKNOWN_MASK = "how much a mask of attention hides depends on data, or it is too large to look at"
 #: Ops of one element each: what an expanded dimension repeats is computed once.
 _REPEATS = op_names("add bitwise_and bitwise_not bitwise_or eq ge gt le logical_and logical_not "
                     "logical_or lt masked_fill mul ne rsub sub where _to_copy")  # fmt: skip
@@ -44,6 +44,7 @@ class KnownValues:
 
     def __init__(self) -> None:
         self._values: Any = WeakTensorKeyDictionary()
+        self._too_large: Any = WeakTensorKeyDictionary()
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the values of `tensor`, or None where they are not known."""
@@ -68,7 +69,8 @@ class KnownValues:
                     values = {key: value if value is None else _once(value)
                               for key, value in values.items()}  # fmt: skip
                 shapes = [value.shape for value in values.values() if value is not None]
-                if len(shapes) == len(values) and _can_follow(func, call, changed, shapes):
+                is_known = len(shapes) == len(values) and _is_known(func, call, changed)
+                if is_known and _elements(call, shapes) <= _MOST_ELEMENTS:
                     real_args, real_kwargs = tree_map_only(
                         torch.Tensor, lambda tensor: values[id(tensor)], (args, kwargs)
                     )
@@ -76,6 +78,8 @@ class KnownValues:
                     for fake, result in zip(call.outputs, results, strict=True):
                         self._values[fake] = result.expand(fake.shape)
                     return
+                if is_known or any(tensor in self._too_large for tensor in given):
+                    self._too_large.update(dict.fromkeys(call.outputs, True))
         for tensor in changed:
             self._forget(tensor)
 
@@ -106,6 +110,8 @@ class KnownValues:
             mask, scores = sorted(added, key=torch.Tensor.numel)
             is_mask = mask.shape[-2:] == scores.shape[-2:] and mask.numel() < scores.numel()
             if is_mask and _is_scores(scores) and not mask.requires_grad:
+                if mask in self._too_large:
+                    return None
                 return self._share(mask) or SEEN  # what is added may be any bias
         return SEEN
 
@@ -126,19 +132,17 @@ class KnownValues:
             return Fraction(int(hidden.sum()), max(hidden.numel(), 1))
 
 
-def _can_follow(
-    func: Any, call: OpCall, changed: Sequence[torch.Tensor], shapes: Sequence[torch.Size]
-) -> bool:
-    """Whether a call has one result, which it makes of known values of these shapes alone."""
+def _is_known(func: Any, call: OpCall, changed: Sequence[torch.Tensor]) -> bool:
+    """Whether a call of known values has known results: it draws nothing and is all fake."""
+    is_fake = all(isinstance(tensor, FakeTensor) for tensor in (*call.outputs, *changed))
+    return is_fake and torch.Tag.nondeterministic_seeded not in func.tags
+
+
+def _elements(call: OpCall, shapes: Sequence[torch.Size]) -> int:
+    """How many elements a call computes of values of these shapes, repeated ones once."""
     elements = max((tensor.numel() for tensor in call.outputs), default=0)
-    if call.op in _REPEATS:
-        dims = zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)
-        elements = min(elements, prod(map(max, dims)))
-    return (
-        all(isinstance(tensor, FakeTensor) for tensor in (*call.outputs, *changed))
-        and torch.Tag.nondeterministic_seeded not in func.tags
-        and elements <= _MOST_ELEMENTS
-    )
+    dims = zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)
+    return min(elements, prod(map(max, dims))) if call.op in _REPEATS else elements
 
 
 def _once(tensor: torch.Tensor) -> torch.Tensor:

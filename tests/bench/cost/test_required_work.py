@@ -65,6 +65,13 @@ def test_a_mask_of_data_is_not_known(name):
     assert "mask" in found.required_missing
 
 
+def test_a_mask_that_is_too_large_is_not_known(monkeypatch):
+    """Nothing is said to be seen because nobody looked."""
+    monkeypatch.setattr("bench.cost.masks._MOST_ELEMENTS", PAIRS - 1)
+    for name in ("window", "causal_op_by_op", "grouped_op_by_op"):
+        assert _complexity(name, backend="cuda").required_flops is None
+
+
 def test_heads_that_share_keys_project_less_and_multiply_as_much():
     projections = S * (D * (D + 2 * D // 2) + D * D)
     counted = 6 * (LOGITS + projections + PAIRS * PRODUCTS)
