@@ -85,8 +85,9 @@ def gains_of(record: RunRecord, account: StepAccount | None) -> Iterator[Gain]:
             names = _TAKEN_OUT[removal.what][1]
             part_s = sum(part.time_s for part in account.parts if part.name.startswith(names))
             claim = ratio(account.step_time_s, max(account.step_time_s - part_s, 0.0))
-        elif removal.what == "input":
-            share = data_wait_share(record.measurement, None)
+        elif (window := record.measurement) is not None:
+            ranks = window.ranks.communication_share if window.ranks else None
+            share = {"input": data_wait_share(window, None), "sync": ranks}.get(removal.what)
             claim = None if share is None else ratio(1.0, 1 - share)
         yield Gain(removal, gain_of(removal), claim)
 

@@ -59,6 +59,16 @@ def _removable(context: click.Context, parameter: click.Parameter, given: str | 
     return ",".join(dict.fromkeys(names)) or None
 
 
+def _without_option() -> Any:
+    return option(
+        "after the measurement take this out of the steps, by turns, and measure the gain: "
+        "input (batches come from memory), sync (ranks keep their gradients), host (no garbage "
+        "collection), several by commas, or auto: those that take 5 % of a step",
+        metavar="WHAT",
+        callback=_removable,
+    )
+
+
 class Run(Configured, Measuring):
     """Measure one configuration as one tracked run, or several.
 
@@ -76,6 +86,8 @@ class Run(Configured, Measuring):
     repeats: Count = option(
         "tracked runs of it, each in a fresh process; from two on, their mean has an interval", 1
     )
+
+    without: str | None = _without_option()
 
     def run(self) -> int:
         """Measure each repeat, and show it when it is done."""
@@ -98,7 +110,8 @@ class Run(Configured, Measuring):
             upload = import_upload if self.tracked else None
             repeat = config.model_copy(update={"repeat": config.repeat + len(done)})
             folders.append(folder)
-            done.append(launch_measurement(repeat, folder, on_event, while_preparing=upload))
+            how: dict[str, Any] = {"while_preparing": upload, "without": self.without}
+            done.append(launch_measurement(repeat, folder, on_event, **how))
             return done[-1]
 
         shown: list[Output] = []
@@ -277,13 +290,7 @@ class Watch(Measuring):
         "__main__:train_step for one of the script's own file",
         metavar="MODULE:FUNCTION",
     )
-    without: str | None = option(
-        "after the measurement take this out of the steps, by turns, and measure the gain: "
-        "input (batches come from memory), sync (ranks keep their gradients), host (no garbage "
-        "collection), several by commas, or auto: those that take 5 % of a step",
-        metavar="WHAT",
-        callback=_removable,
-    )
+    without: str | None = _without_option()
     env: str = field_option("env")
     campaign: str = field_option("campaign")
 

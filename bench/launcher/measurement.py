@@ -64,8 +64,11 @@ def launch_measurement(
     on_event: OnEvent = ignore,
     *,
     while_preparing: Callable[[], object] | None = None,
+    without: str | None = None,
 ) -> RunRecord:
     """Measure `config` in a fresh process and leave the record in `folder`.
+
+    What `without` names (`input,sync`) is taken out of steps after the window.
 
     `while_preparing` is called in a thread while a worker on one device imports and prepares; its
     warm-up begins once that has returned. It must not raise. With several devices it is not called.
@@ -73,7 +76,7 @@ def launch_measurement(
     Always returns a record that is safe on disk, whatever became of the worker; Ctrl-C ends the
     worker, keeps what it had measured, and gives a record with the outcome `interrupted`.
     """
-    job = Job(config=config)
+    job = Job(config=config, task={"without": without} if without else {})
     if crowded := crowding(config):
         folder.claim(os.getpid())
         folder.write(folder.config, job)

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from bench.config import ResolvedConfig, RunConfig, energy_metric, rate_metric
 from bench.records import (
@@ -20,8 +21,10 @@ from bench.records import (
     TraceRecord,
 )
 from bench.records.base import ratio
-from bench.statistics.ratios import RatioEstimate, paired_ratio
 from bench.statistics.steady_state import pace_half_width
+
+if TYPE_CHECKING:
+    from bench.statistics.ratios import RatioEstimate
 
 #: Series of the telemetry whose mean over the window is a metric, `<series>_mean`.
 MEAN_SERIES = (
@@ -124,6 +127,8 @@ def attained_flops_per_s(record: RunRecord) -> float | None:
 
 def gain_of(removal: Removal) -> RatioEstimate | None:
     """Return the time of a step over that of one without what was taken out; None without turns."""
+    from bench.statistics.ratios import paired_ratio  # takes NumPy along
+
     pairs = [*zip(removal.with_s or (), removal.without_s or (), strict=True)]
     return paired_ratio([math.log(before / after) for before, after in pairs]) if pairs else None
 

@@ -23,14 +23,19 @@ from bench.records.journal import JournalWriter
 from bench.training.devices import Device
 from bench.training.step import NO_MODEL
 from bench.training.team import Team
+from bench.training.window import driven
 from bench.worker.attempt import Attempt
+from bench.worker.removal import OwnInput
 from bench.worker.step_setup import ReadyStep, StepSetup
+from bench.worker.turns import LEAST_SHARE, Removals, named_by_account, suspects_of
 
 #: Of the time so far, for steps that are profiled afterwards.
 _EXPLAIN_SHARE = 0.15
 #: Steps with communication, and as many without: a tenth of the window's, so that slow steps do
 #: not double the time of a run, but not more than this.
 _MAX_PROBES = 5
+#: Steps for the turns of each part that is taken out of them, or as long as the window.
+_STEPS_OF_TURNS = 150
 
 
 class StepAttempt(Attempt):
@@ -99,10 +104,12 @@ class StepAttempt(Attempt):
                 self.write_account("ok", None)
             self._look_into_step(ready)
             self._explain(ready)
+            self._take_out(ready)
         except BaseException as error:  # an interrupt, or an exit of the model's own code
             if not alone:
                 raise
-            self.found["ops"] = Unknown(f"cut off: {type(error).__name__}")
+            if not self.found["ops"]:
+                self.found["ops"] = Unknown(f"cut off: {type(error).__name__}")
 
     def _look_into_step(self, ready: ReadyStep) -> None:
         """Look into steps after the window; after a failure ranks are no longer in step.
@@ -139,6 +146,31 @@ class StepAttempt(Attempt):
         spent_s = before_s + self._whole.window_s
         pairs = pairs_within(_EXPLAIN_SHARE * spent_s, self._whole.step_s)
         self.found["ops"] = probe(ready.profile_ops, pairs)
+
+    def _take_out(self, ready: ReadyStep) -> None:
+        """Take what `--without` names out of further steps, by turns."""
+        whole, team, asked = self.measurement(), ready.team, self.job.task.get("without", "")
+        if whole is None or not asked:
+            return
+        several = ready.config.world_size > 1
+        named = [*named_by_account(whole, self.found.get("ops") or None)]
+        if whole.ranks is not None and whole.ranks.communication_share >= LEAST_SHARE:
+            named.append("sync")
+        if several:
+            named = self._team.gather(named)[0]
+        account = partial(iter, named)
+        suspects = suspects_of(asked, ready.device, (), account, OwnInput)
+        step_s = team.most(round(1e9 * whole.mean_step_s)) / 1e9
+        lasting_s = len(suspects) * max(whole.window_s, _STEPS_OF_TURNS * step_s)
+        removals = Removals(
+            *(ready.device, time.perf_counter() + lasting_s, step_s, ready.resolved.workers),
+            lambda text: self.journal.note("notice", text=text),
+            most=(lambda s: team.most(round(1e9 * s)) / 1e9) if several else None,
+        )
+        try:
+            driven(removals.taking_out(suspects), ready.step)
+        finally:
+            self.found["removals"] = tuple(make() for make in removals.found.values())
 
     def measurement(self) -> Measurement | None:
         """Return the window's times, whole or up to where it was cut; None if it never began."""

@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from bench.errors import UserError, one_line
 from bench.records.measurement import Removable
+from bench.training.inputs import LoaderBatches
 from bench.training.window import Around
 
 #: Steps before the first turn, which show what feeds a step.
@@ -282,6 +283,29 @@ class Loaders(Suspect):
         else:
             self._kept.clear()
             self._left_bytes = self._free_bytes
+
+
+class OwnInput(Loaders):
+    """The batches of our own loop: out of a step it gets its last one again, on the device."""
+
+    _last: Any = None
+
+    @contextmanager
+    @override
+    def watched(self) -> Iterator[None]:
+        next_batch = LoaderBatches.next
+
+        def given(batches: Any) -> Any:
+            if self._last is None or not self._is_out:
+                self._last = next_batch(batches)
+            return self._last
+
+        LoaderBatches.next = given  # type: ignore[assignment, method-assign]
+        try:
+            with super().watched():
+                yield
+        finally:
+            LoaderBatches.next = next_batch  # type: ignore[method-assign]
 
 
 class Exchange(Suspect):

@@ -34,7 +34,7 @@ from bench.worker.script_model import Training
 _MANY_STEPS, _FEW_STEPS = 20, 10
 _MOST_PAIRS, _FEWEST_PAIRS = 30, 3
 #: Of the step's time, what `auto` takes out.
-_LEAST_SHARE = 0.05
+LEAST_SHARE = 0.05
 #: Calls of optimizers after which the other ranks look for a plan. Rank 0 is one step ahead at most
 #: or behind, and waits for several times as many before what it plans begins.
 _LOOK_EACH, _BEGIN_AFTER = 8, 24
@@ -51,6 +51,7 @@ class Turns:
     steps: int
     pairs: int
     settle: int | None = None
+    until_s: float = math.inf  # then it ends after a pair, if it has as many as it needs
     with_s: list[float] = field(default_factory=list)
     without_s: list[float] = field(default_factory=list)
     note: str | None = None
@@ -93,7 +94,9 @@ class Turns:
         self, suspect: Suspect, loaders: Loaders, device: Device, clock: Clock
     ) -> Around[None]:
         """Yield where a step of a turn runs."""
-        for _ in range(self.pairs):
+        for pair in range(self.pairs):
+            if pair >= _FEWEST_PAIRS and clock() > self.until_s:
+                break
             for out, times_s in ((False, self.with_s), (True, self.without_s)):
                 suspect.switch(out=out)
                 settled = 0
@@ -128,18 +131,19 @@ def named_by_account(measured: Measurement | None, ops: OpProfile | None) -> lis
         waits_s = max(sums_s[LOADER], ops.data_wait_s or 0.0)
         shares["sync"] = sums_s[COMMUNICATION] / ops.step_time_s
         shares["host"] = 1 - (sums_s[""] + sums_s[COMMUNICATION] + waits_s) / ops.step_time_s
-    return [what for what, share in shares.items() if share is not None and share >= _LEAST_SHARE]
+    return [what for what, share in shares.items() if share is not None and share >= LEAST_SHARE]
 
 
 def suspects_of(
     asked: str,
     device: Device,
     optimizers: Iterable[torch.optim.Optimizer],
-    account: Callable[[], list[Removable]],
+    account: Callable[[], Iterable[Removable]],
+    input_of: Callable[[torch.device], Suspect] = Loaders,
 ) -> dict[Removable, Callable[[], Suspect]]:
     """Return what makes each suspect that is `asked` for, of `auto` those that `account` names."""
     known: dict[Removable, Callable[[], Suspect]] = {
-        "input": lambda: Loaders(device.torch_device),
+        "input": lambda: input_of(device.torch_device),
         "sync": lambda: Exchange(optimizers),
         "host": lambda: Collector(device.torch_device),
     }
@@ -174,6 +178,7 @@ class Removals:
     say: Callable[[str], object]
     place: Callable[[], tuple[int, int]] | None = None
     clock: Clock = time.perf_counter
+    most: Callable[[float], float] | None = None  # of ranks that all take turns by themselves
     found: dict[Removable, Callable[[], Removal]] = field(default_factory=dict)
     _plans: int = 0
 
@@ -184,8 +189,10 @@ class Removals:
         for number, (what, make) in enumerate(suspects.items()):
             left_s = (self.deadline_s - self.clock()) / (len(suspects) - number)
             try:
-                suspect, alone = make(), self.place is None
+                suspect, alone = make(), self.place is None and self.most is None
+                left_s = self.most(left_s) if self.most else left_s
                 turns = Turns.within(what, left_s, self.step_s, self.workers, alone=alone)
+                turns.until_s = self.clock() + left_s if alone else math.inf
                 self.found[what] = turns.removal
                 self.say(f"{turns}")
                 yield from self._with_others(turns)

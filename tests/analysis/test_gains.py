@@ -57,6 +57,14 @@ def test_a_gain_that_is_small_or_not_sure_is_none(with_s):
     assert ("that is sure" in sentence) == (with_s == (0.2, 0.4))
 
 
+def test_of_several_ranks_the_steps_without_exchange_are_the_claim():
+    window = samples.measurement(ranks=samples.distributed_figures())
+    share = window.ranks.communication_share
+    record = samples.run_record(removals=[removal(what="sync")], measurement=window)
+    [found] = gains_of(record, None)
+    assert found.account == pytest.approx(1 / (1 - share))
+
+
 def test_of_the_hosts_work_the_account_is_a_bound():
     part = Part("the host between ops: Python, autograd, dispatch", "host", 0.2)
     account = StepAccount(1.0, (part, Part("rest", "ops", 0.8)), None)

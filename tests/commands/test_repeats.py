@@ -17,7 +17,7 @@ def ran(tmp_path, monkeypatch, capsys):
     def run(*options, outcomes=("ok",)):
         asked = []
 
-        def measured(config, folder, on_event, while_preparing=None):
+        def measured(config, folder, on_event, while_preparing=None, without=None):
             outcome, _, later = outcomes[len(asked)].partition(", then ")
             folder.is_interrupted = later == "interrupted"
             asked.append(config)

@@ -63,6 +63,18 @@ def test_a_measurement_leaves_a_whole_record_and_its_exports(tmp_path):
     assert not folder.in_use()
 
 
+def test_what_is_taken_out_of_further_steps_is_in_the_record(tmp_path):
+    folder, asked = RecordFolder.create(tmp_path), small_run(data="fakedata")
+    record = launch_measurement(asked, folder, lambda event: None, without="input,sync,host")
+    assert (record.outcome, len(record.measurement.iteration_times_s)) == ("ok", 6)
+    found = {removal.what: removal for removal in record.removals}
+    assert len(found["input"].with_s) == len(found["input"].without_s) >= 3
+    assert len(found["host"].with_s) >= 3
+    assert "no DistributedDataParallel" in found["sync"].missing["with_s"]
+    assert "taken-out" in {finding.code for finding in record.verdict.findings}
+    assert record.config_id == asked.config_id
+
+
 def test_the_warm_up_waits_for_what_the_launcher_does_while_it_prepares(tmp_path):
     opened, warming = threading.Event(), threading.Event()
     early = []

@@ -18,13 +18,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("mlproject_command")]
 class Launch:
     """One measurement on two processes; everything of its family that was ever seen."""
 
-    def __init__(self, records, on_event=lambda event: None, **changes):
+    def __init__(self, records, on_event=lambda event: None, without=None, **changes):
         self.strangers = set(psutil.Process().children(recursive=True))
         self.family = set()
         self.names = []
         self.on_event = on_event
         self.folder = RecordFolder.create(records)
-        self.record = launch_measurement(small_run(devices=2, **changes), self.folder, self.take)
+        asked = small_run(devices=2, **changes)
+        self.record = launch_measurement(asked, self.folder, self.take, without=without)
         assert read_records(records) == [self.record]
         assert not [process for process in self.family if is_running(process)]
 
@@ -32,6 +33,13 @@ class Launch:
         self.family |= set(psutil.Process().children(recursive=True)) - self.strangers
         self.names.append(event.name)
         self.on_event(event)
+
+
+def test_of_two_ranks_input_and_exchange_are_taken_out_of_both(tmp_path):
+    record = Launch(tmp_path, without="input,sync,auto", data="fakedata").record
+    assert record.outcome == "ok", record.reason
+    found = {removal.what: removal for removal in record.removals}
+    assert [len(found[what].with_s) >= 3 for what in ("input", "sync")] == [True, True]
 
 
 def test_two_ranks_measure_one_window(tmp_path):

@@ -14,7 +14,7 @@ from bench.training.devices import CpuDevice
 from bench.training.window import driven
 from bench.worker import removal as under_test
 from bench.worker import turns as turns_module
-from bench.worker.removal import Collector, Exchange, Loaders, Suspect, ahead
+from bench.worker.removal import Collector, Exchange, Loaders, OwnInput, Suspect, ahead
 from bench.worker.turns import Follower, Removals, Turns, named_by_account, taken_out
 from tests import samples
 from tests.bench.fakes import ScriptedClock
@@ -233,6 +233,28 @@ def test_a_suspect_takes_nothing_out_by_itself(clock):
     turns, loaders = Turns("host", 10, 2), Loaders(torch.device("cpu"))
     driven(turns.taken(Suspect(), loaders, CpuDevice(), clock), lambda: clock.pass_s(2.0))
     assert gain_of(turns.removal()).ratio == 1.0
+
+
+def test_of_our_own_loop_the_last_batch_is_given_again_on_the_device(clock, monkeypatch):
+    class Normalised:
+        def __init__(self):
+            self.host = epochs(DataLoader(Samples(clock, shapes=(1,))))
+
+        def next(self):
+            batch = next(self.host)["x"]
+            clock.pass_s(3.0)
+            return batch
+
+    monkeypatch.setattr(under_test, "LoaderBatches", Normalised)
+    batches, seen = Normalised(), []
+
+    def step():
+        seen.append(batches.next().item())
+        clock.pass_s(2.0)
+
+    found = taken(OwnInput(torch.device("cpu")), Turns("input", 10, 3), clock, step)
+    assert (found.with_s[0], found.without_s[0]) == pytest.approx((6.0, 2.0))
+    assert seen[22:34] == [seen[21]] * 12
 
 
 @pytest.mark.parametrize(
