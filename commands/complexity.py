@@ -76,7 +76,9 @@ class Complexity(Shown, Answering):
         projects = _names("as", self.as_projects, PROJECTS)
         counters = _names("against", self.against, COUNTERS)
         if self.form == "csv" and sum(map(bool, (self.ops, self.by, projects, counters))) > 1:
-            raise UserError("--format csv has rows of one of --ops, --by, --as and --against")
+            raise UserError(
+                "--format csv has rows of one kind: leave out --ops or --by, --as or --against"
+            )
         configs = [self._config(arch, size) for arch in self.arch for size in self.batch_size]
         counted = list(watched(map(self._counted, configs), "complexity", len(configs)))
         facts = [item.row() for item, *_ in counted]

@@ -25,12 +25,13 @@ from bench.launcher.profile import launch_profile
 from bench.records import CeilingsRecord, ProfileRecord, RunRecord, ToolName
 from bench.records.folders import RecordFolder
 from bench.records.journal import OnEvent
-from bench.records.metrics import rate_name, summary
+from bench.records.metrics import claimed_work, rate_name, summary
 from commands import INTERRUPTED, OUTCOME_CODES
 from commands.console.options import (
     Configured,
     Count,
     Seconds,
+    Share,
     argument,
     field_option,
     note,
@@ -291,6 +292,10 @@ class Watch(Measuring):
         metavar="MODULE:FUNCTION",
     )
     without: str | None = _without_option()
+    claims_mfu: Share | None = option(
+        "the MFU that the script prints, such as 0.41: what it counts is said [with --peak]"
+    )
+    peak: float | None = option("FLOP/s that the script divides by", metavar="FLOPS")
     env: str = field_option("env")
     campaign: str = field_option("campaign")
 
@@ -303,6 +308,9 @@ class Watch(Measuring):
 
     def run(self) -> int:
         """Run the script, and show what was measured when it has ended."""
+        if (self.claims_mfu is None) is not (self.peak is None) or (self.peak or 1) <= 0:
+            raise UserError(f"claims_mfu={self.claims_mfu} peak={self.peak}: give both, such as "
+                            "--claims-mfu 0.41 --peak 989e12")  # fmt: skip
         config = parse_config({"env": self.env, "campaign": self.campaign})
         (title, _), codes = script_of(self.script), []
         names = ("seconds", "keep_going", "samples_per_step", "step_of", "without")
@@ -313,6 +321,13 @@ class Watch(Measuring):
             codes.append(code)
             return record
 
+        def facts(record: RunRecord) -> dict[str, Any]:
+            if self.claims_mfu is None or self.peak is None:
+                return run_facts(record)
+            claim = claimed_work(record, self.claims_mfu, self.peak).items()
+            short = {n: float(f"{v:.4g}") if isinstance(v, float) else v for n, v in claim}
+            return run_facts(record) | short
+
         end = "runs to its end" if self.keep_going else "is ended after it"
         note(f"{title} is measured for {self.seconds:g} s at most, and {end}")
         if self.without:
@@ -320,6 +335,6 @@ class Watch(Measuring):
                 f"then {self.without} is taken out of its steps by turns: do not use losses and "
                 "weights of this run"
             )
-        result = self.measured(title, launch, run_facts, device_names("auto"), drawn=False)
+        result = self.measured(title, launch, facts, device_names("auto"), drawn=False)
         shown = self.show(result)
         return codes[0] or shown

@@ -143,6 +143,43 @@ def _gains(removals: Iterable[Removal]) -> dict[str, float | None]:
     return found
 
 
+#: A claim counts what a count says that is not further from it than this: clocks differ.
+_SAME_WORK = 0.03
+
+
+def claimed_work(record: RunRecord, mfu: float, peak_flops_per_s: float) -> dict[str, float | str]:
+    """Return the FLOP of a step on one device that a script's own MFU asks for, and what they are.
+
+    They are `mfu` x peak x the measured step. `claim_of_counted` and `claim_of_required` are their
+    ratios to ours; `claim_counts` is the nearest of the usual counts, if it is within 3 %.
+    """
+    if record.measurement is None:
+        return {"claim": "nothing was measured"}
+    claimed = mfu * peak_flops_per_s * record.measurement.step_s
+    found: dict[str, float | str] = {"claimed_step_gflop": claimed / 1e9}
+    if (model := record.complexity) is None:
+        return found | {"claim_counts": record.missing.get("complexity", "its work is not known")}
+    batches = record.config.grad_accum_steps
+    tokens = batches * model.batch_size * (model.tokens_per_sample or 0)
+    required = batches * (model.required_flops or 0)
+    counted = batches * model.step_flops
+    counts = {
+        "all FLOP, masks hide nothing": counted,
+        "the required FLOP": required,
+        "what checkpoints compute again, too": counted + batches * model.recomputed_flops,
+        "6 FLOP for each parameter and token": 6 * model.parameters * tokens,
+        "multiply-adds as one FLOP": counted / 2,
+        "the forward pass alone": 2 * batches * model.forward_macs,
+        "a multiply-add as 4 FLOP": 2 * counted,
+    }
+    ratios = {name: claimed / count for name, count in counts.items() if count}
+    for name, count in (("counted", counted), ("required", required)):
+        found |= {f"claim_of_{name}": claimed / count} if count else {}
+    nearest = min(ratios, key=lambda name: abs(math.log(ratios[name])), default="")
+    is_near = bool(ratios) and abs(ratios[nearest] - 1) <= _SAME_WORK
+    return found | {"claim_counts": nearest if is_near else "none of the usual counts"}
+
+
 def rate_name(config: RunConfig, resolved: ResolvedConfig) -> str:
     """Return the metric of a run's rate; a loader's has another name than a model's."""
     return "loader_images_per_s" if config.data_only else rate_metric(resolved.sample)

@@ -545,3 +545,22 @@ def test_what_torchrun_restarts_is_measured(watch):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--max-restarts", "1")
     ended, record = watch(FAILS_ONCE, launcher=launcher)
     assert (ended.returncode, record.outcome) == (0, "ok")
+
+
+def test_a_claim_needs_its_peak_before_the_script_starts(tmp_path):
+    command = [sys.executable, PROJECT / "mlproject.py", "watch", "--claims-mfu", "0.4", "--", "sh"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "--peak" in ended.stderr
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.slow
+def test_what_a_script_claims_is_held_against_its_step(watch):
+    """Forward and the weight's gradient are 2 x 4 x 4 multiply-adds each: 128 FLOP."""
+    text = STEPS + "while time.monotonic() < end_s: step()"
+    claim = ["--claims-mfu", "0.5", "--peak", "1e12"]
+    ended, record = watch(text, options=claim, seconds=10)
+    assert record.complexity.step_flops == 128
+    assert b"claim_counts" in ended.stdout
+    assert b"none of the usual counts" in ended.stdout

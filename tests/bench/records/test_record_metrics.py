@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from bench.config import RunConfig
 from bench.records.metrics import (
     attained_flops_per_s,
+    claimed_work,
     iteration_statistics_ms,
     percentiles,
     profile_summary,
@@ -161,3 +162,34 @@ def test_what_is_unknown_is_left_out():
     nothing = samples.counters(samples.kernel(dram_bytes=0))
     found = profile_summary(samples.profile_record(counters=nothing, ops=None))
     assert found == {"counted_dram_gb": 0.0, "executed_gflop": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("gflop", "counts"),
+    [
+        (1.0, "all FLOP, masks hide nothing"),
+        (0.71, "the required FLOP"),
+        (1.25, "what checkpoints compute again, too"),
+        (0.5, "multiply-adds as one FLOP"),
+        (0.3, "the forward pass alone"),
+        (2.0, "a multiply-add as 4 FLOP"),
+        (1.1, "none of the usual counts"),
+    ],
+)
+def test_what_a_script_counts_that_claims_this_share_of_a_peak(gflop, counts):
+    """A step takes 0.5 s, so at a peak of 10 GFLOP/s a claim of 0.2 is 1 GFLOP."""
+    work = {"required_flops": 7 * 10**8, "required_missing": None, "forward_macs": 15 * 10**7}
+    complexity = samples.complexity(recomputed_flops=10**9 // 4, **work)
+    found = claimed_work(samples.run_record(complexity=complexity), gflop / 5, 10e9)
+    assert found["claimed_step_gflop"] == pytest.approx(gflop)
+    assert found["claim_of_counted"] == pytest.approx(gflop)
+    assert found["claim_of_required"] == pytest.approx(gflop / 0.7)
+    assert found["claim_counts"] == counts
+
+
+def test_the_rule_of_six_needs_tokens():
+    tokens = samples.complexity(image_size=None, sample="sequence", tokens_per_sample=100_000)
+    record = samples.run_record(complexity=tokens)  # 6 x 100 parameters x 8 x 100,000 tokens
+    assert claimed_work(record, 0.096, 10e9)["claim_counts"].startswith("6 FLOP")
+    unknown = samples.run_record(complexity=None)
+    assert claimed_work(unknown, 0.2, 10e9)["claim_counts"] == "not in this sample"
