@@ -21,7 +21,7 @@ _TAKEN_OUT: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "sync": ("the exchange of gradients", ("communication",)),
     "host": ("garbage collection", (HOST, "device idle")),
 }
-#: A gain of less is none, and ratios that differ by less are one.
+#: As in a comparison a gain counts if all of its interval is above; ratios closer are alike.
 _LEAST_GAIN = 0.02
 #: An interval that ends higher may hold a gain.
 _MAY_GAIN = 1.1
@@ -47,7 +47,8 @@ class Gain:
         return {
             **{"without": self.removal.what, "with_ms": sides_ms[0], "without_ms": sides_ms[1]},
             **{"gain": self.measured and self.measured.ratio, "gain_low": low, "gain_high": high},
-            **{"account_gain": self.account, "note": self.removal.note},
+            "account_gain": self.account,
+            "note": self.removal.note or self.removal.missing.get("with_s"),
             "sentence": self.sentence,
         }
 
@@ -61,7 +62,7 @@ class Gain:
         before, after = (three_digits(1e3 * repeats_of(times_s).centre) for times_s in sides_s)
         low, high = self.measured.interval or (0.0, math.inf)
         nothing = ""
-        if low <= 1 or self.measured.ratio < 1 + _LEAST_GAIN:
+        if low < 1 + _LEAST_GAIN:
             nothing = "nothing to gain: " if high < _MAY_GAIN else "nothing to gain that is sure: "
         gained = f"{ratio_digits(self.measured.ratio)} times, {interval(low, high)}"
         said = f"{words}: {nothing}{before} -> {after} ms a step ({gained})"

@@ -207,6 +207,10 @@ def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[st
                 "b_runs": list(one.b.names),
                 **one.facts,
                 "account_gain_s": differ.gains_s if differ else None,
+                **{
+                    f"{side}_gains": [gain.facts for run in group.runs for gain in run.gains]
+                    for side, group in (("a", one.a), ("b", one.b))
+                },
             }
             for one in found
             for differ in [difference_between(one.a.runs, one.b.runs)]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from statistics import median
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -119,7 +121,8 @@ class Loaders(Suspect):
         self._step: set[int] = set()
         self._steps: Counter[int] = Counter()
         self._feeding: frozenset[int] = frozenset()
-        self._ends = 0
+        self._ends = self._asked = 0
+        self._most_asked = math.inf  # of a step: more is another loop, which is left to end
         self._skips_ends = True
         self._ended = self._is_out = self._copies = False
         self._kept: defaultdict[int, list[Any]] = defaultdict(list)
@@ -141,7 +144,9 @@ class Loaders(Suspect):
     def _given(self, next_batch: NextBatch, batches: Any) -> Any:
         data = id(batches._dataset)
         self._step.add(data)
-        if self._is_out and (kept := self._kept.get(data)):
+        self._asked += 1
+        is_more = self._asked > self._most_asked
+        if self._is_out and not is_more and (kept := self._kept.get(data)):
             self._at[data] += 1
             return _rebuilt(kept[(self._at[data] - 1) % len(kept)], self._serve)
         try:
@@ -172,28 +177,35 @@ class Loaders(Suspect):
     def stepped(self) -> bool:
         """Note that a step has ended; return whether it was like most.
 
-        One is not in which a loader was asked that does not feed steps, as for a validation, or in
-        which an epoch ended, unless an epoch has few steps.
+        One is not in which a loader was asked that does not feed steps, or for many more batches,
+        as for a validation, or in which an epoch ended, unless an epoch has few steps.
         """
         step, ended, self._step, self._ended = self._step, self._ended, set(), False
+        is_more, self._asked = self._asked > self._most_asked, 0
         self._steps.update(step)
         self._ends += ended
         if any(tensor._version != version for tensor, version in self._served):
             self._copies = True
         self._served.clear()
-        return (not self._feeding or step <= self._feeding) and not (ended and self._skips_ends)
+        strange = is_more or (ended and self._skips_ends)
+        return not strange and (not self._feeding or step <= self._feeding)
 
     @override
-    def preparing(self) -> Around[None]:
-        """Find the loaders that feed most steps, and what of their batches the script moves."""
+    def preparing(self, *, keeps: bool = True) -> Around[None]:
+        """Find the loaders that feed most steps, and what of the batches to keep is moved."""
         self._steps.clear()
+        asked = []
         for _ in range(PREPARING):
             yield
+            asked.append(self._asked)
             self.stepped()
+        self._most_asked = 3 * median(asked) + 1
         most = {data for data, steps in self._steps.items() if 2 * steps > PREPARING}
         if not most:
             raise UserError("no DataLoader of torch feeds its steps")
         self._feeding, self._skips_ends = frozenset(most), self._ends < 2
+        if not keeps:
+            return
         free_bytes = psutil.virtual_memory().available // 4
         if self._device.type == "cuda":
             free_bytes = min(free_bytes, torch.cuda.mem_get_info(self._device)[0] // 2)
@@ -260,11 +272,9 @@ class Loaders(Suspect):
         """Take from worker processes what they have made ahead since the loader was left out."""
         for batches in [*self._iterators]:
             level = self._levels.get(batches)
-            try:
+            with suppress(Exception):  # its end, or a fault, which the script's own call meets too
                 while level is not None and ahead(batches)[0] > level:
                     next(batches)
-            except StopIteration:  # which the script's own next call meets again
-                pass
 
     @override
     def is_settling(self, steps: int) -> bool:

@@ -11,6 +11,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import fmean
@@ -157,6 +158,9 @@ def taken_out(suspect: Suspect, turns: Turns, device: Device, clock: Clock) -> A
     loaders = suspect if isinstance(suspect, Loaders) else Loaders(device.torch_device)
     with loaders.watched():
         try:
+            if loaders is not suspect:
+                with suppress(UserError):  # then no loader tells a validation from a step
+                    yield from loaders.preparing(keeps=False)
             yield from suspect.preparing()
             yield from turns.taken(suspect, loaders, device, clock)
         finally:

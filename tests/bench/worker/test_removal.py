@@ -110,6 +110,18 @@ def test_of_several_loaders_those_that_feed_steps_are_taken_out_and_a_validation
     assert (found.with_s[0], found.without_s[0]) == pytest.approx((6.0, 2.0))
 
 
+def test_a_validation_on_the_same_data_ends_while_steps_are_served_from_memory(clock):
+    data, steps, validated = Samples(clock, length=20), iter(range(10**6)), []
+
+    def sometimes():
+        if next(steps) % 6 == 5:
+            validated.append(sum(1 for _ in DataLoader(data)))
+
+    found = measured(clock, DataLoader(data, batch_size=1), extra=sometimes)
+    assert min(validated) >= 20 - 4
+    assert (found.with_s[0], found.without_s[0]) == pytest.approx((3.0, 2.0))
+
+
 def test_the_start_of_an_epoch_is_left_out_unless_epochs_are_short(clock):
     class Slow(Samples):
         def __getitem__(self, index):
@@ -227,6 +239,19 @@ def test_processes_of_a_loader_stop_when_they_are_ahead_and_what_they_made_is_pa
         assert ahead(batches) == (6, False)
         loaders._drain()
         assert next(batches) >= 10 + 1 + 6
+
+
+def test_no_turn_of_any_suspect_holds_a_validation(clock):
+    batches, validation = epochs(DataLoader(Samples(clock))), DataLoader(Samples(clock, 50.0))
+    steps, turns = iter(range(10**6)), Turns("host", 10, 3)
+
+    def step():
+        next(batches)
+        if next(steps) % 7 == 6:
+            next(iter(validation))
+
+    driven(taken_out(Suspect(), turns, CpuDevice(), clock), step)
+    assert turns.removal().with_s == pytest.approx((1.0,) * 3)
 
 
 def test_a_suspect_takes_nothing_out_by_itself(clock):
@@ -373,7 +398,7 @@ def test_the_collector_is_off_by_turns_and_on_afterwards(clock):
 
     collector = Collector(torch.device("cpu"))
     driven(taken_out(collector, Turns("host", 2, 1, settle=1), CpuDevice(), clock), step)
-    assert seen == [True] * 3 + [False] * 3
+    assert seen[10:] == [True] * 3 + [False] * 3
     assert gc.isenabled()
     with pytest.raises(UserError, match="not captured"):
         Collector(torch.device("cuda"))
