@@ -6,7 +6,7 @@ import gc
 import math
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -236,7 +236,7 @@ class Window:
         phase_times = self.phases.times_s()
         known = {
             "data_wait_s": tuple(self.data_wait_s[: len(times)]),
-            "compile_time_s": self._compile_time_s() if compiled else None,
+            "compile_time_s": self._compile_time_s(times) if compiled else None,
             "first_loss": _finite(self.first_loss),
             "last_loss": _finite(self.last_loss),
             **known,
@@ -269,13 +269,15 @@ class Window:
         else:
             self.garbage_collections_s += self.clock() - self._collection_began_s
 
-    def _compile_time_s(self) -> float:
+    def _compile_time_s(self, window_times_s: Sequence[float]) -> float:
         """Time of the first iterations beyond the warm-up's fastest one.
 
         The first compiles, and a second one where it finds a size that varies; a graph is captured
-        in the one after. Later iterations differ by what else the machine does.
+        in the one after. Later iterations differ by what else the machine does. A warm-up without
+        later ones is held against the window's too.
         """
-        fastest = min(self.warmup_times_s)
+        is_short = len(self.warmup_times_s) <= _COMPILING
+        fastest = min([*self.warmup_times_s, *(window_times_s if is_short else ())])
         return sum(seconds - fastest for seconds in self.warmup_times_s[:_COMPILING])
 
 

@@ -381,6 +381,12 @@ def test_compile_time_is_warm_up_beyond_its_fastest_iteration(step, window):
     assert measured(window).compile_time_s is None
 
 
+def test_a_warm_up_that_only_compiled_is_held_against_the_window(step, window):
+    window.warm_up(step(30.0), TimeLimits(1, 5), ignore)
+    window.measure(step(2.0), WindowPlan(5))
+    assert measured(window, compiled=True).compile_time_s == pytest.approx(28.0)
+
+
 def test_phases_hold_the_queued_work_of_their_part(clock, device):
     phases = TimedPhases(device, clock)
     window = Window(clock, device, phases=phases)
