@@ -113,7 +113,7 @@ def _taken(path: Path, waiting: Callable[[str], None], *, wait: bool) -> int | N
         with suppress(OSError):  # a full disk
             os.ftruncate(file, 0)
             command = one_line(" ".join([Path(sys.argv[0]).name, *sys.argv[1:]]))
-            os.write(file, f"{os.getpid()} {command}".encode())
+            os.write(file, os.fsencode(f"{os.getpid()} {command}"))
     except BaseException:
         os.close(file)
         raise

@@ -101,6 +101,12 @@ def test_without_a_folder_for_locks_it_measures_and_says_so(tmp_path, monkeypatc
     assert "no lock on cpu" in capsys.readouterr().err
 
 
+def test_a_command_that_is_no_utf_8_is_a_holder_too(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["mlproject", "run", "--records", "\udcff"])
+    with exclusive(["cpu"]):
+        assert len(device_lock.held_locks()) == 1
+
+
 CARDS = ("11111111-0000", "22222222-0000")
 
 
