@@ -165,7 +165,10 @@ class RecordFolder:
         """Note that these processes are at work on the record; start times reveal reused pids."""
         self.hold()
         boot_s = psutil.boot_time()
-        started = {pid: psutil.Process(pid).create_time() - boot_s for pid in pids}
+        started = {}
+        for pid in pids:
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended: it owns nothing
+                started[pid] = psutil.Process(pid).create_time() - boot_s
         owners = {**_place(), "lock": self._held and _inode(self._held), "processes": started}
         with contextlib.suppress(OSError):  # the folder is gone, in the middle of a measurement
             write_atomically(self._owners, json.dumps(owners))

@@ -125,6 +125,8 @@ def test_a_folder_is_in_use_while_its_owner_lives(tmp_path):
         owner.kill()
         owner.wait()
     assert not folder.in_use()
+    folder.claim(os.getpid(), owner.pid)
+    assert len(folder._owners_running()) == 1
     owners = folder.path / "owners.json"
     reused = {"processes": {str(os.getpid()): 12345.0}}  # a number that an earlier process had
     owners.write_text(json.dumps(json.loads(owners.read_text()) | reused))
