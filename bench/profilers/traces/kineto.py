@@ -271,7 +271,8 @@ class _Spans:
         """Whether `event` is no interval of Kineto's with both its ends; note which are others."""
         if event.ph == "M" and event.name == "process_name":
             facts = _value_in(event.args)
-            self._processes[event.pid] = str(facts.get("name") if facts else event.pid)
+            name = facts.get("name") if isinstance(facts, dict) else None
+            self._processes[event.pid] = str(event.pid if name is None else name)
         if event.name == _END and (end_us := _number(event.ts)) is not None:
             # A trace merged of several ranks has an end of each.
             self.end_us = end_us if self.end_us == math.inf else max(self.end_us, end_us)

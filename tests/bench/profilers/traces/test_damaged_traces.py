@@ -102,6 +102,14 @@ def test_a_clock_that_begins_at_zero(tmp_path):
     assert len(read_trace(path).device) == 2
 
 
+@pytest.mark.parametrize("args", [[1], "python", 3, None])
+def test_a_process_whose_name_is_none(tmp_path, args):
+    named = {"ph": "M", "name": "process_name", "pid": 0, "args": args}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([named, event()]), encoding="utf-8")
+    assert len(read_trace(path).device) == 1
+
+
 def test_no_file_no_trace_and_nothing_in_it(tmp_path):
     assert "cannot be read" in refusal(tmp_path / "none.json")
     assert "cannot be read" in refusal(tmp_path)
