@@ -230,7 +230,7 @@ class PastRuns:
             for past in self._last.values()
             if past.environment_id is not None and _family(past.config) == family
         ]
-        fits = max((_batch(past.config) for past in alike if past.outcome == "ok"), default=-1)
+        fits = max((_batch(past.config) for past in alike if past.outcome == "ok"), default=0)
         return next(
             (
                 past
@@ -272,7 +272,7 @@ def _family(config: RunConfig) -> str:
 
 
 def _batch(config: RunConfig) -> int:
-    """`auto` is never larger than a number: its batch is not known before it runs."""
+    """Of `auto` 0: its batch is not known before it runs, so neither is which is larger."""
     return 0 if config.batch_size == "auto" else config.batch_size
 
 

@@ -90,6 +90,11 @@ def test_larger_batches_of_what_ran_out_of_memory_are_too_large(tmp_path, asked,
     assert (past(tmp_path).too_large(config(**asked)) is not None) == too_large
 
 
+def test_nothing_is_known_to_be_larger_than_an_auto_batch_that_ran_out_of_memory(tmp_path):
+    filed(tmp_path, OOM.replaced(config=config(batch_size="auto")))
+    assert past(tmp_path).too_large(config(batch_size=4)) is None
+
+
 def test_what_is_to_be_measured_again_makes_nothing_too_large_until_it_has_failed_again(tmp_path):
     filed(tmp_path, OOM)
     runs = past(tmp_path, retry_failed=True)
