@@ -203,27 +203,32 @@ def measure_roofs(
 def in_precisions(
     plan: Plan, roofs: Mapping[str, CeilingsRecord], environments: tuple[Environment, ...]
 ) -> Plan:
-    """Return the plan without the runs in a precision that their device does not have."""
+    """Return the plan without the runs in a precision that their device does not have.
+
+    Each arithmetic once: what `amp` is there is left out by its own name beside it.
+    """
     have = {backend: precisions(record) for backend, record in roofs.items()}
-    runs = (
-        run
-        for run in plan.runs
-        if run.precision in have[environment_of(run, environments).device.backend]
-    )
-    return replace(plan, runs=tuple(runs))
+    planned = set(plan.runs)
+
+    def is_kept(run: RunConfig) -> bool:
+        names = have[environment_of(run, environments).device.backend]
+        of_amp = next((name for name in names if name.startswith("amp-")), None)
+        beside = run.model_copy(update={"precision": "amp"}) in planned
+        return run.precision in names and not (run.precision == of_amp and beside)
+
+    return replace(plan, runs=tuple(filter(is_kept, plan.runs)))
 
 
 def precisions(ceilings: CeilingsRecord) -> tuple[str, ...]:
     """Return the precisions of a device, by the arithmetic that its roofs were measured in.
 
-    Each arithmetic once: `amp` is bf16 where there is bf16; `amp-fp16` is then listed too. A 16-bit
-    arithmetic that multiplies no faster than fp32 is emulated: `amp` is fp32 again where both are,
-    and `amp-fp16` would take most of the time.
+    After `amp` stands what it is. A 16-bit arithmetic that multiplies no faster than fp32 is
+    emulated: `amp` is fp32 again where both are, and `amp-fp16` would take most of the time.
     """
     peaks = {ceiling.math_mode: ceiling.peak_flops_per_s or 0.0 for ceiling in ceilings.ceilings}
     least = _NATIVE_GAIN * peaks.get("fp32", 0.0)
-    native = {"bf16", "fp16"} & {mode for mode, peak in peaks.items() if peak > least}
-    of_halves = ("amp", "amp-fp16")[: len(native)]
+    native = [f"amp-{mode}" for mode in ("bf16", "fp16") if peaks.get(mode, 0.0) > least]
+    of_halves = ["amp", *native] if native else []
     return ("fp32", *(["tf32"] if "tf32" in peaks else []), *of_halves)
 
 

@@ -375,6 +375,9 @@ def _after_roofs(
         if record.reason is not None:
             note(f"roofs: {record.outcome}: {record.reason}")
     plan = in_precisions(order.plan, roofs, environments)
+    if less := len(order.plan.runs) - len(plan.runs):
+        why = "their precision is emulated here, or is what amp is here"
+        note(f"runs left out by the roofs: {less}; {why}")
     return replace(order, plan=plan), any(record.outcome != "ok" for record in roofs.values())
 
 

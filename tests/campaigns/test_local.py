@@ -71,13 +71,13 @@ def roofs(gflops):
     ("gflops", "expected"),
     [
         ({"fp32": 200}, ("fp32",)),  # amp is fp32 there
-        ({"fp32": 200, "bf16": 900}, ("fp32", "amp")),
-        ({"fp32": 200, "fp16": 900}, ("fp32", "amp")),
+        ({"fp32": 200, "bf16": 900}, ("fp32", "amp", "amp-bf16")),
+        ({"fp32": 200, "fp16": 900}, ("fp32", "amp", "amp-fp16")),
         (
             {"fp32": 200, "tf32": 400, "bf16": 900, "fp16": 900},
-            ("fp32", "tf32", "amp", "amp-fp16"),
+            ("fp32", "tf32", "amp", "amp-bf16", "amp-fp16"),
         ),
-        ({"fp32": 200, "bf16": 900, "fp16": 220}, ("fp32", "amp")),  # fp16 is emulated
+        ({"fp32": 200, "bf16": 900, "fp16": 220}, ("fp32", "amp", "amp-bf16")),  # fp16 is emulated
         ({"fp32": 200, "bf16": 150, "fp16": 190}, ("fp32",)),  # both are
     ],
 )
@@ -86,12 +86,29 @@ def test_only_the_arithmetic_that_the_device_has_is_planned(gflops, expected):
     assert local.precisions(record) == expected
     runs = [
         RunConfig(backend=backend, precision=precision)
-        for precision in ("fp32", "tf32", "amp", "amp-fp16")
+        for precision in ("fp32", "tf32", "amp-bf16", "amp-fp16")
         for backend in ("auto", "cpu")
     ]
+    kept = planned(runs, record)
+    assert kept == [run for run in runs if run.precision in expected]
+
+
+def planned(runs, roofs):
     plan = Plan(tuple(runs), {}, ())
-    kept = local.in_precisions(plan, {"cpu": record}, (samples.environment(),))
-    assert kept.runs == tuple(run for run in runs if run.precision in expected)
+    return [*local.in_precisions(plan, {"cpu": roofs}, (samples.environment(),)).runs]
+
+
+@pytest.mark.parametrize(
+    ("gflops", "kept"),
+    [
+        ({"fp32": 200, "bf16": 900, "fp16": 900}, ["amp", "amp-fp16"]),
+        ({"fp32": 200, "fp16": 900}, ["amp"]),
+        ({"fp32": 200}, []),
+    ],
+)
+def test_what_amp_is_is_not_planned_beside_it(gflops, kept):
+    runs = [RunConfig(precision=precision) for precision in ("amp", "amp-bf16", "amp-fp16")]
+    assert [run.precision for run in planned(runs, roofs(gflops))] == kept
 
 
 def test_roofs_are_measured_where_none_are_known(monkeypatch, tmp_path):
