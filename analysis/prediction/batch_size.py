@@ -29,7 +29,7 @@ from analysis.findings.batches import least_failed_batch
 from analysis.runs.groups import BatchCurve, Group, batch_curves, names_of
 from analysis.runs.run import Run
 from analysis.runs.settings import is_implied_by
-from analysis.words import interval, percent, three_digits
+from analysis.words import interval, percent, three_digits, whole_number
 from bench.config import a_sample, column_noun, rate_column, rate_unit
 from bench.errors import Unknown, UserError
 from bench.records import MemoryFootprint
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 #: Two terms need two sizes, and an error a third.
 FEWEST_SIZES = 3
 _TERMS = 2
+#: The settings whose product is the number of batches in a step.
+_BATCHES = ("devices", "nodes", "grad_accum_steps")
 #: Two terms are a fair model between measured sizes and near them, and a guess far from them.
 _MOST_BEYOND = 4
 #: Of the device's memory; the driver, the context and fragmentation need the rest.
@@ -83,7 +85,9 @@ def fit_step(
 
 @dataclass(frozen=True)
 class PredictedCurve:
-    """The fitted model. Errors are relative ones of samples/s: predicted over measured, less 1.
+    """The fitted model, of one batch in a step.
+
+    Errors are relative ones of samples/s: predicted over measured, less 1.
 
     `measured` are the batch sizes that no spill has touched, smallest first; `held_out` gives for
     each what the model fitted without it makes of it.
@@ -104,6 +108,13 @@ class PredictedCurve:
         """The root mean square of the held-out errors."""
         return math.sqrt(fmean(error**2 for _, error in self.held_out))
 
+    @property
+    def fixed_s(self) -> float:
+        """What a step of all its batches, on every device, costs once; the model is of one."""
+        settings = self.measured[0].first.settings
+        counts = (whole_number(settings.get(name)) or 1 for name in _BATCHES)
+        return self.model.fixed_s * math.prod(counts)
+
     def interval(self, batch_size: int) -> Interval:
         """Return the interval of samples/s that are measured at `batch_size`."""
         sizes, steps_s = _sizes_and_steps(self.measured)
@@ -116,7 +127,8 @@ class PredictedCurve:
 
     def lines(self) -> Iterator[str]:
         """Yield the model for a terminal: its terms, its errors and its runs."""
-        fixed, each = (f"{three_digits(1e3 * term)} ms" for term in self.model)
+        terms_s = self.fixed_s, self.model.per_sample_s
+        fixed, each = (f"{three_digits(1e3 * term_s)} ms" for term_s in terms_s)
         yield f"model: {fixed} a step and {each} {a_sample(self.measured[0].sample)}"
         errors = (f"batch {batch} by {100 * error:+.1f} %" for batch, error in self.held_out)
         yield f"held out: missed by {percent(self.held_out_error)} ({', '.join(errors)})"
@@ -233,7 +245,7 @@ class Prediction:
             "batch_size": self.batch_size,
             rate_column(sample): self.samples_per_s,
             **self.interval._asdict(),
-            "fixed_s": model.fixed_s,
+            "fixed_s": self.curve.fixed_s,
             f"per_{column_noun(sample)}_s": model.per_sample_s,
             "held_out_error": self.curve.held_out_error,
             "memory": self.memory,

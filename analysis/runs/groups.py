@@ -82,7 +82,7 @@ class Group(Identified):
 
     @property
     def step_s(self) -> float:
-        """The time of a step, by the rate; 0 where the batch size is no number."""
+        """The time of a batch, by the rate of all; 0 where the batch size is no number."""
         return (self.batch_size or 0) / self.samples_per_s
 
     @property

@@ -51,6 +51,16 @@ def test_an_image_takes_no_less_than_its_roof_asks_for(least_s, per_image_s):
     assert found == pytest.approx(per_image_s, rel=0.2)
 
 
+def test_what_a_step_of_several_batches_costs_once_is_of_the_step():
+    """0.6 s a step and 0.02 s a sample of each batch: 6 batches in 0.6 + 6 * 0.02 * b seconds."""
+    rates = {b: 6 * b / (0.6 + 6 * 0.02 * b) for b in (8, 16, 32)}
+    (found,) = batch_curves(curve(rates, devices=2, grad_accum_steps=3))
+    fitted = fit_curve(found)
+    assert fitted.fixed_s == pytest.approx(0.6)
+    assert predict_batch(found, 24).facts["fixed_s"] == pytest.approx(0.6)
+    assert fitted.model.samples_per_s(24) == pytest.approx(6 * 24 / (0.6 + 6 * 0.02 * 24))
+
+
 def test_a_prediction_without_noise_is_exact_and_says_so():
     found = fit_curve(measured([8, 16, 32, 64]))
     assert found.model.samples_per_s(48) == pytest.approx(48 / 0.58)
