@@ -91,7 +91,8 @@ def _of_asked(run: RunRecord) -> Iterator[Finding]:
     """Yield how a run departs from what was asked for, and what it was asked to take out."""
     if run.resolved is not None and not run.config.data_only:
         yield from of_precision(run.resolved, run.config.precision)
-    if removed := [removal.what for removal in run.removals if removal.with_s]:
+    removed = [removal.what for removal in run.removals if removal.with_s]
+    if removed and run.script:  # a run of ours ends after it, and its loss is the window's
         yield Finding.of("taken-out", what=" and ".join(removed))
 
 

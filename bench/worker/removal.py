@@ -13,6 +13,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
+from itertools import count
 from statistics import median
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -20,6 +21,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import psutil
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+from torch.utils._pytree import tree_leaves
 from torch.utils.data.dataloader import _BaseDataLoaderIter as _LoaderIterator
 from typing_extensions import override
 
@@ -236,7 +238,8 @@ class Loaders(Suspect):
         if out:
             self._levels.update({batches: ahead(batches)[0] for batches in self._iterators})
             self._check_shapes()
-            self._kept = defaultdict(list, {d: self._placed(k) for d, k in self._kept.items()})
+            for kept in self._kept.values():
+                kept[:] = map(self._placed, kept)
         else:
             self._drain()
         self._is_out = out
@@ -256,17 +259,14 @@ class Loaders(Suspect):
             raise UserError("its batches differ in shape, and those of a turn fill the memory")
         self.note = "its batches differ in shape: both turns of a pair have the same ones"
 
-    def _placed(self, kept: Iterable[Any]) -> list[Any]:
-        """Return batches with what the script moves on its device already."""
-        placed = []
-        for batch in kept:
-            places = iter(range(10**9))
+    def _placed(self, batch: Any) -> Any:
+        """Return a batch with what the script moves on its device already."""
+        place = count()
 
-            def moved(tensor: torch.Tensor, places: Iterator[int] = places) -> torch.Tensor:
-                return tensor.to(self._device) if next(places) in self._moved else tensor
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(self._device) if next(place) in self._moved else tensor
 
-            placed.append(_rebuilt(batch, moved))
-        return placed
+        return _rebuilt(batch, moved)
 
     def _drain(self) -> None:
         """Take from worker processes what they have made ahead since the loader was left out."""
@@ -345,22 +345,19 @@ class Exchange(Suspect):
         """Give every replica the weights, buffers and optimizer state of its group's first rank."""
         group = self._replicas[0].process_group
         source = torch.distributed.get_global_rank(group, 0)
-        tensors = [
-            tensor
-            for replica in self._replicas
-            for tensor in (*replica.module.parameters(), *replica.module.buffers())
+        models = [replica.module for replica in self._replicas]
+        states = [
+            optimizer.state.get(weight, {})
+            for optimizer in self._optimizers
+            for of_group in optimizer.param_groups
+            for weight in of_group["params"]
         ]
-        for optimizer in self._optimizers:
-            for weight in (w for of_group in optimizer.param_groups for w in of_group["params"]):
-                states = (optimizer.state[weight][name] for name in sorted(optimizer.state[weight]))
-                tensors += [
-                    state
-                    for state in states
-                    if isinstance(state, torch.Tensor) and state.device == weight.device
-                ]
+        held = ((*model.parameters(), *model.buffers()) for model in models)
+        where = next(models[0].parameters()).device  # counts of steps may be on the host: alike
         with torch.no_grad():
-            for tensor in tensors:
-                torch.distributed.broadcast(tensor, source, group=group)
+            for tensor in tree_leaves([*held, states]):
+                if isinstance(tensor, torch.Tensor) and tensor.device == where:
+                    torch.distributed.broadcast(tensor, source, group=group)
 
 
 class Collector(Suspect):

@@ -299,7 +299,8 @@ class Slow(Dataset):
     def __len__(self):
         return 10**6
     def __getitem__(self, index):
-        time.sleep(float(sys.argv[1]))
+        if wait_s := float(sys.argv[1]):
+            time.sleep(wait_s)
         return torch.ones(2, 4)
 
 for inputs in DataLoader(Slow(), batch_size=None):

@@ -71,7 +71,6 @@ def test_what_is_taken_out_of_further_steps_is_in_the_record(tmp_path):
     assert len(found["input"].with_s) == len(found["input"].without_s) >= 3
     assert len(found["host"].with_s) >= 3
     assert "no DistributedDataParallel" in found["sync"].missing["with_s"]
-    assert "taken-out" in {finding.code for finding in record.verdict.findings}
     assert record.config_id == asked.config_id
 
 

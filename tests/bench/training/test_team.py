@@ -13,6 +13,7 @@ from bench.config import RunConfig
 from bench.errors import UnsupportedError
 from bench.training.step import Fp32, TrainingStep, make_optimizer
 from bench.training.team import Team
+from bench.worker.removal import PREPARING
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,8 @@ def test_gradients_are_averaged_over_all_ranks_once_a_step_and_not_of_a_step_apa
 
 @pytest.mark.slow
 def test_the_exchange_is_left_out_by_turns_and_replicas_are_put_right_afterwards(ranks):
-    assert [rank["exchanges in turns"] for rank in ranks] == [2 * (1 + 3)] * 2  # of twice as many
+    # all of the steps before the turns, and of these half
+    assert [rank["exchanges in turns"] for rank in ranks] == [PREPARING + 2 * (1 + 3)] * 2
     assert [rank["pairs"] for rank in ranks] == [2, 2]
     first, second = (rank["put right"] for rank in ranks)
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
