@@ -26,7 +26,6 @@ from bench.profilers.ncu.metrics import (
 )
 from bench.profilers.ncu.tables import (
     EXACT,
-    Form,
     MetricTotal,
     NcuTableError,
     ProfileTotals,
@@ -42,11 +41,6 @@ _MAGIC = b"NVR\0"
 #: Its log, or a list of its metrics.
 _OF_NVPROF = re.compile(rb"==\d+== (?:NVPROF|Profiling)|\bflop_count_[shd]p")
 _HEAD_BYTES = 1 << 16
-_FORMS: Mapping[Form, str] = {
-    "long": "a row per metric",
-    "raw": "a column per metric",
-    "summary": "a summary per kernel",
-}
 
 
 # Files
@@ -66,7 +60,7 @@ def read_counters(*paths: Path) -> GpuCounters:
 
 
 def _read_totals(path: Path) -> ProfileTotals:
-    totals = ProfileTotals("", (str(path),))
+    totals = ProfileTotals("ncu CSV", (str(path),))
     try:
         with path.open("rb") as file:
             is_report = path.suffix == ".ncu-rep" or file.read(len(_MAGIC)) == _MAGIC
@@ -75,14 +69,13 @@ def _read_totals(path: Path) -> ProfileTotals:
                 f"{path}: a report of ncu: turn it into CSV: LC_ALL=C ncu --import {path.name}"
                 " --csv --page raw --print-units base"
             )
-        forms, errors = add_tables(path, totals)
+        has_header, errors = add_tables(path, totals)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
     except NcuTableError as error:
         raise UserError(f"{path}:{error.line}: {error}; {error.remedy}") from None
     if not totals.launches.total():
-        raise UserError(f"{path}: {_nothing(path, forms, errors)}")
-    totals.source = f"ncu CSV, {' and '.join(dict.fromkeys(_FORMS[form] for form in forms))}"
+        raise UserError(f"{path}: {_nothing(path, has_header, errors)}")
     totals.chips = {_chip(capability) for capability in totals.chips}
     return totals
 
@@ -93,11 +86,11 @@ def _chip(capability: str) -> str:
     return chip or capability
 
 
-def _nothing(path: Path, forms: Sequence[Form], errors: Sequence[str]) -> str:
+def _nothing(path: Path, has_header: bool, errors: Sequence[str]) -> str:
     if errors:
         words = "; ".join(error[:300] for error in errors[:3])
         return f"ncu failed: {words}; mlproject doctor names the remedy"
-    if forms:
+    if has_header:
         return "a header and no launch below it: profile a step that launches kernels"
     if _OF_NVPROF.search(path.read_bytes()[:_HEAD_BYTES]):
         return (

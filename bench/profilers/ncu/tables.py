@@ -330,19 +330,18 @@ def _whole(text: str, name: str) -> int:
 # Files
 
 
-def add_tables(path: Path, totals: ProfileTotals) -> tuple[list[Form], list[str]]:
-    """Add up the tables of a file; return their forms and ncu's `==ERROR==` lines.
+def add_tables(path: Path, totals: ProfileTotals) -> tuple[bool, list[str]]:
+    """Add up the tables of a file; return whether there is one, and ncu's `==ERROR==` lines.
 
     Raises `NcuTableError` with the line that cannot be read, and `OSError`.
     """
-    tables: list[NcuTable] = []
+    table: NcuTable | None = None
     errors: list[str] = []
     seen: set[tuple[object, ...]] = set()
     for number, text, is_ended in _lines(path):
-        table = tables[-1] if tables else None
         try:
             if header := _table_in(text, totals, seen):
-                tables.append(header)
+                table = header
             elif not (table and table.takes(text)):
                 if text.startswith("==ERROR=="):
                     errors.append(text.strip())
@@ -351,7 +350,7 @@ def add_tables(path: Path, totals: ProfileTotals) -> tuple[list[Form], list[str]
         except NcuTableError as error:
             error.line = error.line or number
             raise
-    return [table.form for table in tables], errors
+    return table is not None, errors
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str, bool]]:
