@@ -34,16 +34,14 @@ Meaning: TypeAlias = tuple[str, float]
 _RATE, _TIME = "throughput_images_per_s", "iteration_time_ms_mean"
 #: The headings of each fact, as `plain` writes them; the first one is the fact's name.
 _HEADINGS = (
-    "env environment machine platform",
-    "arch architecture model model_name network",
-    "device device_name gpu gpu_name name_gpu hardware",
-    "backend accelerator device_type",
+    "env machine",
+    "arch model model_name",
+    "device device_name gpu gpu_name name_gpu",
     "precision dtype",
-    "label run_name",
-    "measured_at timestamp date",
-    "batch_size batch batchsize",
-    "repeat run trial",
-    "image_size img_size resolution",
+    "measured_at timestamp",
+    "batch_size batch",
+    "repeat run",
+    "image_size img_size",
     "devices gpus num_gpus num_gpu",
     "nodes num_nodes",
     "grad_accum_steps grad_accum gradient_accumulation_steps",
@@ -53,7 +51,7 @@ _HEADINGS = (
     f"{_RATE}_std images_per_s_sd images_per_s_std",
     "system_s sys_s",
     "iteration iter step",
-    *("iterations", "repeats", "warmup_iters", "window_s", "real_s", "user_s"),
+    *("backend", "label", "iterations", "repeats", "warmup_iters", "window_s", "real_s", "user_s"),
     *("max_rss_mb", "peak_memory_mb", "energy_j"),
 )
 #: What a column is by its heading.
