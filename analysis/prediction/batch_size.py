@@ -354,7 +354,9 @@ def memory_of(curve: Sequence[Group]) -> MemoryModel | Unknown:
     for record in records:
         if (environment := record.environment) is not None:
             on_cpu = environment.device.backend == "cpu"
-            size = environment.memory_bytes if on_cpu else environment.device.memory_bytes
+            # processes on a CPU share its memory
+            share = environment.memory_bytes // record.config.devices
+            size = share if on_cpu else environment.device.memory_bytes
             device_sizes += [size] if size else []
         if (measured := record.measurement) and (resolved := record.resolved):
             peak = measured.peak_memory_reserved_bytes or measured.peak_memory_allocated_bytes

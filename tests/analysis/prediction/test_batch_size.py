@@ -13,6 +13,7 @@ import commands.predict
 from analysis.prediction.batch_size import fit_curve, fit_step, memory_of, predict_batch
 from analysis.runs.groups import batch_curves
 from analysis.runs.place import place_runs
+from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records import MemoryFootprint
 
@@ -188,6 +189,14 @@ def test_what_memory_holds_by_hand(peaks_gb, source, at, needed_gb, largest):
     found = memory_of(curve_of_records(*(record(n, peak_gb=gb) for n, gb in peaks_gb.items())))
     assert (found.source, found.largest_batch) == (source, largest)
     assert found.need_bytes(at) == pytest.approx(1e9 * needed_gb)
+
+
+def test_processes_on_a_cpu_share_its_memory():
+    """1 GB and 0.1 GB an image for each: 95 % of a fourth of 64 GB less 1 holds 142 images."""
+    host = make.environment(memory_bytes=64 * GIGA)
+    shared = {"environment": host, "config": RunConfig(devices=4)}
+    curve = curve_of_records(*(record(batch).replaced(**shared) for batch in (8, 16)))
+    assert memory_of(curve).largest_batch == 142
 
 
 def test_a_batch_that_memory_holds_is_predicted_and_one_that_it_does_not_is_refused():
