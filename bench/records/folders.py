@@ -34,7 +34,7 @@ from typing import IO, Annotated, Any, TypeVar
 import psutil
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from bench.config import without_home
+from bench.config import user_path, without_home
 from bench.config.run_config import RECORDED
 from bench.errors import UserError, fault_line
 from bench.records import (
@@ -466,9 +466,14 @@ def _inode(file: IO[bytes]) -> list[int]:
 
 
 def cache_folder() -> Path:
-    """Return `mlproject` below `XDG_CACHE_HOME`, or below what the system uses in its place."""
+    """Return `mlproject` below `XDG_CACHE_HOME`, or below what the system uses in its place.
+
+    A user without a home, as containers have them, keeps it in the temporary folder.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-    return Path(base or Path.home() / ".cache") / "mlproject"
+    home = user_path("~")
+    otherwise = home / ".cache" if home.is_absolute() else tempfile.gettempdir()
+    return Path(base or otherwise) / "mlproject"
 
 
 #: Start times of one process, read twice, differ by less: the system rounds its boot to seconds.

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from bench.launcher.measurement import write_exports
 from bench.records import Account, Job, folders
 from bench.records.folders import (
     RecordFolder,
+    cache_folder,
     is_running,
     read_records,
     readable_records,
@@ -174,6 +176,14 @@ def test_owners_that_cannot_be_read_are_alive_and_who_leaves_leaves_nothing(tmp_
     folder.leave()
     assert not folder.in_use()
     assert list(folder.path.iterdir()) == []
+
+
+def test_a_user_without_a_home_has_a_cache_in_the_temporary_folder(monkeypatch, tmp_path):
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert cache_folder() == tmp_path / "mlproject"
 
 
 def test_a_clock_that_is_set_changes_no_owner(tmp_path, monkeypatch):
