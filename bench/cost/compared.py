@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from math import ceil
 from typing import Any
@@ -30,74 +30,29 @@ Row = dict[str, Any]
 # Formulas of projects
 
 
-@dataclass(frozen=True)
-class Transformer:
-    """A language model in the terms of the formulas: counts of weights, widths, and keys per query.
-
-    `positions` and `experts` are parts of `parameters`, as are `embeddings`, which have the former.
-    """
-
-    parameters: int
-    embeddings: int
-    positions: int
-    experts: int
-    active_experts: float  # the share of them that a token is sent to
-    is_tied: bool
-    layers: int
-    hidden: int
-    queries: int  # heads x width of a head, as the keys'
-    keys: int
-    feed_forward: float  # widths of the hidden layers that a token goes through, of all layers
-    matrices: int  # of a hidden layer: 3 with a gate
-    words: int
-    tokens: int
-    windows: tuple[int, ...]  # keys that a query of each layer may see
-
-    @property
-    def pairs(self) -> int:
-        """FLOP of a token's attention, its two products with all keys, forward and backward."""
-        return 12 * self.layers * self.queries * self.tokens
-
-
-@dataclass(frozen=True)
-class Formula:
-    """FLOP of a training step per token, the `source` of the formula, and why it is another."""
-
-    flops: Callable[[Transformer], float]
-    source: str
-    why: str
-
-
+#: Where each project's formula is, in which version, and why its result differs from ours.
 FORMULAS = {
-    "palm": Formula(
-        lambda m: 6 * m.parameters + m.pairs,
+    "palm": (
         "arXiv 2204.02311, appendix B",
         "embeddings, norms and biases count as multiplied, other experts too; masks hide nothing",
     ),
-    "megatron": Formula(
-        lambda m: 6 * m.layers * m.hidden * 2 * (m.queries + m.keys) + m.pairs / 2
-        + 6 * m.hidden * (m.matrices * m.feed_forward + 128 * ceil(m.words / 128)),
+    "megatron": (
         "Megatron-LM d98e8a64 (2026-08-22), num_floating_point_operations",
         "half of attention, windows too; no router; words in multiples of 128",
     ),
-    "torchtitan": Formula(
-        lambda m: 6 * (m.parameters - (0 if m.is_tied else m.embeddings)
-                       - m.experts * (1 - m.active_experts))
-        + sum(12 * m.queries * window for window in m.windows),
+    "torchtitan": (
         "torchtitan b5bcd76c (2026-08-21), models/utils.py, with windows as in its #4300",
         "norms and biases count as multiplied; windows hide keys, a causal mask none",
     ),
-    "nanogpt": Formula(
-        lambda m: 6 * (m.parameters - m.positions) + m.pairs,
+    "nanogpt": (
         "nanoGPT 3adf61e (2025-11-12), model.py, estimate_mfu",
         "norms, biases and untied embeddings count as multiplied; masks hide nothing",
     ),
-    "hf": Formula(
-        lambda m: 6 * (m.parameters - m.embeddings),
+    "hf": (
         "transformers 5.23.0, Trainer.floating_point_ops",
         "no attention; norms and other experts count as multiplied; of tied words no logits",
     ),
-}  # fmt: skip
+}
 
 
 def as_others(spec: StepSpec, complexity: Complexity, names: Iterable[str]) -> list[Row]:
@@ -108,65 +63,72 @@ def as_others(spec: StepSpec, complexity: Complexity, names: Iterable[str]) -> l
     """
     with FakeTensorMode(allow_fallback_kernels=False) as fake:
         _, model = fake_workload(spec, fake)
-    known = _transformer(model, complexity.tokens_per_sample)
+    tokens = complexity.tokens_per_sample
+    per_token = _flops_per_token(model, tokens or 0)
     frozen = any(not parameter.requires_grad for parameter in model.parameters())
-    also = "; frozen weights count as trained" if frozen else ""
     rows: list[Row] = []
     for name in names:
-        formula = FORMULAS[name]
-        rows.append({"as": name, "why": known, "source": formula.source})
-        if isinstance(known, Transformer):
-            flops = round(formula.flops(known) * known.tokens)
+        source, why = FORMULAS[name]
+        rows.append({"as": name, "source": source, "why": per_token})
+        if tokens and not isinstance(per_token, str):
+            flops = round(per_token[name] * tokens)
             rows[-1] |= {
                 f"step_flops_per_{complexity.sample}": flops,
                 "of_counted": ratio(flops * complexity.batch_size, complexity.step_flops),
                 "of_required": ratio(flops * complexity.batch_size, complexity.required_flops),
-                "why": formula.why + also,
+                "why": why + ("; frozen weights count as trained" if frozen else ""),
             }
     return rows
 
 
-def _transformer(model: torch.nn.Module, tokens: int | None) -> Transformer | str:
-    """The model in the formulas' terms, by its configuration; or why it has none."""
+def _flops_per_token(model: torch.nn.Module, tokens: int) -> dict[str, float] | str:
+    """FLOP of a token among so many by each of `FORMULAS`, or why they are not for the model."""
     config: Any = getattr(model, "config", None)
-    if tokens is None or not hasattr(config, "num_attention_heads"):
+    if not tokens or not hasattr(config, "num_attention_heads"):
         return "it is of language models, by their configuration in transformers"
     if getattr(config, "kv_lora_rank", None):
         return "latent attention has widths that the formula does not name"
-    modules, layers, hidden = [*model.modules()], config.num_hidden_layers, config.hidden_size
-    embeddings = [m.weight for m in modules if isinstance(m, torch.nn.Embedding)]
-    words = next((w for w in embeddings if len(w) == config.vocab_size), None)
-    stacks = [m for m in modules if any(p.dim() == 3 for p in m.parameters(recurse=False))]
-    width = getattr(config, "head_dim", None) or hidden // config.num_attention_heads
-    groups = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    inner = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None)
-    top = getattr(config, "num_experts_per_tok", None) or 0
-    names = ("num_local_experts", "num_experts", "n_routed_experts")
-    all_experts = next((n for name in names if (n := getattr(config, name, None))), 1)
-    of_expert = getattr(config, "moe_intermediate_size", None) or inner
-    shared = (getattr(config, "n_shared_experts", None) or 0) * (of_expert or 0)
-    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * layers
-    window = getattr(config, "sliding_window", None) or tokens
+
+    def of(*names: str) -> Any:
+        return next((value for name in names if (value := getattr(config, name, None))), 0)
+
+    layers, hidden, heads = config.num_hidden_layers, config.hidden_size, config.num_attention_heads
+    width = of("head_dim") or hidden // heads
+    queries, keys = heads * width, (of("num_key_value_heads") or heads) * width
+    inner, top = of("intermediate_size", "n_inner") or 4 * hidden, of("num_experts_per_tok")
+    inner_of_expert = of("moe_intermediate_size") or inner
+    experts = of("num_local_experts", "num_experts", "n_routed_experts")
+    window, kinds = of("sliding_window") or tokens, of("layer_types") or ["sliding"] * layers
+    windows = [min(window, tokens) if "sliding" in kind else tokens for kind in kinds]
+
+    parameters, embeddings, positions, is_tied = _weights(model, of("max_position_embeddings"))
+    own = [[*module.parameters(recurse=False)] for module in model.modules()]
+    stacks = [each for each in own if top and any(p.dim() == 3 for p in each)]
+    idle = sum(p.numel() for each in stacks for p in each) * (1 - top / (experts or 1))
+    has_gate = any(n.endswith(("gate_proj", "gate_up_proj")) for n, _ in model.named_modules())
+    of_experts = top * inner_of_expert + of("n_shared_experts") * inner_of_expert
+    through = (layers - len(stacks)) * inner + len(stacks) * of_experts
+    pairs = 12 * layers * queries * tokens
+    linear = 2 * layers * (queries + keys) + (3 if has_gate or stacks else 2) * through
+    return {
+        "palm": 6 * parameters + pairs,
+        "megatron": 6 * hidden * (linear + 128 * ceil(config.vocab_size / 128)) + pairs / 2,
+        "torchtitan": 6 * (parameters - (0 if is_tied else embeddings) - idle)
+        + sum(12 * queries * keys_seen for keys_seen in windows),
+        "nanogpt": 6 * (parameters - positions) + pairs,
+        "hf": 6 * (parameters - embeddings),
+    }
+
+
+def _weights(model: torch.nn.Module, most_positions: int) -> tuple[int, int, int, bool]:
+    """All weights, those of embeddings, of positions among them, and whether one gives logits."""
+    size = torch.Tensor.numel
+    tables = [m.weight for m in model.modules() if isinstance(m, torch.nn.Embedding)]
+    tables = [*{id(weight): weight for weight in tables}.values()]
+    positions = sum(size(weight) for weight in tables if len(weight) == most_positions)
     head: Any = getattr(model, "get_output_embeddings", lambda: None)()
-    return Transformer(
-        parameters=sum(p.numel() for p in model.parameters()),
-        embeddings=sum(w.numel() for w in {id(w): w for w in embeddings}.values()),
-        positions=sum(w.numel() for w in embeddings if len(w) == config.max_position_embeddings),
-        experts=sum(p.numel() for m in stacks for p in m.parameters(recurse=False)),
-        active_experts=top / all_experts,
-        is_tied=head is not None and words is not None and head.weight is words,
-        layers=layers,
-        hidden=hidden,
-        queries=config.num_attention_heads * width,
-        keys=groups * width,
-        feed_forward=(layers - len(stacks)) * (inner or 4 * hidden)
-        + len(stacks) * (top * (of_expert or 0) + shared),
-        matrices=3 if any("gate" in n and n.endswith("proj") for n, _ in model.named_modules())
-        or stacks else 2,
-        words=config.vocab_size,
-        tokens=tokens,
-        windows=tuple(min(window, tokens) if "sliding" in k else tokens for k in kinds),
-    )  # fmt: skip
+    is_tied = any(getattr(head, "weight", None) is weight for weight in tables)
+    return sum(map(size, model.parameters())), sum(map(size, tables)), positions, is_tied
 
 
 # Other counters

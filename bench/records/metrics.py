@@ -153,31 +153,29 @@ def claimed_work(record: RunRecord, mfu: float, peak_flops_per_s: float) -> dict
     They are `mfu` x peak x the measured step. `claim_of_counted` and `claim_of_required` are their
     ratios to ours; `claim_counts` is the nearest of the usual counts, if it is within 3 %.
     """
-    if record.measurement is None:
-        return {"claim": "nothing was measured"}
-    claimed = mfu * peak_flops_per_s * record.measurement.step_s
-    found: dict[str, float | str] = {"claimed_step_gflop": claimed / 1e9}
-    if (model := record.complexity) is None:
-        return found | {"claim_counts": record.missing.get("complexity", "its work is not known")}
-    batches = record.config.grad_accum_steps
-    tokens = batches * model.batch_size * (model.tokens_per_sample or 0)
-    required = batches * (model.required_flops or 0)
-    counted = batches * model.step_flops
+    if record.measurement is None or (model := record.complexity) is None:
+        return {"claim_counts": record.missing.get("complexity", "nothing was measured")}
+    claimed = mfu * peak_flops_per_s * record.measurement.step_s / record.config.grad_accum_steps
     counts = {
-        "all FLOP, masks hide nothing": counted,
-        "the required FLOP": required,
-        "what checkpoints compute again, too": counted + batches * model.recomputed_flops,
-        "6 FLOP for each parameter and token": 6 * model.parameters * tokens,
-        "multiply-adds as one FLOP": counted / 2,
-        "the forward pass alone": 2 * batches * model.forward_macs,
-        "a multiply-add as 4 FLOP": 2 * counted,
-    }
+        "all FLOP, masks hide nothing": model.step_flops,
+        "the required FLOP": model.required_flops,
+        "what checkpoints compute again, too": model.step_flops + model.recomputed_flops,
+        "6 FLOP for each parameter and token": 6
+        * model.parameters * model.batch_size * (model.tokens_per_sample or 0),
+        "multiply-adds as one FLOP": model.step_flops / 2,
+        "the forward pass alone": 2 * model.forward_macs,
+        "a multiply-add as 4 FLOP": 2 * model.step_flops,
+    }  # fmt: skip
     ratios = {name: claimed / count for name, count in counts.items() if count}
-    for name, count in (("counted", counted), ("required", required)):
-        found |= {f"claim_of_{name}": claimed / count} if count else {}
-    nearest = min(ratios, key=lambda name: abs(math.log(ratios[name])), default="")
+    nearest = min(ratios, key=lambda name: abs(ratios[name] - 1), default="")
     is_near = bool(ratios) and abs(ratios[nearest] - 1) <= _SAME_WORK
-    return found | {"claim_counts": nearest if is_near else "none of the usual counts"}
+    found: dict[str, float | str | None] = {
+        "claimed_step_gflop": claimed * record.config.grad_accum_steps / 1e9,
+        "claim_of_counted": ratio(claimed, model.step_flops),
+        "claim_of_required": ratio(claimed, model.required_flops),
+        "claim_counts": nearest if is_near else "none of the usual counts",
+    }
+    return {name: fact for name, fact in found.items() if fact is not None}
 
 
 def rate_name(config: RunConfig, resolved: ResolvedConfig) -> str:

@@ -79,6 +79,29 @@ def test_gpt2_as_others_count_it_by_hand():
         assert row["of_counted"] == pytest.approx(128 * per_token[name] * 2 / found.step_flops)
 
 
+@pytest.mark.slow
+def test_mixtral_as_others_count_it_by_hand(tmp_path):
+    """Two layers of width 8: 2 heads of 4, 1 of keys, 2 of 4 experts of 12, a window of 4."""
+    transformers = pytest.importorskip("transformers")
+    transformers.MixtralConfig(
+        vocab_size=100, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, head_dim=4,
+        num_key_value_heads=1, intermediate_size=12, num_local_experts=4, num_experts_per_tok=2,
+        sliding_window=4,
+    ).save_pretrained(tmp_path)  # fmt: skip
+    spec = StepSpec(f"hf:{tmp_path}", 1, "fp32", seq_len=16)
+    rows = as_others(spec, step_complexity(spec), PROJECTS)
+    expert, attention, norms, router = 3 * 8 * 12, 8 * 8 * 2 + 8 * 4 * 2, 2 * 8, 8 * 4
+    others = 2 * (attention + norms + router) + 8
+    pairs = 12 * 2 * 8 * 16
+    assert {row["as"]: row["step_flops_per_sequence"] / 16 for row in rows} == {
+        "palm": 6 * (others + 2 * 4 * expert + 2 * 100 * 8) + pairs,
+        "megatron": 6 * (2 * attention + 2 * 2 * expert + 128 * 8) + pairs / 2,
+        "torchtitan": 6 * (others + 2 * 2 * expert + 100 * 8) + 12 * 2 * 8 * 4,
+        "nanogpt": 6 * (others + 2 * 4 * expert + 2 * 100 * 8) + pairs,
+        "hf": 6 * (others + 2 * 4 * expert + 100 * 8),
+    }
+
+
 def test_a_formula_of_language_models_has_no_number_for_others():
     spec = StepSpec("tiny_models:conv_relu_conv", 2, "fp32", image_size=4)
     [row] = as_others(spec, step_complexity(spec), ["palm"])
