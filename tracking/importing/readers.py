@@ -55,6 +55,10 @@ _PRECISIONS = {
     for spelling in spellings.split()
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}")
+#: Families of models that read text.
+_OF_TEXT = re.compile(
+    r"gpt|bert|llama|mistral|qwen|gemma|bloom|falcon|transformer-?xl|\bt5\b|\bopt\b"
+)
 #: A rate may be of other iterations than a mean time; no published file is further apart.
 _AGREEMENT = 0.2
 #: Installed distributions name readers of theirs in this group of entry points.
@@ -265,6 +269,10 @@ def _check_batch(facts: dict[str, Any], devices: int) -> None:
 def _derived(result: Result, devices: int) -> float | None:
     """Images over time, where the file gives both and no rate; the result then says so."""
     facts, times = result.facts, result.iteration_times_s
+    if _OF_TEXT.search(facts["arch"].lower()):
+        why = f"{facts['arch']} reads text: its samples are no images"
+        result.missing["throughput_images_per_s"] = why
+        return None
     if (accumulated := facts.get("grad_accum_steps") or 1) > 1:
         result.missing["throughput_images_per_s"] = (
             f"grad_accum_steps is {accumulated}, and the source does not say whether "

@@ -58,3 +58,12 @@ def test_rows_that_are_not_the_iterations_of_a_run_are_refused(read, text, line,
     assert found.records == []
     assert found.problems[0].line == line
     assert reason in found.problems[0].reason
+
+
+def test_times_of_a_model_of_text_give_no_rate_of_images(read):
+    [record] = read(
+        "iteration,iteration_time_s,model,batch_size\n0,0.5,gpt2,8\n1,0.5,gpt2,8\n"
+    ).records
+    assert record.throughput_images_per_s is None
+    assert record.iteration_times_s == (0.5, 0.5)
+    assert "text" in record.missing["throughput_images_per_s"]
