@@ -113,13 +113,9 @@ def launch_ceilings(
     return finish_roofs(folder, watch.started, account, telemetry, datetime.now(timezone.utc))
 
 
-#: Values of options that are nobody's business, but no numbers; keys that are known as such.
-_WORD = r"[\w.-]*(?:key|token|secret|passw(?:or)?d|pwd|auth)"
-_SECRET = re.compile(
-    rf"((?<!\S)(?:-{_WORD} +|{_WORD}=))(?![\d.]+(?: |$))(?:'[^']*'|\S+)"
-    r"|()\S*(?:://[^/ ]*@|\b(?:hf_|sk-|gh[pousr]_)\w{8})\S*",
-    re.IGNORECASE,
-)
+#: Names of what is nobody's business unless it is a number, and texts that are known as such.
+_SECRET_NAME = re.compile(r"[\w.+-]*(?:key|token|secret|passw(?:or)?d|pwd|auth)", re.IGNORECASE)
+_SECRET = re.compile(r"://[^/]*@|\b(?:hf_|sk-|gh[pousr]_)[\w-]{8}", re.IGNORECASE)
 #: Options that say what a step of a script is, and what is taken out of it.
 _OF_STEP = ("samples_per_step", "step_of", "without")
 
@@ -135,6 +131,20 @@ def script_of(command: Sequence[str]) -> tuple[str, Sequence[str]]:
     files = [number for number, word in enumerate(command) if word.endswith(".py")]
     place = (files[:1] or after_m[-1:] or [0])[0]
     return Path(command[place]).name, command[place + 1 :]
+
+
+def _shown(words: Sequence[str]) -> str:
+    """The words as a shell has them, secrets left out."""
+    shown, before = [], ""
+    for word in words:
+        name, equals, value = word.partition("=")
+        begin = f"{name}=" if equals and _SECRET_NAME.fullmatch(name) else ""
+        is_value = begin or (before.startswith("-") and _SECRET_NAME.fullmatch(before))
+        text = value if begin else word
+        is_secret = (is_value and not re.fullmatch(r"[\d.]*", text)) or _SECRET.search(word)
+        shown.append(f"{begin}(left out)" if is_secret else shlex.quote(word))
+        before = word
+    return " ".join(shown)
 
 
 def script_job(
@@ -160,8 +170,8 @@ def script_job(
         "samples_per_step": f"{samples_per_step or ''}",
         "step_of": step_of or "",
         "without": without or "",
-        "arguments": _SECRET.sub(r"\1(left out)", shlex.join(arguments)),
-        "command": _SECRET.sub(r"\1(left out)", shlex.join(command)),
+        "arguments": _shown(arguments),
+        "command": _shown(command),
     }
     return Job(config=config.model_copy(update={"arch": f"script:{name}"}), task=task)
 

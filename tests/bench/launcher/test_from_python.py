@@ -138,3 +138,21 @@ def test_every_public_name_is_there():
     assert None not in [getattr(bench, name) for name in bench.__all__]
     with pytest.raises(AttributeError, match="no attribute 'measurement'"):
         bench.measurement  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--lr", "0.1", "--api-key", "abc"], "--lr 0.1 --api-key (left out)"),
+        (["--password=p$ss!"], "--password=(left out)"),
+        (["--password", "it's mine", "--lr=1"], "--password (left out) --lr=1"),
+        (["+wandb.key=a&b"], "+wandb.key=(left out)"),
+        (["--tracker", "https://me:a b@host/x"], "--tracker (left out)"),
+        (["--id", "sk-proj-12345678"], "--id (left out)"),
+        (["--auth", "3", "--name", "two words"], "--auth 3 --name 'two words'"),
+    ],
+)
+def test_secrets_are_in_no_command_however_a_shell_quotes_them(words, shown):
+    job = measurement.script_job(RunConfig(), ("train.py", words), 1, command=["python", *words])
+    assert job.task["arguments"] == shown
+    assert job.task["command"] == f"python {shown}"
