@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from itertools import zip_longest
 from math import prod
@@ -74,11 +75,12 @@ class KnownValues:
                     real_args, real_kwargs = tree_map_only(
                         torch.Tensor, lambda tensor: values[id(tensor)], (args, kwargs)
                     )
-                    results = tensors_in(func(*real_args, **real_kwargs))
-                    for fake, result in zip(call.outputs, results, strict=True):
-                        self._values[fake] = result.expand(fake.shape)
-                    return
-                if is_known or any(tensor in self._too_large for tensor in given):
+                    with suppress(Exception):  # of any kind: then they are not known
+                        results = tensors_in(func(*real_args, **real_kwargs))
+                        for fake, result in zip(call.outputs, results, strict=True):
+                            self._values[fake] = result.expand(fake.shape)
+                        return
+                elif is_known or any(tensor in self._too_large for tensor in given):
                     self._too_large.update(dict.fromkeys(call.outputs, True))
         for tensor in changed:
             self._forget(tensor)
@@ -135,7 +137,7 @@ class KnownValues:
 def _is_known(func: Any, call: OpCall, changed: Sequence[torch.Tensor]) -> bool:
     """Whether a call of known values has known results: it draws nothing and is all fake."""
     is_fake = all(isinstance(tensor, FakeTensor) for tensor in (*call.outputs, *changed))
-    return is_fake and torch.Tag.nondeterministic_seeded not in func.tags
+    return bool(call.outputs) and is_fake and torch.Tag.nondeterministic_seeded not in func.tags
 
 
 def _elements(call: OpCall, shapes: Sequence[torch.Size]) -> int:
