@@ -124,9 +124,12 @@ class Loaders(Suspect):
         self._steps: Counter[int] = Counter()
         self._feeding: frozenset[int] = frozenset()
         self._ends = self._asked = 0
+        #: Batches of a step; those asked for beyond since the last switch, and before it.
+        self._per_step = self._lead = self._ahead_of_steps = 0.0
         self._most_asked = math.inf  # of a step: more is another loop, which is left to end
         self._skips_ends = True
-        self._ended = self._is_out = self._copies = False
+        self._ended = self._is_out = self._is_more = self._copies = False
+        self._thread = threading.get_ident()
         self._kept: defaultdict[int, list[Any]] = defaultdict(list)
         self._served: list[tuple[torch.Tensor, int]] = []
         self._at: Counter[int] = Counter()
@@ -147,8 +150,9 @@ class Loaders(Suspect):
         data = id(batches._dataset)
         self._step.add(data)
         self._asked += 1
-        is_more = self._asked > self._most_asked
-        if self._is_out and not is_more and (kept := self._kept.get(data)):
+        if threading.get_ident() == self._thread and self._asked > self._most_asked:
+            self._is_more = True
+        if self._is_out and not self._is_more and (kept := self._kept.get(data)):
             self._at[data] += 1
             return _rebuilt(kept[(self._at[data] - 1) % len(kept)], self._serve)
         try:
@@ -183,7 +187,9 @@ class Loaders(Suspect):
         as for a validation, or in which an epoch ended, unless an epoch has few steps.
         """
         step, ended, self._step, self._ended = self._step, self._ended, set(), False
-        is_more, self._asked = self._asked > self._most_asked, 0
+        is_more, self._is_more = self._is_more, False
+        self._lead += 0 if is_more else self._asked - self._per_step
+        self._asked = 0
         self._steps.update(step)
         self._ends += ended
         if any(tensor._version != version for tensor, version in self._served):
@@ -201,7 +207,8 @@ class Loaders(Suspect):
             yield
             asked.append(self._asked)
             self.stepped()
-        self._most_asked = 3 * median(asked) + 1
+        self._per_step, self._lead = median(asked), 0.0
+        self._most_asked = 3 * self._per_step + 1
         most = {data for data, steps in self._steps.items() if 2 * steps > PREPARING}
         if not most:
             raise UserError("no DataLoader of torch feeds its steps")
@@ -242,7 +249,7 @@ class Loaders(Suspect):
                 kept[:] = map(self._placed, kept)
         else:
             self._drain()
-        self._is_out = out
+        self._is_out, self._ahead_of_steps, self._lead = out, self._lead, 0.0
         self._at.clear()
 
     def _check_shapes(self) -> None:
@@ -280,7 +287,9 @@ class Loaders(Suspect):
     def is_settling(self, steps: int) -> bool:
         workers = max((batches._num_workers for batches in self._iterators), default=0)
         if not self._is_out:
-            return steps < max(SETTLING, workers)
+            # a thread of the script's own may hold batches that were served, and uses them up
+            holds = self._ahead_of_steps + self._lead >= 1
+            return steps < max(SETTLING, workers) or (holds and steps < _MOST_SETTLING)
         at_work = any(ahead(batches)[1] for batches in self._iterators)
         return steps < SETTLING or (at_work and steps < _MOST_SETTLING)
 

@@ -241,6 +241,24 @@ def test_processes_of_a_loader_stop_when_they_are_ahead_and_what_they_made_is_pa
         assert next(batches) >= 10 + 1 + 6
 
 
+def test_batches_that_a_thread_of_the_script_holds_are_used_up_before_the_loader_is_timed(clock):
+    loaders = Loaders(torch.device("cpu"))
+    batches, steps, held, due = epochs(DataLoader(Samples(clock))), [], [0], [0.0]
+
+    def step():
+        held.append(held[-1] + 1 if loaders._is_out else max(held[-1] - 0.5, 0))
+        asked = 1 + held[-1] - held[-2] if held[-1] <= 5 else 1
+        held[-1], due[0] = min(held[-1], 5), due[0] + asked
+        for _ in range(int(due[0])):
+            next(batches)
+        due[0] -= int(due[0])
+        steps.append(loaders._is_out)
+        clock.pass_s(1.0)
+
+    taken(loaders, Turns("input", 8, 2), clock, step)
+    assert steps[20:] == [True] * 10 + [False] * (9 + 8) + [True] * 10
+
+
 def test_no_turn_of_any_suspect_holds_a_validation(clock):
     batches, validation = epochs(DataLoader(Samples(clock))), DataLoader(Samples(clock, 50.0))
     steps, turns = iter(range(10**6)), Turns("host", 10, 3)
