@@ -46,6 +46,7 @@ class KnownValues:
     def __init__(self) -> None:
         self._values: Any = WeakTensorKeyDictionary()
         self._too_large: Any = WeakTensorKeyDictionary()
+        self._shares: Any = WeakTensorKeyDictionary()
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the values of `tensor`, or None where they are not known."""
@@ -71,7 +72,7 @@ class KnownValues:
                               for key, value in values.items()}  # fmt: skip
                 shapes = [value.shape for value in values.values() if value is not None]
                 is_known = len(shapes) == len(values) and _is_known(func, call, changed)
-                if is_known and _elements(call, shapes) <= _MOST_ELEMENTS:
+                if is_known and _elements(func, call, shapes) <= _MOST_ELEMENTS:
                     real_args, real_kwargs = tree_map_only(
                         torch.Tensor, lambda tensor: values[id(tensor)], (args, kwargs)
                     )
@@ -125,13 +126,20 @@ class KnownValues:
 
     def _share(self, mask: torch.Tensor, *, hidden_where: bool = False) -> Hidden:
         """The part of a mask's elements that hide their pair."""
+        if mask in self._shares:
+            share: Fraction = self._shares[mask]
+            return share
         known = self.of(mask)
         if known is None:
             return None
         with _disable_current_modes():
             once = _once(known.detach())
             hidden = once == hidden_where if once.dtype == torch.bool else once <= _HIDES
-            return Fraction(int(hidden.sum()), max(hidden.numel(), 1))
+            share = Fraction(int(hidden.sum()), max(hidden.numel(), 1))
+        if isinstance(mask, FakeTensor) and mask.is_floating_point():
+            self._shares[mask] = share  # it lives until the backward pass: its values need not
+            del self._values[mask]
+        return share
 
 
 def _is_known(func: Any, call: OpCall, changed: Sequence[torch.Tensor]) -> bool:
@@ -140,9 +148,11 @@ def _is_known(func: Any, call: OpCall, changed: Sequence[torch.Tensor]) -> bool:
     return bool(call.outputs) and is_fake and torch.Tag.nondeterministic_seeded not in func.tags
 
 
-def _elements(call: OpCall, shapes: Sequence[torch.Size]) -> int:
+def _elements(func: Any, call: OpCall, shapes: Sequence[torch.Size]) -> int:
     """How many elements a call computes of values of these shapes, repeated ones once."""
-    elements = max((tensor.numel() for tensor in call.outputs), default=0)
+    if func.is_view:
+        return 0
+    elements = max(tensor.numel() for tensor in call.outputs)
     dims = zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)
     return min(elements, prod(map(max, dims))) if call.op in _REPEATS else elements
 

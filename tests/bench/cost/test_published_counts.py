@@ -53,8 +53,8 @@ def _near(number):
     ("kind", "facts", "tokens", "before", "after"),
     [
         ("Llama", LLAMA2_7B, 8192, 1721.22, 1510.11),
-        ("Llama", LLAMA2_7B, 129_024, 125_194.40, 72_826.86),
-        ("DeepseekV2", DEEPSEEK2_16B, 8192, 704.60, 593.27),
+        pytest.param("Llama", LLAMA2_7B, 129_024, 125_194.40, 72_826.86, marks=pytest.mark.long),
+        pytest.param("DeepseekV2", DEEPSEEK2_16B, 8192, 704.60, 593.27, marks=pytest.mark.long),
     ],
 )
 def test_maxtext_1988(tmp_path, kind, facts, tokens, before, after):
@@ -68,8 +68,13 @@ def test_maxtext_1988(tmp_path, kind, facts, tokens, before, after):
     ("kind", "facts", "before", "after"),
     [
         ("Llama", LLAMA2_7B, 575_955_114_393_600, 536_372_695_793_664),
-        ("Qwen2", QWEN2_7B, 622_070_178_250_752, 591_764_889_010_176),
-        ("Qwen3Moe", QWEN3_30B, 365_944_098_521_088, 306_570_470_621_184),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                ("Qwen2", QWEN2_7B, 622_070_178_250_752, 591_764_889_010_176),
+                ("Qwen3Moe", QWEN3_30B, 365_944_098_521_088, 306_570_470_621_184),
+            )
+        ),
     ],
 )
 def test_verl_4959(tmp_path, kind, facts, before, after):
