@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.table import Column, Larger, Show, Table, first_value
 from analysis.words import (
@@ -25,9 +25,6 @@ from analysis.words import (
     three_digits,
 )
 from bench.config import Sample, a_sample, column_noun
-
-if TYPE_CHECKING:
-    from analysis.account import StepAccount
 
 Row = dict[str, Any]
 
@@ -396,13 +393,3 @@ for _name, _column in list(vars(C).items()):
         setattr(C, _name, _named(_name, _column))
 #: By name.
 COLUMNS = {name: column for name, column in vars(C).items() if isinstance(column, Column)}
-
-
-def account_rows(account: StepAccount) -> list[Row]:
-    """Return a row per part of an account, by the keys of columns."""
-    return [
-        {"name": row["name"], "time_ms": 1e3 * row["seconds"], "share_of_step": row["share"],
-         "of_its_roof": row["of_its_roof"], "low_ms": row["low_s"] and 1e3 * row["low_s"],
-         "high_ms": row["high_s"] and 1e3 * row["high_s"]}
-        for row in account.rows()
-    ]  # fmt: skip

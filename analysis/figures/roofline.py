@@ -36,7 +36,6 @@ from analysis.figures.chart import (
 from analysis.figures.interactive import interactive_chart
 from analysis.figures.static import draw_chart, draw_panel
 from analysis.profiles import shortened
-from analysis.runs.points import RooflinePoint
 from analysis.runs.run import MODELLED, Run
 from analysis.table import grouped
 from analysis.words import bytes_rate, flops_rate, three_digits
@@ -186,7 +185,7 @@ def run_chart(
     `colours` maps models to colours, to keep them the same in several figures.
     """
     if isinstance(points, Sequence):
-        rows = [_row(run, run.point) for run in points if run.point]
+        rows = [run.row for run in points if run.point]
     else:
         rows = _rows_of(points)
     machines = list(dict.fromkeys(row["env"] for row in rows))
@@ -212,26 +211,13 @@ def _rows_of(table: pd.DataFrame) -> list[Row]:
         )
     placed = table[table["peak_gflops"].notna() & table["attained_gflops"].notna()].astype(object)
     known = placed.where(placed.notna(), None).fillna({"env": "unknown", "device": "unknown"})
+    known = known.assign(run=known["run_id"], work=known["imported"].map({True: MODELLED}))
     rows: list[Row] = known.to_dict("records")
     if unknown := {row["math_mode_ran"] for row in rows} - SHAPES.keys():
         raise UserError(
             f"points: math_mode_ran={unknown.pop()!r}: a marker has one of {', '.join(SHAPES)}"
         )
     return rows
-
-
-def _row(run: Run, point: RooflinePoint) -> Row:
-    """What a table has of a run, and what only its record has."""
-    return {
-        **run.row,
-        "precision_ran": run.precision,
-        "math_mode_ran": point.ceiling.math_mode,
-        "run_id": run.name,
-        "imported": run.imported is not None,
-        "not_counted_because": point.intensity_counted_missing or None,
-        "data_wait_share": point.data_wait_share,
-        "under_the_roof": [f"{finding.level}: {finding.sentence}" for finding in point.findings],
-    }
 
 
 def _size_pt(batch_size: float) -> float:
@@ -248,9 +234,8 @@ def _series(
     """
     mode, machine, crowded = row["math_mode_ran"], short[row["env"]], drawn > _CROWD
     title = f"{row['env']} {row['arch']} {row['precision_ran']} ({mode}) batch {row['batch_size']}"
-    of_run = {**row, "run": row["run_id"], "work": MODELLED if row["imported"] else None}
     roof = f"roof: {row['device']}, {row['ceiling_kind']}, {row['ceiling_source']}"
-    words = hover(title, of_run, _SHOWN if drawn <= _MANY else _SHOWN_OF_MANY)
+    words = hover(title, row, _SHOWN if drawn <= _MANY else _SHOWN_OF_MANY)
     words = "\n".join([words, *([roof] if drawn <= _MANY else []), *row.get("under_the_roof", ())])
     counted, ends = row["intensity_counted"], (row["intensity_min"], row["intensity_max"])
     scale = 0.6 if crowded else 1.0

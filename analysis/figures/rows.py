@@ -41,7 +41,7 @@ _ROW_LETTERS = 44
 _SIZE_PT, _LINE_PT = 4.5, 1.4
 _MAX_NAMES = 4
 #: What hovering shows of a configuration, as far as a figure has it.
-_SHOWN = (C.attained_gflops, C.fraction_of_peak, C.intensity_counted,
+_SHOWN = (C.ratio_to_smallest, C.attained_gflops, C.fraction_of_peak, C.intensity_counted,
           C.intensity, C.peak_memory_mb, C.modelled_gb, C.scatter, C.rate_mean,
           C.throughput_tokens_per_s, C.repeats, C.energy, C.cost, C.runs)  # fmt: skip
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from analysis.findings.batches import least_failed_batch
-from analysis.runs.groups import BatchCurve, Group, batch_curves, names_of
+from analysis.runs.groups import BatchCurve, Group, Runs, names_of
 from analysis.runs.run import Run
 from analysis.runs.settings import is_implied_by
 from analysis.words import interval, percent, three_digits, whole_number
@@ -191,11 +191,11 @@ def choose_curve(
     tokens = None if seq_len is None else f"{seq_len}"
     asked = {"arch": arch, "precision": precision, "env": env, "seq_len": tokens}
     wanted = {name: value for name, value in asked.items() if value is not None}
-    curves = batch_curves(
+    curves = Runs(
         run
         for run in runs
         if all(value in (run.settings.get(n), run.asked_for(n)) for n, value in wanted.items())
-    )
+    ).curves
     if not curves:
         what = " ".join(f"{name}={value!r}" for name, value in wanted.items())
         raise UserError(f"{what}: none of the {len(runs)} runs fits and has a throughput")

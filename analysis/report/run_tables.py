@@ -10,11 +10,12 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-from analysis.columns import C, Row, account_rows, both_sides, columns, tables
+from analysis.columns import C, Row, both_sides, columns, tables
 from analysis.comparison.across import AcrossMachines, MachinePair, mean_row, used_prices
 from analysis.findings.batches import gains_per_doubling, knee_of
 from analysis.findings.differences import uplifts
 from analysis.prediction.batch_size import FEWEST_SIZES, PredictedCurve, fit_curve
+from analysis.report.step_tables import account_rows
 from analysis.runs.groups import (
     BatchCurve,
     Group,

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from analysis.columns import C, Row, account_rows, both_sides, columns, table, tables
+from analysis.account import StepAccount
+from analysis.columns import C, Row, both_sides, columns, table, tables
 from analysis.profiles import check_ops, time_share
 from analysis.roofs import UsedCeiling
 from analysis.table import Column, Table
@@ -134,7 +135,17 @@ def tables_of(step: PlacedProfile | PlacedTrace, name: str) -> list[Table]:
     ]
 
 
-# Traces
+# Accounts and traces
+
+
+def account_rows(account: StepAccount) -> list[Row]:
+    """Return a row per part of an account, by the keys of columns."""
+    return [
+        {"name": row["name"], "time_ms": 1e3 * row["seconds"], "share_of_step": row["share"],
+         "of_its_roof": row["of_its_roof"], "low_ms": row["low_s"] and 1e3 * row["low_s"],
+         "high_ms": row["high_s"] and 1e3 * row["high_s"]}
+        for row in account.rows()
+    ]  # fmt: skip
 
 
 def trace_tables(traces: Sequence[PlacedTrace]) -> dict[str, Table]:

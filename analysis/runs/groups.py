@@ -198,11 +198,6 @@ def _grouped(runs: Iterable[Run], metric: str) -> list[Group]:
     return [Group(tuple(members)) for members in alike.values()]
 
 
-def batch_curves(runs: Iterable[Run]) -> list[BatchCurve]:
-    """Return `Runs.curves` of `runs`."""
-    return Runs.of(runs).curves
-
-
 def fastest(groups: Iterable[Group]) -> dict[tuple[str, str, str], Group]:
     """Return the group with the most samples/s of each machine, model and precision.
 

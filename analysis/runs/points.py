@@ -91,6 +91,8 @@ class RooflinePoint:
         return {
             **vars(self),
             "math_mode": self.ceiling.math_mode,
+            "math_mode_ran": self.ceiling.math_mode,
+            "under_the_roof": [f"{one.level}: {one.sentence}" for one in self.findings],
             "attained_gflops": self.attained_flops_per_s / 1e9,
             "attainable_gflops_min": self.attainable_min_flops_per_s / 1e9,
             "attainable_gflops_max": self.attainable_max_flops_per_s / 1e9,

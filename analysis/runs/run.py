@@ -219,6 +219,8 @@ class Run(Identified):
             "configuration": self.label,
             "device": self.settings.get("device"),
             **self.identity_row,
+            "imported": imported is not None,
+            "precision_ran": self.precision,
             "precision_asked": None if asked == self.precision else asked,
             "repeats": self.count,
             "started": self.started,

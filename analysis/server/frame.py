@@ -146,7 +146,7 @@ def _place_row(run: Run | Unknown) -> Row:
         found["env"] = run.record.environment.label  # which has its number
     if run.point is not None:
         found |= {**run.point.row, "findings_under_roof": findings_text(run.point.findings)}
-        found |= {"precision_ran": run.precision, "math_mode_ran": run.point.ceiling.math_mode}
+        found["precision_ran"] = run.precision
     return found
 
 

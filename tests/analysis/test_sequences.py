@@ -10,7 +10,7 @@ from observed import records_on_disk
 
 import mlproject
 from analysis import place_runs
-from analysis.runs.groups import batch_curves, fastest, group_runs
+from analysis.runs.groups import fastest, group_runs
 from bench.records import TraceRecord
 from bench.records.metrics import trace_summary
 
@@ -29,7 +29,7 @@ def steps():
 def test_lengths_of_sequences_are_configurations_of_their_own():
     runs = place(make.sequence_record(), make.sequence_record("longer", seq_len=256))
     groups = group_runs(runs)
-    assert len(batch_curves(runs)) == len(groups) == 2
+    assert len(runs.curves) == len(groups) == 2
     assert {run.distinction for run in runs} == {"seq_len 128", "seq_len 256"}
     models = {model for _, model, _ in fastest(groups)}
     assert models == {"mymodels:gpt, 128 tokens", "mymodels:gpt, 256 tokens"}

@@ -14,7 +14,7 @@ from observed import curve, observation, repeated
 
 from analysis.findings import KINDS, conclusions, find_all
 from analysis.findings.batches import gains_per_doubling, knee_of
-from analysis.runs.groups import Runs, batch_curves, difference_between
+from analysis.runs.groups import Runs, difference_between
 from analysis.runs.place import place_runs
 from bench.records import Finding
 
@@ -372,11 +372,11 @@ def test_a_knob_that_was_measured_to_win_says_by_how_much():
 
 def test_the_knee_by_hand():
     """100, 150, 156: the best less 5 % is 148.2, so batch 64; doublings give 50 % and 4 %."""
-    (groups,) = batch_curves(curve({32: 100, 64: 150, 128: 156}))
+    (groups,) = Runs(curve({32: 100, 64: 150, 128: 156})).curves
     found = knee_of(groups)
     assert found.knee.batch_size == 64
     assert gains_per_doubling(groups) == pytest.approx({64: 0.5, 128: 0.04})
-    (two,) = batch_curves(curve({16: 100, 64: 144}))  # shared among two doublings
+    (two,) = Runs(curve({16: 100, 64: 144})).curves  # shared among two doublings
     assert gains_per_doubling(two) == pytest.approx({64: 0.2})
 
 

@@ -11,7 +11,7 @@ from observed import curve, invoke, observation, records_on_disk, repeated
 
 import commands.predict
 from analysis.prediction.batch_size import fit_curve, fit_step, memory_of, predict_batch
-from analysis.runs.groups import batch_curves
+from analysis.runs.groups import Runs
 from analysis.runs.place import place_runs
 from bench.config import RunConfig
 from bench.errors import UserError
@@ -21,7 +21,7 @@ GIGA = make.GIGA
 
 
 def curve_of(rates):
-    (found,) = batch_curves(curve(rates))
+    (found,) = Runs(curve(rates)).curves
     return found
 
 
@@ -55,7 +55,7 @@ def test_an_image_takes_no_less_than_its_roof_asks_for(least_s, per_image_s):
 def test_what_a_step_of_several_batches_costs_once_is_of_the_step():
     """0.6 s a step and 0.02 s a sample of each batch: 6 batches in 0.6 + 6 * 0.02 * b seconds."""
     rates = {b: 6 * b / (0.6 + 6 * 0.02 * b) for b in (8, 16, 32)}
-    (found,) = batch_curves(curve(rates, devices=2, grad_accum_steps=3))
+    (found,) = Runs(curve(rates, devices=2, grad_accum_steps=3)).curves
     fitted = fit_curve(found)
     assert fitted.fixed_s == pytest.approx(0.6)
     assert predict_batch(found, 24).facts["fixed_s"] == pytest.approx(0.6)
@@ -87,7 +87,7 @@ def test_the_interval_covers_a_new_measurement_95_times_in_100(batches):
 def test_the_scatter_of_repeats_is_the_least_deviation():
     spread = np.exp([-0.05, 0.05])
     runs = [repeated(f"b{n}", n / (0.1 + 0.01 * n) * spread, batch_size=n) for n in (8, 16, 32)]
-    (curve,) = batch_curves(chain.from_iterable(runs))
+    (curve,) = Runs(chain.from_iterable(runs)).curves
     found = predict_batch(curve, 24)
     assert found.curve.deviation == pytest.approx(0.05 * math.sqrt(2))
     assert found.interval.low < found.samples_per_s < found.interval.high
@@ -137,7 +137,7 @@ def record(batch, *, peak_gb=None, memory_bytes=16 * GIGA, label="lab", **change
 
 
 def curve_of_records(*records):
-    (curve,) = batch_curves(place_runs(records, []))
+    (curve,) = place_runs(records, []).curves
     return curve
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from analysis.findings.differences import uplifts
 from analysis.prediction.batch_size import choose_curve
-from analysis.runs.groups import batch_curves, group_runs
+from analysis.runs.groups import group_runs
 from analysis.runs.place import place_runs
 
 CUDA = {"backend": "cuda", "pin_memory": True}
@@ -46,7 +46,7 @@ def placed(*asked_and_ran, batch=10):
 def test_what_ran_alike_is_one_configuration(one, other):
     runs = placed(one, other, batch=16)
     assert len(group_runs(runs)) == 1
-    assert len(batch_curves(runs)) == 1
+    assert len(runs.curves) == 1
     assert {run.distinction for run in runs} == {""}
 
 
