@@ -104,7 +104,11 @@ def _configs(combined: list[dict[str, str]]) -> tuple[tuple[RunConfig, ...], lis
 
 
 def _fits(values: Mapping[str, str], exclude: Lists) -> bool:
-    return bool(exclude) and all(values.get(name) in texts for name, texts in exclude.items())
+    """Whether all fields of `exclude` have one of its values; one that is not given its default."""
+    return bool(exclude) and all(
+        values.get(name, f"{RunConfig.model_fields[name].default}".lower()) in texts
+        for name, texts in exclude.items()
+    )
 
 
 def _idle(excludes: list[Lists], combined: list[dict[str, str]], place: str) -> list[str]:

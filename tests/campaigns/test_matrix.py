@@ -77,6 +77,21 @@ blocks:
     assert left == {("resnet18", 64), ("resnet18", 128), ("vgg16", 32)}
 
 
+def test_an_exclude_means_the_default_of_a_field_that_a_block_leaves_out(tmp_path):
+    path = written(
+        tmp_path,
+        """
+exclude: {precision: fp32, arch: vgg16}
+blocks:
+  - {arch: [resnet18, vgg16]}
+  - {arch: vgg16, precision: [fp32, amp]}
+""",
+    )
+    left = [(config.arch, config.precision) for block in read_matrix(path).blocks
+            for config in block.configs]  # fmt: skip
+    assert left == [("resnet18", "fp32"), ("vgg16", "amp")]
+
+
 def test_overrides_replace_a_field_everywhere(tmp_path):
     path = written(tmp_path, "blocks:\n  - {arch: [resnet18, vgg16], iters: [5, 10]}\n")
     (block,) = read_matrix(path, {"iters": "3"}).blocks
