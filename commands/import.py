@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +13,6 @@ import click
 from bench.config import parse_config
 from bench.config.model_names import nearest
 from bench.errors import UserError
-from bench.machine.cpu import usable_cores
 from bench.records import Complexity, ImportedRecord, StepSpec
 from bench.records.folders import RecordFolder, ceilings_in
 from commands.console.options import Tracked, argument, note, option, set_values
@@ -25,9 +22,6 @@ from tracking.importing import load_readers, read_results
 from tracking.importing.readers import GIVEN, GIVEN_COUNTS
 from tracking.importing.tables import MEANINGS, plain
 from tracking.importing.work import step_of, with_work
-
-#: A process is worth its start, of four seconds, for as many steps, of a second each.
-_EACH = 10
 
 
 class Import(Tracked, Formatted):
@@ -127,21 +121,12 @@ def _with_work(results: Sequence[ImportedRecord]) -> list[ImportedRecord]:
     """The results with the work of their steps, each step counted once."""
     steps = [step_of(result) for result in results]
     new = {step for step in steps if not isinstance(step, str)}
-    counted = _counts([*new])
+    bar = watched(new, "counting the work of their steps", len(new))
+    counted = {step: _count(step) for step in bar}
     return [
         with_work(result, step if isinstance(step, str) else counted[step])
         for result, step in zip(results, steps, strict=True)
     ]
-
-
-def _counts(steps: Sequence[StepSpec]) -> dict[StepSpec, Complexity | str]:
-    """Count the steps, many of them in several processes, each of which imports torch."""
-    what, processes = "counting the work of their steps", min(usable_cores(), len(steps) // _EACH)
-    if processes < 2:
-        return {step: _count(step) for step in watched(steps, what, len(steps))}
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        coming = watched(pool.map(_count, steps), what, len(steps))
-        return dict(zip(steps, coming, strict=True))
 
 
 def _count(step: StepSpec) -> Complexity | str:

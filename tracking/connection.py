@@ -67,8 +67,7 @@ _SETTINGS = {
 for _noisy in ("mlflow.store.db.utils", "alembic", "alembic.runtime.migration"):
     logging.getLogger(_noisy).setLevel(logging.CRITICAL)
 #: Runs at a time: a server builds a page in memory, and within the time that an answer may take.
-#: Each page looks through the tags of all runs, so an embedded store is read in fewer.
-_PAGE, _EMBEDDED_PAGE = 1000, 2000
+_PAGE = 1000
 #: Ids in one filter; MLflow parses longer ones slowly.
 _IDS_AT_ONCE = 100
 #: Record ids begin with their day, as in 20261120T104500Z-1f2e3d4c.
@@ -327,11 +326,12 @@ class Server:
         began in one millisecond.
         """
         where = [*experiments] if experiments else [e.experiment_id for e in self.experiments]
-        if self._reader is not None and (found := conditions(wanted)) is not None:
+        found = conditions(wanted) if all(map(str.isdecimal, where)) else None
+        if self._reader is not None and found is not None:
             ids = self.ask(self._reader.run_ids, where, found, stage)
-            for start in range(0, len(ids), _EMBEDDED_PAGE):
+            for start in range(0, len(ids), _PAGE):
                 with paused_collector():
-                    runs = self.ask(self._reader.runs, ids[start : start + _EMBEDDED_PAGE])
+                    runs = self.ask(self._reader.runs, ids[start : start + _PAGE])
                 yield from runs
             return
         selection, edge_ms, token = wanted, None, None
@@ -343,7 +343,7 @@ class Server:
                     where,
                     selection,
                     run_view_type=stage,
-                    max_results=_EMBEDDED_PAGE if is_embedded(self.uri) else _PAGE,
+                    max_results=_PAGE,
                     page_token=token,
                 )
             yield from (run for run in page if run.info.run_id not in at_edge)

@@ -13,7 +13,6 @@ import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,7 +84,8 @@ class EmbeddedReader:
     """Reads the experiments and runs of a store; its answers have the form of MLflow's entities."""
 
     def __init__(self, file: Path) -> None:
-        self._file = file
+        # kept open: to open it reads the definitions of all tables
+        self._database = open_database(file)
 
     @classmethod
     def of(cls, tracking_uri: str) -> EmbeddedReader | None:
@@ -93,8 +93,8 @@ class EmbeddedReader:
         file = sqlite_file(tracking_uri)
         if file is None or not file.exists() or os.environ.get("MLFLOW_ENABLE_WORKSPACES"):
             return None
-        reader = cls(file)
         try:
+            reader = cls(file)
             version = reader._rows("SELECT version_num FROM alembic_version")
         except sqlite3.Error:
             return None
@@ -122,7 +122,7 @@ class EmbeddedReader:
         where = "experiment_id IN (SELECT value FROM json_each(?))"
         stages = "lifecycle_stage IN (SELECT value FROM json_each(?))"
         clauses = " AND ".join([where, stages, *(condition for condition, _ in wanted)])
-        given = [json.dumps([int(number) for number in experiments]), json.dumps(_STAGES[stage])]
+        given = [json.dumps([*map(int, experiments)]), json.dumps(_STAGES[stage])]
         rows = self._rows(
             f"SELECT run_uuid FROM runs WHERE {clauses} ORDER BY start_time DESC, run_uuid",
             *(*given, *(value for _, values in wanted for value in values)),
@@ -157,5 +157,4 @@ class EmbeddedReader:
 
     def _rows(self, statement: str, *values: str | float) -> list[Any]:
         """Every row at once: a statement that is still read would keep writers waiting."""
-        with closing(open_database(self._file)) as database:
-            return database.execute(statement, values).fetchall()
+        return self._database.execute(statement, values).fetchall()

@@ -176,7 +176,7 @@ def _copy_database(source: Path, target: Path) -> None:
 
 def open_database(file: Path) -> sqlite3.Connection:
     """Open the file of a store, as MLflow does; who writes is waited for."""
-    return sqlite3.connect(file, timeout=_BUSY_S)
+    return sqlite3.connect(file, timeout=_BUSY_S, check_same_thread=False)
 
 
 def _is_file(file: Path) -> bool:

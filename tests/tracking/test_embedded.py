@@ -130,6 +130,8 @@ def test_a_store_that_is_read_by_sql_says_what_mlflow_says(varied, wanted, is_re
         by_sql = facts(Server(uri).search(wanted, stage=stage))
         there = varied.search_runs(["0", "1"], wanted, stage)
         assert by_sql == facts(there)
+    with pytest.raises(TrackingError, match="Invalid experiment ID"):
+        list(Server(uri).search(wanted, ["not there"]))
     ours, theirs = (
         sorted((e.experiment_id, e.name, e.artifact_location, e.creation_time, e.tags) for e in of)
         for of in (Server(uri).experiments, varied.search_experiments())
