@@ -87,11 +87,11 @@ def _peak_memory(group: Group, _: Sequence[Group]) -> Value | None:
 
 
 def _modelled_memory(group: Group, _: Sequence[Group]) -> Value | None:
-    """The cost model's weights, gradients, optimizer state and activations in GB."""
+    """What the cost model says that the step needs, in GB."""
     complexity = group.first.record.complexity if group.first.record else None
     if complexity is None:
         return None
-    needed_gb = complexity.memory.total_bytes / 1e9
+    needed_gb = complexity.memory.needed_bytes / 1e9
     return Value(needed_gb, {"modelled_gb": needed_gb}, modelled=True)
 
 

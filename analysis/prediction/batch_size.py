@@ -327,7 +327,7 @@ class MemoryModel:
     ) -> MemoryModel:
         """Return the cost model's of a step of `batch_size`; `peak` is a batch's measured one."""
         per_sample = memory.activations_bytes / batch_size
-        fixed = memory.total_bytes - memory.activations_bytes
+        fixed = memory.needed_bytes - memory.activations_bytes
         batch, peak_bytes = peak
         raised = max(1.0, peak_bytes / (fixed + per_sample * batch))
         source = "the cost model" + (", raised to the measured peak" if raised > 1 else "")

@@ -83,10 +83,7 @@ Count = Callable[[StepSpec], ListedStep]
 
 @dataclass(frozen=True)
 class Target:
-    """A device to predict for, and what its roofs rest on.
-
-    `capability` is NVIDIA's compute capability, None where unknown; `is_amd` where it has none.
-    """
+    """A device to predict for; its `capability` is NVIDIA's, None where unknown."""
 
     name: str
     mode: MathMode
@@ -156,33 +153,26 @@ def _measured(met: Environment, mode: MathMode, roof: Roof, record_id: str) -> T
     name = device.compute_capability or ""
     is_amd = name.startswith("gfx")  # an architecture of AMD's, not a number
     capability = float(name) if name and not is_amd else None
-    rates = peak, roof.peak_bytes_per_s, peak
-    chip = _chip(rates, processors, is_gpu and mode == "fp32", capability)
+    rates, is_fp32 = (peak, roof.peak_bytes_per_s, peak), is_gpu and mode == "fp32"
+    chip = Chip(*rates, processors, is_fp32, batched_tile(capability))
     memory = met.memory_bytes if device.backend == "cpu" else device.memory_bytes
-    rests_on = f"its measured roofs ({record_id})"
-    return Target(device.name, mode, is_gpu, roof, chip, memory, True, capability, rests_on, is_amd)
-
-
-def _chip(
-    rates: tuple[float, float, float], processors: float, is_fp32: bool, capability: float | None
-) -> Chip:
-    tile = batched_tile(capability) if is_fp32 else (0, 0)
-    return Chip(*rates, processors, is_fp32, tile)
+    why = f"its measured roofs ({record_id})"
+    return Target(device.name, mode, is_gpu, roof, chip, memory, True, capability, why, is_amd)
 
 
 def _by_datasheet(name: str, mode: MathMode, row: Peaks, met: Environment | None) -> Target:
     if not row.processors:
         raise UserError(
-            f"on={name!r}: its datasheet's row has no number of processors, which only NVIDIA's "
-            "have; measure its roofs with mlproject ceilings, and give --records"
+            f"on={name!r}: its row has no number of processors, without which no op time is known; "
+            "measure its roofs with mlproject ceilings, and give --records"
         )
     compute, memory = datasheet_reach(row, shares()["shares"], mode)
     peak, rate = row.flops_per_s[mode], row.bytes_per_s
     rates, capability = (compute * peak, memory * rate, peak), row.compute_capability
-    chip = _chip(rates, row.processors, mode == "fp32", capability)
+    chip = Chip(*rates, row.processors, mode == "fp32", batched_tile(capability))
     size = met.device.memory_bytes if met else row.memory_bytes
-    rests_on = f"its datasheet ({row.source})"
-    return Target(name, mode, True, Roof(peak, rate), chip, size, False, capability, rests_on)
+    roof, why = Roof(peak, rate), f"its datasheet ({row.source})"
+    return Target(name, mode, True, roof, chip, size, False, capability, why)
 
 
 def _op_times_s(ops: Sequence[CallWork], target: Target) -> tuple[Numbers, Any]:
@@ -344,7 +334,7 @@ class Elsewhere:
             "low_50": low_50, "high_50": high_50, "low_90": low_90, "high_90": high_90,
             "deviation": self.deviation, "unproven_share": self.unproven,
             "roofs_are_measured": self.target.is_measured, **self.account.facts(),
-            "memory_needed_bytes": self.step.memory.total_bytes,
+            "memory_needed_bytes": self.step.memory.needed_bytes,
             "memory_bytes": self.target.memory_bytes,
             "cost_per_million_samples": self.cost.per_million_samples if self.cost else None,
             **(self.cost.price.row if self.cost else {}), "rests_on": [*self.rests_on],
@@ -359,7 +349,7 @@ class Elsewhere:
         yield f"    step: {three_digits(1e3 * self.account.step_time_s)} ms, not measured"
         for line in self.account.lines():
             yield f"    {line}"
-        need, there = self.step.memory.total_bytes, self.target.memory_bytes
+        need, there = self.step.memory.needed_bytes, self.target.memory_bytes
         of = f"of {three_digits(there / 1e9)} GB" if there else "; the device's is not known"
         yield f"    memory: needs {three_digits(need / 1e9)} GB {of}"
         if self.cost:
@@ -419,10 +409,11 @@ def _check_memory(step: ListedStep, target: Target, config: RunConfig) -> None:
         return
     held = MemoryModel.of_cost(step.memory, int(config.batch_size), target.memory_bytes)
     if (most := held.largest_batch) < int(config.batch_size):
+        needed, there = step.memory.needed_bytes / 1e9, target.memory_bytes / 1e9
         raise UserError(
-            f"batch_size={config.batch_size}: {config.arch} needs "
-            f"{three_digits(step.memory.total_bytes / 1e9)} GB by {held.source}, {target.name} has "
-            f"{three_digits(target.memory_bytes / 1e9)} GB; at most a batch of {most} fits"
+            f"batch_size={config.batch_size}: {config.arch} needs {three_digits(needed)} GB by "
+            f"{held.source}, {target.name} has {three_digits(there)} GB; at most a batch of {most} "
+            "fits"
         )
 
 
@@ -440,8 +431,7 @@ class _Guess:
         self._is_same = runs is not None and runs.device == target.name
         ratios = [runs.ratio(op) if runs else None for op in ops]
         times_s, self._kinds = _op_times_s(ops, target)
-        # Products in another precision are other kernels under another roof; in 16 bits on a
-        # processor no timing says how near they come to it.
+        # Products in another precision are other kernels; none in 16 bits on a CPU was timed.
         self._is_other = runs is not None and runs.mode != target.mode
         of_others = self._is_other & (self._kinds < len(PRODUCTS))
         self._part = np.where(self._is_same & ~of_others, 1.0, fitted["carried"])
@@ -450,8 +440,8 @@ class _Guess:
         self.times_s = times_s * np.exp(self._part * [ratio or 0.0 for ratio in ratios])
         is_unproven = (self._kinds == KINDS.index(UNPROVEN)) | (not target.is_gpu)
         self.unproven = is_unproven & ~self._corrected
-        kinds_of_them = [KINDS.index(kind) for kind in _CONVOLUTIONS]
-        self._convolutions = np.isin(self._kinds, kinds_of_them)
+        kinds = [KINDS.index(kind) for kind in _CONVOLUTIONS]
+        self._convolves = self.part_of(np.isin(self._kinds, kinds)) > _SLIGHT
         fixed_s, call_s = (fitted["shares"][f"host_{of}_s"] for of in ("step", "call"))
         own_call_s = runs.host_call_s if runs and self._is_same else None
         if own_call_s is not None or not target.is_gpu:
@@ -496,7 +486,7 @@ class _Guess:
             yield f"published times ({self._fitted['source']})"
         if target.is_gpu and target.mode != "fp32":
             yield f"runs on three devices for {target.mode} on tensor cores: {wider}"
-        elif target.is_newer(_NEWEST_CONVOLUTIONS) and self.part_of(self._convolutions) > _SLIGHT:
+        elif target.is_newer(_NEWEST_CONVOLUTIONS) and self._convolves:
             yield f"two runs on an H200 for convolutions in fp32: {wider}"
         if target.is_newer(_NEWEST):
             yield f"shares of devices that are older, up to an A100: {wider}"

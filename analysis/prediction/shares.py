@@ -63,7 +63,7 @@ class Chip:
     """What shares are of: FLOP/s and B/s that the largest ops reach, and the peak of either.
 
     Each may be one number, or one per kernel. `fp32` is whether Winograd's convolutions may run;
-    `batched_tile` are rows and columns of batched products' only tile, 0 for any.
+    `batched_tile` are rows and columns of batched products' only tile there, 0 for any.
     """
 
     flops_per_s: Any
@@ -128,7 +128,7 @@ def kernel_times_s(kernels: Any, chip: Chip, fitted: Shares) -> Numbers:
     at = kind < len(PRODUCTS)
     sizes = kernels["sizes"][at]
     is_batched = kind == KINDS.index("batched product")
-    only = np.where(is_batched, np.reshape(chip.batched_tile, (-1, 2)).T, 0)
+    only = np.where(is_batched & chip.fp32, np.reshape(chip.batched_tile, (-1, 2)).T, 0)
     compute_s = _tiled_s(
         sizes, np.minimum(reached, peak)[at], rates[at], units[at], fitted, only[:, at]
     )

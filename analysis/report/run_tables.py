@@ -192,7 +192,8 @@ def _complexities(runs: Runs, per: str) -> list[Row]:
     traffic = ("compulsory_bytes", "fused_bytes", "eager_bytes")
     rows = []
     for _, (work, names) in sorted(found.items(), key=itemgetter(0)):
-        sizes = {name: getattr(work, name) for name in traffic} | work.memory.model_dump()
+        held = work.memory.model_dump(exclude={"peak_bytes"})
+        sizes = {name: getattr(work, name) for name in traffic} | held
         row = {
             **{name: getattr(work, name) for name in same},
             "parameters_million": work.parameters / 1e6,

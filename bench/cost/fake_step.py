@@ -108,6 +108,8 @@ def record_step(
                 phases=_Traced(tracer, saved),
             )
             batch = workload.batch(spec.batch_size)
+            for tensor in (*weights, *state):  # which the step holds from its start
+                tracer.values.key(tensor)
             for _ in range(grad_accum_steps):
                 step.accumulate(batch)
             gradients_bytes = sizes_bytes(p.grad for p in model.parameters() if p.grad is not None)
@@ -122,6 +124,7 @@ def record_step(
             gradients_bytes=gradients_bytes,
             optimizer_bytes=sizes_bytes(state),
             activations_bytes=sum(saved.sizes_bytes.values()),
+            peak_bytes=tracer.values.peak_bytes,
         ),
         workload=workload,
         model=model,

@@ -8,6 +8,7 @@ up to three products or sums, each of which reads the output's gradient.
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -82,10 +83,13 @@ class Values:
 
     Storages are held by weak references: these keep an address from becoming another storage's,
     and free its memory all the same. Contents of `torch.empty` were written by no op: reading them
-    moves nothing.
+    moves nothing. `peak_bytes` is the most that the storages held at once.
     """
 
     def __init__(self) -> None:
+        self.peak_bytes = 0
+        self._held_bytes = 0
+        self._ends: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.sizes_bytes: list[int] = []
         self._current: dict[int, int | None] = {}
         self._seen: dict[int, StorageWeakRef] = {}
@@ -98,7 +102,16 @@ class Values:
         if address not in self._current:
             self._seen[address] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
             self._current[address] = self._number(storage)
+            self._hold(storage, storage.nbytes())
         return address
+
+    def _hold(self, storage: torch.UntypedStorage, size_bytes: int) -> None:
+        def end(_: object) -> None:
+            self._held_bytes -= size_bytes
+
+        self._ends[storage._cdata] = weakref.ref(storage, end)
+        self._held_bytes += size_bytes
+        self.peak_bytes = max(self.peak_bytes, self._held_bytes)
 
     def declare_empty(self, tensor: torch.Tensor) -> None:
         """Note that `tensor` is new, and that nothing was written to it yet."""

@@ -160,11 +160,18 @@ class MemoryFootprint(Record):
     gradients_bytes: Count
     optimizer_bytes: Count
     activations_bytes: Count  # saved for the backward pass
+    peak_bytes: Count | None = None  # the most at once, passing tensors too; of fake steps
 
     @property
     def total_bytes(self) -> int:
-        """All of them together."""
-        return sum(size_bytes for _, size_bytes in self)
+        """All parts together, which are never held at once."""
+        parts = self.weights_bytes, self.gradients_bytes, self.optimizer_bytes
+        return sum(parts) + self.activations_bytes
+
+    @property
+    def needed_bytes(self) -> int:
+        """The peak, else all parts together."""
+        return self.total_bytes if self.peak_bytes is None else self.peak_bytes
 
 
 class Complexity(Record):

@@ -22,6 +22,7 @@ KEYS = {
     "gradients_bytes",
     "optimizer_bytes",
     "activations_bytes",
+    "peak_bytes",
     "intensity_min",
     "intensity_max",
     "method",

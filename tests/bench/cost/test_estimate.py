@@ -127,6 +127,15 @@ def test_a_loss_of_derivatives_has_the_work_of_three_passes():
     assert complexity.memory.activations_bytes > 4 * 4 * 8
 
 
+def test_gradients_come_as_activations_go():
+    """The peak is above all that the forward pass leaves, and below that with all gradients."""
+    memory = step_complexity(StepSpec("resnet18", 32, "fp32")).memory
+    held = memory.weights_bytes + memory.optimizer_bytes + memory.activations_bytes
+    assert held < memory.needed_bytes == memory.peak_bytes < memory.total_bytes
+    of_old = memory.model_copy(update={"peak_bytes": None})
+    assert of_old.needed_bytes == held + memory.gradients_bytes
+
+
 def test_pools_of_3_dimensions_are_in_16_bits_on_cuda_alone():
     with torch.autocast("cpu", torch.bfloat16), FakeTensorMode():
         volume = torch.empty(1, 2, 4, 4, 4, dtype=torch.bfloat16)

@@ -5,6 +5,7 @@ import torch
 from generated_steps import traced
 from torch.nn import functional
 
+from bench.cost.step_tracer import Values
 from bench.cost.traffic import Role, eager_bytes
 
 FEW, MANY, TABLE = torch.zeros(8).long(), torch.zeros(2, 100).long(), torch.zeros(64, 4)
@@ -111,3 +112,16 @@ def test_an_embeddings_gradient_adds_rows_into_a_whole_table():
     (item,) = (item for item in tracer.passes if item.op == "embedding_dense_backward")
     assert _bytes(item) == ([8 * 4 * 4, 8 * 8], [64 * 4 * 4])
     assert (item.macs, item.elementwise_flops, item.role) == (0, 8 * 4, Role.REDUCTION)
+
+
+def test_the_peak_is_of_what_storages_hold_at_once():
+    """40 and 20 bytes, views of either; then 80 in place of the 40."""
+    values = Values()
+    first, second = torch.zeros(10), torch.zeros(5)
+    for tensor in (first, second, first[2:], second.view(5, 1)):
+        values.key(tensor)
+    assert values.peak_bytes == 60
+    del first, tensor
+    third = torch.zeros(20)
+    values.key(third)
+    assert values.peak_bytes == 100
