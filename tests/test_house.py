@@ -129,7 +129,7 @@ DISTRIBUTION = {
     "yaml": "pyyaml",
 }
 #: Used where they are: with PyTorch's CUDA builds for Linux, with Nsight Compute, with an extra.
-WHERE_PRESENT = {"amdsmi", "triton", "ray", "timm", "transformers"}
+WHERE_PRESENT = {"amdsmi", "fvcore", "triton", "ray", "timm", "transformers"}
 STANDARD_LIBRARY = sys.stdlib_module_names | {"tomllib"}  # since 3.11, used where it is there
 
 

@@ -61,7 +61,9 @@ class KnownValues:
         """Compute the results of a call whose inputs are known."""
         given = [*tensors_in([*args, *kwargs.values()])]
         changed = [tensor for name in call.mutable for tensor in tensors_in(call.arguments[name])]
-        if given or call.op in _CONSTANTS:
+        if func.is_view and given[0] in self._shares and _is_all_of(call.outputs[0], given[0]):
+            self._shares[call.outputs[0]] = self._shares[given[0]]
+        elif given or call.op in _CONSTANTS:
             with _disable_current_modes():
                 values = {id(tensor): self.of(tensor) for tensor in given}
                 if call.op in _LIKE:  # it asks for a shape alone
@@ -137,9 +139,24 @@ class KnownValues:
             hidden = once == hidden_where if once.dtype == torch.bool else once <= _HIDES
             share = Fraction(int(hidden.sum()), max(hidden.numel(), 1))
         if isinstance(mask, FakeTensor) and mask.is_floating_point():
-            self._shares[mask] = share  # it lives until the backward pass: its values need not
-            del self._values[mask]
+            # Masks live until the backward pass; their values need not.
+            whole = [mask, mask._base] if _is_all_of(mask, mask._base) else [mask]
+            for tensor in whole:
+                self._shares[tensor] = share
+                self._values.pop(tensor, None)
         return share
+
+
+def _is_all_of(view: torch.Tensor, base: torch.Tensor | None) -> bool:
+    """Whether a view has each element of its base, all as often."""
+    return (
+        base is not None and _distinct(view) == _distinct(base) and view.numel() % base.numel() == 0
+    )
+
+
+def _distinct(tensor: torch.Tensor) -> int:
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return prod(length for length, stride in pairs if stride)
 
 
 def _is_known(func: Any, call: OpCall, changed: Sequence[torch.Tensor]) -> bool:
