@@ -239,8 +239,10 @@ def test_variables_that_name_two_experiments_are_refused(embedded, monkeypatch):
 class Runs:
     """Runs that began so many milliseconds after a time."""
 
-    def __init__(self, store, began_ms):
+    def __init__(self, store, began_ms, *, by_sql):
         self.server = Server(f"sqlite:///{store}")
+        if not by_sql:
+            self.server._reader = None  # as of a server
         self.began = {}
         for each in began_ms:
             self.add(each)
@@ -255,15 +257,16 @@ class Runs:
 
     def pages(self, page_size, wanted=""):
         with pytest.MonkeyPatch.context() as small:
-            small.setattr("tracking.connection._EMBEDDED_PAGE", page_size)
+            small.setattr("tracking.connection._PAGE", page_size)
             yield from (run.info.run_id for run in self.server.search(wanted, ["0"]))
 
 
-@settings(max_examples=6)
-@given(st.lists(st.integers(0, 3), max_size=8))
+@settings(max_examples=12)
+@given(st.lists(st.integers(0, 3), max_size=8), st.booleans())
 def test_runs_that_began_together_are_neither_lost_nor_doubled(
-    embedded, tmp_path, tmp_path_factory, began_ms
+    embedded, tmp_path, tmp_path_factory, began_ms, by_sql
 ):
-    runs = Runs(shutil.copy(tmp_path / "mlflow.db", tmp_path_factory.mktemp("pages")), began_ms)
+    store = shutil.copy(tmp_path / "mlflow.db", tmp_path_factory.mktemp("pages"))
+    runs = Runs(store, began_ms, by_sql=by_sql)
     for page_size in (1, 2, 3, 8, 9):
         assert list(runs.pages(page_size)) == runs.in_order()
