@@ -143,7 +143,15 @@ def _await(processes: Collection[psutil.Process], seconds: float) -> None:
 
 
 def pythons_of(folder: Path) -> list[psutil.Process]:
-    """Return the Pythons that run under the hook of the watch that writes into `folder`."""
+    """Return the Pythons that run under the hook of the watch that writes into `folder`.
+
+    Where none is seen the table of processes is read once more: one may have forked and ended while
+    it was read.
+    """
+    return _hooked(folder) or _hooked(folder)
+
+
+def _hooked(folder: Path) -> list[psutil.Process]:
     pythons = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # another user's, or it has ended

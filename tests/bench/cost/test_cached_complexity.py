@@ -81,6 +81,7 @@ def test_what_no_file_gives_is_computed_again(computed, monkeypatch, tmp_path):
 
 
 def test_the_newest_files_are_kept(monkeypatch):
+    monkeypatch.setattr("bench.cost._MOST_FILES", 200)
     folder = cache_folder() / "complexity"
     folder.mkdir(parents=True)
     for age_s in range(250):
