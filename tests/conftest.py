@@ -49,7 +49,7 @@ def pytest_unconfigure():
 
 
 #: What no package brings, and so the only reasons for a skip under `--nothing-missing`.
-_NOT_TO_BE_HAD = re.compile(r"no (cuda|mps) device here|no ncu on PATH|on this kind of machine")
+_NOT_TO_BE_HAD = re.compile(r"no (cuda|mps) device here|on this kind of machine")
 
 
 def pytest_addoption(parser):

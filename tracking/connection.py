@@ -278,6 +278,8 @@ class Server:
         if not found or not is_servers_folder(self.uri, found[0].artifact_location):
             return
         if experiment_id not in self._shared:
+            from tracking.files import ServersFolder
+
             ours = f"tags.`{schema.TRIAL}` = 'true'"
             trial = next(self.search(ours, [experiment_id], stage=DELETED), None)
             if trial is None:
@@ -285,11 +287,9 @@ class Server:
                 trial = self.ask(self.client.create_run, experiment_id, tags=tags)
                 self.end(trial.info.run_id)
                 self.ask(self.client.delete_run, trial.info.run_id)
-            from tracking.servers_folder import ServersFolder
-
             with self.errors():
-                shared = ServersFolder(trial.info.artifact_uri, self.uri).is_shared()
-            self._shared[experiment_id] = shared
+                folder = ServersFolder(trial.info.artifact_uri, self.uri)
+                self._shared[experiment_id] = folder.is_shared()
         if not self._shared[experiment_id]:
             raise TrackingError(
                 f"{public_uri(self.uri)}: the experiment {found[0].name!r} keeps its files in a "
@@ -396,7 +396,7 @@ class Server:
         """
         runs = self.runs_of([record_id]).get(record_id, [])
         for run in runs[1:]:
-            if not is_whole(run):
+            if not schema.is_whole(run):
                 self.ask(self.client.delete_run, run.info.run_id)
         return runs[0] if runs else None
 
@@ -414,7 +414,7 @@ class Server:
     def is_deleted(self, run_id: str) -> bool:
         """Whether the run of that id was deleted."""
         run = self.run(run_id)
-        return run is not None and is_deleted(run)
+        return run is not None and schema.is_deleted(run)
 
     def log(
         self,
@@ -435,14 +435,9 @@ class Server:
 
     def files(self, artifact_uri: str) -> ArtifactRepository:
         """Return what lists, reads and writes the files of a run."""
-        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+        from tracking.files import repository_of
 
-        if is_servers_folder(self.uri, artifact_uri):
-            from tracking.servers_folder import ServersFolder
-
-            return ServersFolder(artifact_uri, self.uri)
-        there = place_of_files(self.uri, artifact_uri)
-        return self.ask(get_artifact_repository, there, tracking_uri=self.uri)
+        return self.ask(repository_of, self.uri, artifact_uri)
 
     def read(self, artifact_uri: str, name: str) -> bytes:
         """Return what a file of a run holds."""
@@ -475,19 +470,9 @@ def paused_collector() -> Iterator[None]:
 
 def _counting(runs: Iterable[Run]) -> list[Run]:
     """The active runs of one record, else the whole deleted ones; the one that counts first."""
-    ordered = sorted(runs, key=lambda run: (not is_whole(run), run.info.run_id))
-    active = [run for run in ordered if not is_deleted(run)]
-    return active or [run for run in ordered if is_whole(run)]
-
-
-def is_deleted(run: Run) -> bool:
-    """Whether the run was deleted, by a join of two uploads or by somebody."""
-    return bool(run.info.lifecycle_stage == "deleted")
-
-
-def is_whole(run: Run) -> bool:
-    """Whether the run holds all of its record."""
-    return bool(run.data.tags.get(schema.UPLOADED) == "true")
+    ordered = sorted(runs, key=lambda run: (not schema.is_whole(run), run.info.run_id))
+    active = [run for run in ordered if not schema.is_deleted(run)]
+    return active or [run for run in ordered if schema.is_whole(run)]
 
 
 def tracking_state() -> str | Problem:

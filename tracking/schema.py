@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from bench.errors import UserError
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
 
 KIND = "mlproject.kind"
 CAMPAIGN = "mlproject.campaign"
@@ -304,3 +307,13 @@ def runs_filter(
 
 CEILINGS_FILTER = runs_filter(kind="ceilings")
 PROFILES_FILTER = runs_filter(kind="profile")
+
+
+def is_deleted(run: Run) -> bool:
+    """Whether the run was deleted, by a join of two uploads or by somebody."""
+    return bool(run.info.lifecycle_stage == "deleted")
+
+
+def is_whole(run: Run) -> bool:
+    """Whether the run holds all of its record."""
+    return bool(run.data.tags.get(UPLOADED) == "true")

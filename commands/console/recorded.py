@@ -334,8 +334,8 @@ def _uploaded(
 
     `runs` are what the server has of it, the one that counts first.
     """
-    from tracking.connection import is_whole
     from tracking.content import content_of
+    from tracking.schema import is_whole
     from tracking.upload.upload import check_active, differences, upload, uploading
 
     record = folder.read_record()

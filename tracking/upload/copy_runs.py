@@ -15,7 +15,7 @@ from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from bench.errors import UserError
 from bench.records.folders import AnyRecord, RecordFolder
 from tracking import schema
-from tracking.connection import Server, is_deleted, is_whole
+from tracking.connection import Server
 from tracking.content import content_of
 from tracking.store import is_embedded, is_unmade, public_uri, settings_uri, sqlite_file
 from tracking.upload.upload import ARTIFACT_FOLDERS, ARTIFACTS, upload
@@ -103,7 +103,7 @@ class Copier:
 
 
 def _is_there(run: Run) -> bool:
-    return is_whole(run) and not is_deleted(run)
+    return schema.is_whole(run) and not schema.is_deleted(run)
 
 
 def source_uri(given: str | None, target: str | None) -> str:

@@ -24,7 +24,7 @@ from bench.images import images_by_class
 from bench.records import ProfileRecord
 from bench.records.folders import DEFAULT_RECORDS, AnyRecord, MeasuredRecord, RecordFolder
 from tracking import schema
-from tracking.connection import Server, TrackingError, is_deleted, is_whole
+from tracking.connection import Server, TrackingError
 from tracking.content import content_of, end_ms, figures_digest, last_values
 from tracking.failures import NOT_MLFLOW
 from tracking.store import CREDENTIALS, public_uri
@@ -63,7 +63,7 @@ class DeletedRunError(TrackingError):
 
 def check_active(run: Run) -> None:
     """Raise `DeletedRunError` where the run was deleted: restored later, it would be a second."""
-    if is_deleted(run):
+    if schema.is_deleted(run):
         raise DeletedRunError(
             f"its run {run.info.run_id} was deleted on the server, and no second one is made: "
             "restore it there, or move the record's folder away",
@@ -96,7 +96,7 @@ def upload(
         for starts_left in reversed(range(_STARTS)):
             run, content, was_there = _run_for(folder, record, server, place, experiment)
             try:
-                if not is_whole(run) or differences(server, run, content_of(record), folder):
+                if not schema.is_whole(run) or differences(server, run, content_of(record), folder):
                     _fill(server, run, content, folder, record, was_there=was_there)
                 break
             except TrackingError as error:  # who uploads another copy may have joined it to theirs
@@ -123,7 +123,7 @@ def _run_for(
     was_there = run is not None
     if run is not None:
         check_active(run)
-    if run is None or not is_whole(run):
+    if run is None or not schema.is_whole(run):
         # who makes it, and from where: `mlflow run` writes the project's path
         source = run.data.tags.get(_SOURCE, "") if run else "mlproject"
         made_by = server.user_tag | {_SOURCE: without_home(source)}

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ from fakes import Card, QueueingDevice, ScriptedClock
 from bench.errors import UnsupportedError
 from bench.machine import UnknownFactError
 from bench.machine.gpu_drivers import compute_capability, device_uuid
-from bench.profilers.ncu.tool import NcuTool
+from bench.profilers.ncu.tool import NcuTool, RefusalError
 from bench.records import Account
 from bench.records.verdict import kernel_set
 from bench.worker.measurement import profiled_range
@@ -118,8 +119,11 @@ else:
 @pytest.mark.slow
 def test_a_product_counted_by_ncu_itself(tmp_path):
     tool = NcuTool()
-    if reason := tool.obstacle("cuda"):
-        pytest.skip(reason)
+    if reason := tool.obstacle("cuda"):  # then it says so, with the remedy
+        assert "; " in reason
+        with pytest.raises(RefusalError, match=re.escape(reason)):
+            tool.worker(tmp_path)
+        return
     known = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", STEP]
     worker = tool.worker(tmp_path)

@@ -1,4 +1,7 @@
-"""The files of runs whose experiment keeps them in a folder of the server's machine."""
+"""The files of runs: in MLflow's artifact store, or in a folder of the server's machine.
+
+This imports MLflow: an embedded store is read without it.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,16 @@ from pathlib import Path
 from uuid import uuid4
 
 from mlflow.entities import FileInfo
+from mlflow.store.artifact.artifact_repo import ArtifactRepository
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from mlflow.utils.credentials import get_default_host_creds
 from mlflow.utils.rest_utils import http_request_safe
 from mlflow.utils.uri import validate_path_is_safe
 from requests import Response
+
+from tracking.store import is_servers_folder, place_of_files
 
 
 class ServersFolder(HttpArtifactRepository):
@@ -65,3 +72,12 @@ class ServersFolder(HttpArtifactRepository):
                 with suppress(OSError):
                     path.rmdir()
         return shared
+
+
+def repository_of(tracking_uri: str, artifact_uri: str) -> ArtifactRepository:
+    """Return what lists, reads and writes the files of a run."""
+    if is_servers_folder(tracking_uri, artifact_uri):
+        return ServersFolder(artifact_uri, tracking_uri)
+    return get_artifact_repository(
+        place_of_files(tracking_uri, artifact_uri), tracking_uri=tracking_uri
+    )
