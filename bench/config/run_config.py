@@ -67,7 +67,7 @@ def _plain_label(label: str) -> str:
 def _named_data(data: str) -> str:
     if not data.strip() or "\0" in data:
         raise ValueError("give synthetic, fakedata or the path of an ImageFolder")
-    return without_home(data)
+    return without_home(data.rstrip("/\\") or data)  # a shell's completion ends a folder by one
 
 
 #: The context of reading what was recorded: its model's package or file need not be here.

@@ -235,3 +235,10 @@ def test_machines_meet_where_torchruns_variables_say_and_one_alone_meets_nobody(
 )
 def test_a_wrong_variable_is_named_with_its_remedy(changes, words):
     assert words in refusal(meeting_point, TWO, {**WHOLE, **changes})
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [("imgs/", "imgs"), ("/data/x//", "/data/x"), ("/", "/")]
+)
+def test_a_folder_is_the_same_with_a_slash_at_its_end(given, kept):
+    assert parse_config({"data": given}).data == kept
