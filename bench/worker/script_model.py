@@ -217,6 +217,7 @@ class Batches:
     switches: dict[str, str] = field(default_factory=dict)  # within the step
     sizes: list[StepSize] = field(default_factory=list)  # of each step that ended
     _passes: list[Given] = field(default_factory=list)
+    _updated: bool = False  # since the step began
     _seen: list[Callable[[], Any]] = field(default_factory=list)  # the step's batches
     _objects: list[dict[str, Any]] = field(default_factory=list)  # with no tensor to be seen
 
@@ -254,6 +255,8 @@ class Batches:
             self.unsure |= not any(value is given.batch for value in held)
         if any(seen() is given.batch for seen in self._seen):
             return  # the batch again, as a closure that is evaluated several times has it
+        # after an update within the step it may be the same samples, as a GAN has them
+        self.unsure |= self._updated and self.passes > 0
         self.first, shape = module, given.shape
         self._seen.append(_reference(given.batch))
         self.passes += 1
@@ -279,6 +282,10 @@ class Batches:
         if given.samples != last:
             return False
         return _has_no_batch(module, args) or _is_of_graph(given, tensors)
+
+    def updated(self, *_: object) -> None:
+        """Note that an optimizer has stepped; a hook of it."""
+        self._updated = True
 
     def compare(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Note the size of a later batch; a hook, so it reads shapes and nothing else."""
@@ -386,6 +393,7 @@ class Training:
         seen = Batches(self.parameters[0].device.type)
         layers = [layer for root in self._roots for layer in _outside_graphs(root)]
         hooks = [layer.register_forward_pre_hook(seen.look, with_kwargs=True) for layer in layers]
+        hooks += [optimizer.register_step_post_hook(seen.updated) for optimizer in self._optimizers]
         try:
             yield seen
         finally:

@@ -479,6 +479,20 @@ def test_where_no_dimension_is_surely_the_batch_steps_are_counted(model, step):
     assert seen.samples == 7
 
 
+@pytest.mark.parametrize(("between", "samples"), [(True, 1), (False, 16)])
+def test_samples_around_an_update_within_the_step_are_not_added_up(between, samples):
+    made, judged = nn.Linear(4, 4), nn.Linear(4, 1)
+    of_made, of_judged = (torch.optim.SGD(model.parameters(), 0.1) for model in (made, judged))
+    with Training([of_judged, of_made]).watched(0) as seen:
+        judged(made(torch.ones(8, 4))).sum().backward()
+        if between:
+            of_made.step()
+        judged(torch.zeros(8, 4)).sum().backward()
+        judged(made(torch.ones(8, 4)).detach()).sum().backward()
+        of_judged.step()
+    assert (seen.sample, seen.samples) == ("step" if between else "sample", samples)
+
+
 def test_what_a_checkpoint_runs_again_is_no_second_pass():
     model = nn.Sequential(nn.Linear(4, 4))
     training = Training([torch.optim.SGD(model.parameters(), 0.1)])
