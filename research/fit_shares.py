@@ -2,16 +2,13 @@
 
 `python research/fit_shares.py FOLDER` reads the folder's op times (`bmm.csv.gz` and others), steps
 of transformers (`whole_models_ms.csv`) and of CNNs (`cnn_training_s.csv`), whose sources are in
-docs/results.md. Each chip is left out once; those without op times never enter a fit. With
-`--score` FOLDER is a table of timm's repository, such as `results/benchmark-train-amp-nchw-pt112-
-cu113-rtx3090.csv`: each twelfth model is predicted by the datasheet of a device in no fit.
+docs/results.md. Each chip is left out once; those without op times never enter a fit.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import re
 import tempfile
@@ -27,7 +24,6 @@ import numpy as np
 import pandas as pd
 from scipy import linalg, optimize
 
-from analysis.prediction.device import find_target, predict_on
 from analysis.prediction.shares import (
     KINDS,
     PRODUCTS,
@@ -40,9 +36,8 @@ from analysis.prediction.shares import (
     kernels_of,
 )
 from analysis.roofs import Peaks, datasheet_peaks, normalised
-from bench.config import RunConfig, parse_config
+from bench.config import RunConfig
 from bench.cost import cached_ops
-from bench.errors import UserError
 from bench.records import StepSpec
 from bench.records.complexity import CallWork
 
@@ -435,36 +430,12 @@ def print_table(found: Sequence[HeldOut], scores: Mapping[int, float], limit: fl
         print(f"| {row} | {len(chosen)} |", *(f"{100 * one:.1f} % |" for one in figures))
 
 
-def score(table: Path) -> None:
-    """Print a row for each model of a table, and the means; why a step is refused."""
-    os.environ["TIMM_FUSED_ATTN"] = "0"  # timm of that time had none
-    target, rows = find_target("NVIDIA GeForce RTX 3090", "amp-fp16"), []
-    for row in _rows(table)[::12]:
-        asked = {"arch": f"timm:{row['model']}", "batch_size": row["train_batch_size"],
-                 "image_size": row["train_img_size"], "precision": "amp-fp16"}  # fmt: skip
-        try:
-            step = predict_on(target, parse_config(asked), cached_ops)
-        except UserError as error:
-            print(error)
-            continue
-        rate = float(row["train_samples_per_sec"])
-        error_of_time = rate / step.samples_per_s - 1
-        inside = [low <= rate <= high for low, high in map(step.interval, (50, 90))]
-        rows.append((row["model"], error_of_time, abs(error_of_time), *inside))
-    scores = pd.DataFrame(rows, columns=["model", "error", "missed by", "in 50 %", "in 90 %"])
-    print(scores.to_string(index=False), scores.mean(numeric_only=True), sep="\n")
-
-
 def main() -> None:
     """Read, fit, leave each chip out, print the table, and write the numbers if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, help="file for the fitted numbers, as JSON")
-    parser.add_argument("--score", action="store_true", help="score a table of timm's")
     asked = parser.parse_args()
-    if asked.score:
-        score(asked.folder)
-        return
     table = {name: row for row in (*datasheet_peaks(), *_UNLISTED) if row.processors
              for name in row.names}  # fmt: skip
     steps = [*read_steps(asked.folder), *read_runs("Tesla T4", "fp32")]

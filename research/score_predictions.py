@@ -1,21 +1,30 @@
-"""Compares the memory that the cost model says a step needs with what tensors hold at once.
+"""Holds predictions against what was measured: a step's memory here, or times of timm's.
 
-`python research/score_memory.py` runs each step on the processor: the second one, whose momentum is
-there. Live bytes are those of all storages that an op has made and Python or autograd still holds.
+`python research/score_predictions.py` compares the memory that the cost model says a step needs
+with what tensors hold at once. It runs each step on the processor: the second one, whose momentum
+is there. Live bytes are those of all storages that an op has made and something still holds.
+With a table of timm's repository, such as `results/benchmark-train-amp-nchw-pt112-cu113-
+rtx3090.csv`, each twelfth model is predicted by the datasheet of a device in no fit.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from analysis.prediction.device import find_target, predict_on
 from bench.config import parse_config
 from bench.cost import cached_ops
+from bench.errors import UserError
 from bench.records import StepSpec
 from bench.training.step import AmpBf16, Fp32, TrainingStep, make_optimizer
 from bench.training.workloads import find_workload
@@ -77,7 +86,7 @@ def live_bytes(spec: StepSpec) -> int:
     return live.peak
 
 
-def main() -> None:
+def score_memory() -> None:
     """Print a row for each step, and the errors."""
     errors = []
     for arch, batch, precision, optimizer in _STEPS:
@@ -89,6 +98,37 @@ def main() -> None:
               f"{100 * errors[-1]:+.2f} %", flush=True)  # fmt: skip
     missed = 100 * np.abs(errors)
     print(f"{len(missed)} steps: median {np.median(missed):.2f} %, worst {missed.max():.2f} %")
+
+
+def score_times(table: Path) -> None:
+    """Print a row for each model of a table, and the means; why a step is refused."""
+    os.environ["TIMM_FUSED_ATTN"] = "0"  # timm of that time had none
+    target, rows = find_target("NVIDIA GeForce RTX 3090", "amp-fp16"), []
+    for row in pd.read_csv(table, dtype=str).to_dict("records")[::12]:
+        asked = {"arch": f"timm:{row['model']}", "batch_size": row["train_batch_size"],
+                 "image_size": row["train_img_size"], "precision": "amp-fp16"}  # fmt: skip
+        try:
+            step = predict_on(target, parse_config(asked), cached_ops)
+        except UserError as error:
+            print(error)
+            continue
+        rate = float(row["train_samples_per_sec"])
+        error_of_time = rate / step.samples_per_s - 1
+        inside = [low <= rate <= high for low, high in map(step.interval, (50, 90))]
+        rows.append((row["model"], error_of_time, abs(error_of_time), *inside))
+    scores = pd.DataFrame(rows, columns=["model", "error", "missed by", "in 50 %", "in 90 %"])
+    print(scores.to_string(index=False), scores.mean(numeric_only=True), sep="\n")
+
+
+def main() -> None:
+    """Score times where a table is given, else memory."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("table", type=Path, nargs="?")
+    table = parser.parse_args().table
+    if table is None:
+        score_memory()
+    else:
+        score_times(table)
 
 
 if __name__ == "__main__":
