@@ -94,13 +94,16 @@ class Suspect:
 def ahead(batches: Any) -> tuple[int, bool]:
     """Return how many batches a loader's worker processes have ready, and whether they are at work.
 
-    They stop by themselves once they are `prefetch_factor` batches ahead, each of them.
+    They stop by themselves once they are `prefetch_factor` batches ahead, each of them. Raises
+    `UserError` where the system does not count what is ready, as macOS.
     """
     queue = getattr(batches, "_data_queue", None)
     try:
         ready = queue.qsize() if queue is not None else 0
-    except NotImplementedError:  # macOS does not say
-        return 0, False
+    except NotImplementedError:
+        raise UserError(
+            "this system does not say how far a loader's processes are ahead: give num_workers=0"
+        ) from None
     fetched = sum(len(info) > 1 for info in getattr(batches, "_task_info", {}).values())
     return ready + fetched, getattr(batches, "_tasks_outstanding", 0) > ready
 

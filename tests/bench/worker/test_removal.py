@@ -241,6 +241,15 @@ def test_processes_of_a_loader_stop_when_they_are_ahead_and_what_they_made_is_pa
         assert next(batches) >= 10 + 1 + 6
 
 
+def test_where_nobody_says_how_far_processes_are_ahead_nothing_is_claimed():
+    class Uncounted:
+        def qsize(self):
+            raise NotImplementedError
+
+    with pytest.raises(UserError, match="num_workers=0"):
+        ahead(SimpleNamespace(_data_queue=Uncounted()))
+
+
 def test_batches_that_a_thread_of_the_script_holds_are_used_up_before_the_loader_is_timed(clock):
     loaders = Loaders(torch.device("cpu"))
     batches, steps, held, due = epochs(DataLoader(Samples(clock))), [], [0], [0.0]
