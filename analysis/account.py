@@ -35,9 +35,9 @@ from operator import itemgetter, mul
 from statistics import median
 from typing import Any, Literal
 
+from analysis.presentation.words import percent, ratio_digits, three_digits
 from analysis.profiles import short_kernel_name
 from analysis.roofs import Roof
-from analysis.words import percent, ratio_digits, three_digits
 from bench.errors import Unknown
 from bench.records import Measurement, OpProfile, OpTime, ProfileRecord, RunRecord, TracedOp
 from bench.records.base import ratio

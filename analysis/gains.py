@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.account import HOST, StepAccount
-from analysis.words import interval, ratio_digits, three_digits, times
+from analysis.presentation.words import interval, ratio_digits, three_digits, times
 from bench.records import Removal, RunRecord
 from bench.records.base import ratio
 from bench.records.metrics import data_wait_share, gain_of

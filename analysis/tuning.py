@@ -6,9 +6,15 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from analysis.presentation.table import Column, Table
+from analysis.presentation.words import (
+    estimated,
+    flops_rate,
+    interval,
+    percent_interval,
+    ratio_digits,
+)
 from analysis.runs.points import RooflinePoint
-from analysis.table import Column, Table
-from analysis.words import estimated, flops_rate, interval, percent_interval, ratio_digits
 from bench.config import FILING_FIELDS, WINDOW_FIELDS, rate_column, rate_unit, run_options
 from bench.errors import Unknown
 from bench.records import RunRecord

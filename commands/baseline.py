@@ -18,7 +18,7 @@ class Set(Shown, Answering):
     def _result(self) -> Output:
         from analysis import group_runs
         from analysis.comparison import read_side
-        from analysis.words import counted
+        from analysis.presentation.words import counted
         from tracking.baselines import set_baseline
 
         with server_needed():
@@ -40,7 +40,7 @@ class List(Shown, Answering):
     """List the baselines."""
 
     def _result(self) -> Output:
-        from analysis.table import RunList
+        from analysis.presentation.table import RunList
         from tracking.baselines import all_baselines
 
         with server_needed():
@@ -61,7 +61,7 @@ class Remove(Shown, Answering):
     name: str = argument()
 
     def _result(self) -> Output:
-        from analysis.words import counted
+        from analysis.presentation.words import counted
         from tracking.baselines import remove_baseline
 
         with server_needed():

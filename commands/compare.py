@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from analysis.comparison.judgement import Across, Gate
     from analysis.comparison.machines import Prices
     from analysis.figures import Chart
+    from analysis.presentation.table import Table
     from analysis.runs.run import Run
-    from analysis.table import Table
 
 #: Columns of two machines by their first keys: those that name a row, and those that the table of
 #: the comparison has already.
@@ -150,7 +150,7 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
         return {} if self.least_of_roof is None else below_roof(runs, self.least_of_roof)
 
     def _roof_lines(self, below: Mapping[str, tuple[float, float]]) -> list[str]:
-        from analysis.words import percent_interval
+        from analysis.presentation.words import percent_interval
 
         if self.least_of_roof is None:
             return []
@@ -160,9 +160,9 @@ class Compare(OfMetric, WithPrices, Shown, Answering):
 
     def _noise_floor(self, prices: Prices) -> Output:
         """How much the repeats of A scatter by the metric, by default their rate."""
-        from analysis.columns import C, table
         from analysis.comparison.machines import noise_floor
-        from analysis.words import percent
+        from analysis.presentation.columns import C, table
+        from analysis.presentation.words import percent
 
         if self.b is not None:
             raise UserError(f"aa: takes one side, not also {self.b!r}")

@@ -15,7 +15,7 @@ from commands.console.options import field_option, option
 from commands.console.output import Answering, Output, Shown, table_of, watched
 
 if TYPE_CHECKING:
-    from analysis.table import Table
+    from analysis.presentation.table import Table
     from bench.records import Complexity as Counted
 
 #: Units of the tables' numbers, by the last word of a heading.

@@ -15,7 +15,7 @@ from commands.console.options import File, Tracked, argument, note, option
 from commands.console.output import Output, Shown, table_of
 
 if TYPE_CHECKING:
-    from analysis.table import Table
+    from analysis.presentation.table import Table
 
 _FIGURES = ("duration_s", "flops", "tensor_flops", "dram_bytes", "l2_bytes", "l1_bytes")
 _MAX_KERNELS = 20

@@ -7,13 +7,13 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from analysis.account import Difference
+from analysis.presentation.table import Table
 from analysis.report.step_tables import (
     comparison_table,
     step_sentences,
     trace_ops_table,
     trace_tables,
 )
-from analysis.table import Table
 from analysis.traces.placed import PlacedTrace, compare_two
 from analysis.traces.record import TracedModel, explained_trace
 from bench.config import RunConfig, parse_config

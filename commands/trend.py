@@ -127,7 +127,7 @@ def _facts(history: History, threshold: float) -> dict[str, Any]:
 
 
 def _lines(history: History, threshold: float) -> Iterator[str]:
-    from analysis.words import counted, three_digits
+    from analysis.presentation.words import counted, three_digits
 
     points = counted(len(history.points), "point")
     if not history.judged:

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, geometric_mean
 
-from analysis.columns import Row
 from analysis.comparison.judgement import METRICS, Comparison, compare_pairs, covered
 from analysis.comparison.machines import NO_PRICES, Price, Prices, machine_names
 from analysis.comparison.pairs import agreeing_pairs
+from analysis.presentation.columns import Row
+from analysis.presentation.table import RunList, grouped
+from analysis.presentation.words import as_fast_as, counted, interval, three_digits
 from analysis.runs.groups import Group, Runs, group_row, ratio_row
 from analysis.runs.points import SHARES_OF_PEAK
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION
-from analysis.table import RunList, grouped
-from analysis.words import as_fast_as, counted, interval, three_digits
 from bench.config import (
     ENERGY,
     THROUGHPUT,

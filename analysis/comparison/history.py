@@ -13,9 +13,9 @@ from itertools import groupby, pairwise
 from statistics import geometric_mean
 
 from analysis.comparison.judgement import ComparedMetric
+from analysis.presentation.words import counted
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.run import Run, distinguished
-from analysis.words import counted
 from bench.config import RunConfig
 from bench.errors import UserError
 from bench.records.step_settings import CODE

@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from analysis.columns import Row, metric_columns
 from analysis.comparison.pairs import Pairing
+from analysis.presentation.columns import Row, metric_columns
+from analysis.presentation.words import counted, interval, percent
 from analysis.runs.groups import Group, group_runs, ratio_row, sample_of
 from analysis.runs.run import Run
-from analysis.words import counted, interval, percent
 from bench.config import THROUGHPUT, rate_metric
 from bench.errors import Unknown, UserError
 from bench.statistics.ratios import (

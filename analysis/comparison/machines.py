@@ -22,13 +22,13 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from analysis.columns import Row
 from analysis.comparison.judgement import ComparedMetric, compare_pairs
+from analysis.presentation.columns import Row
+from analysis.presentation.table import grouped, read_rows
+from analysis.presentation.words import counted, percent, three_digits, whole_number
 from analysis.roofs import alike_devices
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.run import Run
-from analysis.table import grouped, read_rows
-from analysis.words import counted, percent, three_digits, whole_number
 from bench.config import THROUGHPUT
 from bench.errors import Unknown, UserError
 from bench.records import Environment

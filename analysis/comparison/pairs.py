@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from analysis.presentation.table import grouped
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.run import Run
 from analysis.runs.settings import (
@@ -22,7 +23,6 @@ from analysis.runs.settings import (
     is_implied_by,
     same_configuration,
 )
-from analysis.table import grouped
 from bench.errors import UserError
 
 _MACHINE = frozenset({"env", "device"})

@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from analysis.columns import C, Row, both_sides, columns
 from analysis.comparison.judgement import (
     BY_PACE,
     METRICS,
@@ -23,11 +22,12 @@ from analysis.comparison.machines import odd_machines
 from analysis.comparison.pairs import Pairing, pair_runs
 from analysis.comparison.sides import read_side, read_sides
 from analysis.gains import beside_each_other
+from analysis.presentation.columns import C, Row, both_sides, columns
+from analysis.presentation.table import Column, RunList, Table, markdown_text
+from analysis.presentation.words import counted, percent, three_digits
 from analysis.runs.groups import Group, difference_between
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION
-from analysis.table import Column, RunList, Table, markdown_text
-from analysis.words import counted, percent, three_digits
 from bench.errors import Unknown
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from analysis.columns import Row
 from analysis.figures.chart import Axis, Chart, Marks, Panel, log_axis, model_key, model_legend
 from analysis.figures.rows import group_hover
+from analysis.presentation.columns import Row
+from analysis.presentation.table import grouped
 from analysis.runs.groups import Group, Runs, sample_of
-from analysis.table import grouped
 from bench.config import common_sample, rate_unit
 
 _MAX_TICKS = 7

@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
-from analysis.columns import table
+from analysis.presentation.columns import table
+from analysis.presentation.table import Column
 from analysis.runs.settings import Identified
-from analysis.table import Column
 from bench.config import Sample
 
 #: Charts narrower than this are a column of a page: their panels stand below each other.
@@ -161,7 +161,7 @@ def model_legend(series: Iterable[Marks]) -> tuple[Marks, ...]:
 def hover(
     title: str, row: Mapping[str, Any], chosen: Iterable[Column], sample: Sample = "sample"
 ) -> str:
-    """Return `title` and a line for each of these columns of `analysis.columns` in `row`."""
+    """Return `title` and a line for each of these columns of `row`."""
     found = table("", "", [row], chosen, sample)
     lines = zip(found.visible, found.cells[0], strict=True)
     return "\n".join([title, *(f"{column.heading}: {cell}" for column, cell in lines)])

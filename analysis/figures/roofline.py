@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis.columns import C, Row
 from analysis.figures.chart import (
     KEY_GREY,
     OTHER_MODELS,
@@ -35,10 +34,11 @@ from analysis.figures.chart import (
 )
 from analysis.figures.interactive import interactive_chart
 from analysis.figures.static import draw_chart, draw_panel
+from analysis.presentation.columns import C, Row
+from analysis.presentation.table import grouped
+from analysis.presentation.words import bytes_rate, flops_rate, three_digits
 from analysis.profiles import shortened
 from analysis.runs.run import MODELLED, Run
-from analysis.table import grouped
-from analysis.words import bytes_rate, flops_rate, three_digits
 from bench.errors import UserError
 
 if TYPE_CHECKING:

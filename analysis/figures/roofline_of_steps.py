@@ -20,12 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from analysis.columns import C
 from analysis.figures.chart import OTHER_MODELS, SHAPES, Chart, Marks, hover
 from analysis.figures.roofline import legend_of, roof_lines, roofline_chart, under_roof
+from analysis.presentation.columns import C
+from analysis.presentation.words import percent
 from analysis.profiles import KernelPlace, MemoryLevel, OpPlace, Places, time_share
 from analysis.roofs import UsedCeiling
-from analysis.words import percent
 from bench.records import MathMode
 
 #: Phases of a step: forth, back, and the step that adds; with their short names.

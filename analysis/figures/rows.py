@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from analysis.account import StepAccount
-from analysis.columns import C, Row
 from analysis.comparison.across import MachinePair
 from analysis.comparison.judgement import Comparison, Judgement
 from analysis.figures.chart import (
@@ -27,9 +26,10 @@ from analysis.figures.chart import (
     model_legend,
     rule,
 )
+from analysis.presentation.columns import C, Row
+from analysis.presentation.words import percent, three_digits
 from analysis.runs.groups import Group, fastest, group_row
 from analysis.runs.run import TOKENS_PER_S
-from analysis.words import percent, three_digits
 from bench.config import common_sample, rate_column, rate_unit
 from bench.statistics.ratios import RatioEstimate
 from campaigns.trials import TuneResult

@@ -38,7 +38,7 @@ from analysis.figures.chart import (
     Panel,
     end_labels,
 )
-from analysis.table import grouped
+from analysis.presentation.table import grouped
 
 _FONT_PT = 7.5
 #: The least room for a legend entry.

@@ -19,8 +19,8 @@ from analysis.figures.chart import (
     rule,
 )
 from analysis.figures.rows import MAX_ROWS, across_rows, hidden_rows, row_chart
+from analysis.presentation.words import counted, interval, plus_minus, three_digits, times
 from analysis.runs.run import Run
-from analysis.words import counted, interval, plus_minus, three_digits, times
 from bench.statistics.series import find_outliers
 
 #: Iterations beyond so many medians would flatten everything else: they are drawn at the edge.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.columns import Row
 from analysis.comparison.across import AcrossMachines, across_machines
 from analysis.comparison.machines import NO_PRICES, Prices
 from analysis.findings.batches import knee_rows, shrinking_rows, spill_rows
@@ -20,9 +19,10 @@ from analysis.findings.differences import (
     uplift_rows,
     variability_rows,
 )
+from analysis.presentation.columns import Row
+from analysis.presentation.table import grouped
 from analysis.runs.groups import Runs
 from analysis.runs.run import Run
-from analysis.table import grouped
 from bench.records.base import catalogue
 
 #: So many sentences of a conclusion are told; the rest are counted.

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from analysis.columns import Row
+from analysis.presentation.columns import Row
+from analysis.presentation.words import percent, percent_change
 from analysis.runs.groups import (
     CLIFF,
     BatchCurve,
@@ -17,7 +18,6 @@ from analysis.runs.groups import (
 )
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION, same_configuration
-from analysis.words import percent, percent_change
 from bench.statistics.ratios import estimate_ratio
 
 #: Peak memory from this share of the device's on leaves no room for the driver's own.

@@ -13,9 +13,10 @@ from itertools import permutations
 from typing import NamedTuple
 
 from analysis.account import Kind, largest_loss
-from analysis.columns import Row
 from analysis.findings.batches import beside, why_no_larger_batch
 from analysis.findings.differences import in_fp32
+from analysis.presentation.columns import Row
+from analysis.presentation.words import estimated, percent, three_digits, times, whole_number
 from analysis.runs.bounds import INPUT_SHARE
 from analysis.runs.groups import (
     Group,
@@ -26,7 +27,6 @@ from analysis.runs.groups import (
 )
 from analysis.runs.run import Run
 from analysis.runs.settings import OF_PRECISION
-from analysis.words import estimated, percent, three_digits, times, whole_number
 from bench.config import FAKEDATA, SYNTHETIC
 from bench.records.step_settings import OF_DATA
 from bench.statistics.ratios import estimate_ratio

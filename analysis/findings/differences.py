@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from scipy import special
 
-from analysis.columns import Row
 from analysis.comparison.across import MachinePair, across_machines
 from analysis.comparison.judgement import METRICS, Comparison, compare_pairs
 from analysis.comparison.machines import odd_machines
+from analysis.presentation.columns import Row
+from analysis.presentation.table import RunList, grouped
+from analysis.presentation.words import as_fast_as, percent, three_digits
 from analysis.runs.groups import Group, Runs, difference_between, names_of
 from analysis.runs.settings import OF_PRECISION, Key
-from analysis.table import RunList, grouped
-from analysis.words import as_fast_as, percent, three_digits
 from bench.config import THROUGHPUT
 from bench.statistics.ratios import pooled_scatter
 

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from analysis.findings.batches import least_failed_batch
+from analysis.presentation.words import interval, percent, three_digits, whole_number
 from analysis.runs.groups import BatchCurve, Group, Runs, names_of
 from analysis.runs.run import Run
 from analysis.runs.settings import is_implied_by
-from analysis.words import interval, percent, three_digits, whole_number
 from bench.config import a_sample, column_noun, rate_column, rate_unit
 from bench.errors import Unknown, UserError
 from bench.records import MemoryFootprint

@@ -39,8 +39,8 @@ from analysis.prediction.shares import (
     kernels_of,
     shares,
 )
+from analysis.presentation.words import interval, percent, three_digits
 from analysis.roofs import Peaks, Roof, ceiling_by_name, datasheet_peaks, driver_name, rows_of
-from analysis.words import interval, percent, three_digits
 from bench.config import RunConfig, rate_column, rate_unit
 from bench.config.resolved import Sample
 from bench.errors import Unknown, UserError

@@ -35,10 +35,10 @@ from analysis.figures.rows import (
 from analysis.figures.times import distributions_chart, trace_panel, traced_runs
 from analysis.findings.bottlenecks import synthetic_pairs
 from analysis.findings.differences import scatter_rows
+from analysis.presentation.table import grouped
 from analysis.runs.groups import Runs, names_of, newest_accounts
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import Run
-from analysis.table import grouped
 from analysis.traces.placed import PlacedTrace
 from bench.config import Sample
 

@@ -10,11 +10,13 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-from analysis.columns import C, Row, both_sides, columns, tables
 from analysis.comparison.across import AcrossMachines, MachinePair, mean_row, used_prices
 from analysis.findings.batches import gains_per_doubling, knee_of
 from analysis.findings.differences import uplifts
 from analysis.prediction.batch_size import FEWEST_SIZES, PredictedCurve, fit_curve
+from analysis.presentation.columns import C, Row, both_sides, columns, tables
+from analysis.presentation.table import Column, RunList, Table
+from analysis.presentation.words import interval, three_digits
 from analysis.report.step_tables import account_rows
 from analysis.runs.groups import (
     BatchCurve,
@@ -28,8 +30,6 @@ from analysis.runs.groups import (
     ratio_row,
     sample_of,
 )
-from analysis.table import Column, RunList, Table
-from analysis.words import interval, three_digits
 from bench.config import THROUGHPUT, column_noun, common_sample, rate_column
 from bench.records import Complexity, Environment
 

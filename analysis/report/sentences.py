@@ -10,18 +10,18 @@ from typing import Any
 import yaml
 
 from analysis.findings.bottlenecks import loss_of
-from analysis.runs.groups import Group, Runs, newest_accounts
-from analysis.runs.place import PlacedProfile
-from analysis.runs.run import TOKENS_PER_S, Run, recorded
-from analysis.table import grouped, utc
-from analysis.traces.placed import PlacedTrace
-from analysis.words import (
+from analysis.presentation.table import grouped, utc
+from analysis.presentation.words import (
     counted,
     flops_rate,
     percent,
     percent_interval,
     three_digits,
 )
+from analysis.runs.groups import Group, Runs, newest_accounts
+from analysis.runs.place import PlacedProfile
+from analysis.runs.run import TOKENS_PER_S, Run, recorded
+from analysis.traces.placed import PlacedTrace
 from bench.config import run_options
 
 #: What limits the speed, as the end of a sentence.

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from analysis.account import StepAccount
-from analysis.columns import C, Row, both_sides, columns, table, tables
+from analysis.presentation.columns import C, Row, both_sides, columns, table, tables
+from analysis.presentation.table import Column, Table
+from analysis.presentation.words import bytes_rate, counted, flops_rate, percent, three_digits
 from analysis.profiles import check_ops, time_share
 from analysis.roofs import UsedCeiling
-from analysis.table import Column, Table
 from analysis.traces.placed import PlacedTrace, TraceComparison, compare_two
-from analysis.words import bytes_rate, counted, flops_rate, percent, three_digits
 from bench.errors import Unknown
 from bench.records import GpuCounters
 from bench.records.base import Facts, ratio

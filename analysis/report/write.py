@@ -22,6 +22,7 @@ from plotly.offline import get_plotlyjs
 from analysis.comparison.across import AcrossMachines, across_machines
 from analysis.comparison.machines import NO_PRICES, Prices
 from analysis.findings import find_all
+from analysis.presentation.table import Table, grouped, markdown_text, utc
 from analysis.report import run_tables as of_runs
 from analysis.report import sentences
 from analysis.report import step_tables as of_steps
@@ -30,7 +31,6 @@ from analysis.runs.groups import Runs
 from analysis.runs.place import PlacedProfile
 from analysis.runs.points import DOUBTFUL_ROOF
 from analysis.runs.run import Run, recorded
-from analysis.table import Table, grouped, markdown_text, utc
 from analysis.traces.placed import PlacedTrace
 from bench.errors import UserError
 from bench.records.folders import write_atomically

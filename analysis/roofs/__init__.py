@@ -20,7 +20,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from analysis.table import read_rows
+from analysis.presentation.table import read_rows
 from bench.errors import Unknown
 from bench.records import (
     POWER_LIMIT,

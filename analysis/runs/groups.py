@@ -11,12 +11,12 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from analysis.account import Difference, StepAccount
-from analysis.columns import Row
+from analysis.presentation.columns import Row
+from analysis.presentation.table import RunList, RunNumbers, grouped
+from analysis.presentation.words import three_digits
 from analysis.runs.points import RooflinePoint
 from analysis.runs.run import MODELLED, TOKENS_PER_S, Run, recorded
 from analysis.runs.settings import Identified, Identity, same_configuration
-from analysis.table import RunList, RunNumbers, grouped
-from analysis.words import three_digits
 from bench.config import THROUGHPUT, Sample, common_sample, rate_column
 from bench.errors import Unknown
 from bench.records import Environment

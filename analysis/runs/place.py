@@ -14,6 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from analysis.presentation.words import whole_number
 from analysis.profiles import (
     KernelPlace,
     OpPlace,
@@ -37,7 +38,6 @@ from analysis.runs.groups import Runs
 from analysis.runs.points import RooflinePoint, point_under, roofline_point
 from analysis.runs.run import Run, Trust, distinguished, problem_lines, trust
 from analysis.runs.settings import Identified, Identity
-from analysis.words import whole_number
 from bench.config import RunConfig, rate_metric
 from bench.errors import Unknown, UserError, fault_line
 from bench.records import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from analysis.account import StepAccount, account_of
-from analysis.columns import Row
+from analysis.presentation.columns import Row
 from analysis.profiles import (
     NO_COUNTERS,
     NOT_PROFILED,

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from analysis.account import StepAccount, account_of
-from analysis.columns import Row
 from analysis.gains import Gain, gains_of
+from analysis.presentation.columns import Row
 from analysis.runs.points import RooflinePoint
 from analysis.runs.settings import Identified, Identity
 from bench.config import THROUGHPUT, RunConfig, Sample, own_metric, rate_unit

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final, Literal
 
-from analysis.columns import Row
-from analysis.words import whole_number
+from analysis.presentation.columns import Row
+from analysis.presentation.words import whole_number
 from bench.records.step_settings import OF_DATA
 
 #: Settings by name, in order: equal where two runs had the same ones.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import BaseModel
 
-from analysis.columns import Row
+from analysis.presentation.columns import Row
 from bench.config import RunConfig
 from bench.errors import Unknown
 from bench.records import ResolvedConfig, findings_text

@@ -23,8 +23,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from analysis.presentation.words import percent, three_digits
 from analysis.runs.bounds import INPUT_SHARE, ROOF_SHARE
-from analysis.words import percent, three_digits
 from bench.profilers.traces.steps import HINTS
 from bench.records import TracedStep
 

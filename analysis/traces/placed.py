@@ -12,9 +12,9 @@ from itertools import accumulate
 from math import gcd
 
 from analysis.account import HOST, Kind, Part, StepAccount, completed, parts_of_ops
+from analysis.presentation.words import signed, three_digits
 from analysis.profiles import OpPlace, Places, place_ops
 from analysis.roofs import Peaks, UsedCeiling, ceiling_by_name
-from analysis.words import signed, three_digits
 from bench.errors import Unknown
 from bench.records import CeilingsRecord, DeviceInfo, TracedOp, TraceRecord
 

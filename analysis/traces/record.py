@@ -12,11 +12,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import cast
 
+from analysis.presentation.words import counted, flops_rate, interval, percent, three_digits
 from analysis.roofs import Peaks, choose_ceiling
 from analysis.runs.bounds import ROOF_SHARE
 from analysis.traces.explain import NOT_KNOWN, explain
 from analysis.traces.placed import PlacedTrace, place_traces
-from analysis.words import counted, flops_rate, interval, percent, three_digits
 from bench.config import THROUGHPUT, Sample, rate_unit
 from bench.errors import UserError
 from bench.profilers.traces import ProfilerTrace, read_counters

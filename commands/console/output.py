@@ -25,7 +25,7 @@ from commands.console.options import Command, option
 
 if TYPE_CHECKING:
     from analysis.figures import Chart
-    from analysis.table import Table
+    from analysis.presentation.table import Table
 
 Form = Literal["text", "json", "csv", "markdown"]
 _FORM_OF: dict[str, Form] = {".txt": "text", ".json": "json", ".csv": "csv", ".md": "markdown"}
@@ -152,7 +152,7 @@ def table_of(
 
     Without `columns` every key of some row is one.
     """
-    from analysis.table import Column, Table
+    from analysis.presentation.table import Column, Table
 
     def column(key: str, how: Any) -> Column:
         heading, *show = how if isinstance(how, tuple) else (how,)
@@ -196,7 +196,7 @@ def rate_text(rate: float) -> str:
 
 
 def _markdown(parts: Sequence[Table | str]) -> str:
-    from analysis.table import markdown_text
+    from analysis.presentation.table import markdown_text
 
     blocks: list[str] = []
     for part in parts:

@@ -7,6 +7,7 @@ import pytest
 import samples
 from simulated_device import START, Device, environment
 
+from analysis.presentation.words import estimated
 from analysis.runs.points import roofline_point
 from analysis.tuning import (
     best_command,
@@ -17,7 +18,6 @@ from analysis.tuning import (
     tuning_tables,
     verdict_line,
 )
-from analysis.words import estimated
 from bench.errors import Unknown
 from bench.statistics.ratios import LogError, RatioEstimate
 from campaigns.search import Limits, tune

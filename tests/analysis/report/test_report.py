@@ -15,12 +15,12 @@ from analysis import place_runs
 from analysis.comparison import METRICS, compare_pairs, pair_runs
 from analysis.findings import conclusions
 from analysis.findings.differences import uplifts
+from analysis.presentation.words import percent, three_digits
 from analysis.report.run_tables import configuration_tables
 from analysis.report.sentences import commands, matrix, opening
 from analysis.report.write import write_report
 from analysis.runs.groups import Runs
 from analysis.runs.place import place_profiles
-from analysis.words import percent, three_digits
 from bench.config import THROUGHPUT, RunConfig, parse_config
 from bench.errors import UserError
 from bench.records import Finding

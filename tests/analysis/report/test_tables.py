@@ -6,12 +6,16 @@ import factories as make
 import pytest
 
 from analysis import place_runs
-from analysis.columns import C, both_sides, columns, table
-from analysis.report.run_tables import configuration_tables
-from analysis.report.write import markdown_fence
-from analysis.runs.groups import configurations
-from analysis.table import Column, RunList, RunNumbers, Table, latex_text, markdown_text
-from analysis.words import (
+from analysis.presentation.columns import C, both_sides, columns, table
+from analysis.presentation.table import (
+    Column,
+    RunList,
+    RunNumbers,
+    Table,
+    latex_text,
+    markdown_text,
+)
+from analysis.presentation.words import (
     as_fast_as,
     interval,
     percent,
@@ -20,6 +24,9 @@ from analysis.words import (
     three_digits,
     times,
 )
+from analysis.report.run_tables import configuration_tables
+from analysis.report.write import markdown_fence
+from analysis.runs.groups import configurations
 
 NOON = datetime(2025, 6, 1, 12, tzinfo=timezone.utc)
 SHOWN = (

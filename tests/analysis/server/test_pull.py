@@ -12,7 +12,7 @@ import samples
 from observed import PUBLISHED, Server, frame_of, published_records, tracked
 
 from analysis import RecordSet, place_runs, pull_iterations, pull_points, pull_records, pull_runs
-from analysis.columns import metric_columns
+from analysis.presentation.columns import metric_columns
 from analysis.roofs import Peaks
 from analysis.server.pull import addition_of, with_cost
 from bench.config import RunConfig

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from analysis.columns import C, columns
+from analysis.presentation.columns import C, columns
 from analysis.traces.placed import OUTSIDE
 from analysis.traces.record import explained_trace
 from bench.errors import UserError

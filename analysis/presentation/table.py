@@ -18,7 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from analysis.words import three_digits
+from analysis.presentation.words import three_digits
 from bench.errors import UserError
 
 #: What Markdown would read as markup inside a line or a table's cell.

@@ -13,8 +13,8 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from analysis.table import Column, Larger, Show, Table, first_value
-from analysis.words import (
+from analysis.presentation.table import Column, Larger, Show, Table, first_value
+from analysis.presentation.words import (
     interval,
     percent,
     percent_change,

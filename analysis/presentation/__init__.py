@@ -1,0 +1,1 @@
+"""What tables, reports and the console say of runs: their words, columns and tables."""
