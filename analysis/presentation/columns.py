@@ -34,6 +34,11 @@ def columns(chosen: Iterable[Column], sample: Sample = "sample") -> tuple[Column
     return _columns(tuple(chosen), sample)
 
 
+def csv_only(*chosen: Column) -> tuple[Column, ...]:
+    """Return columns that people have elsewhere on the page."""
+    return tuple(replace(column, csv_only=True) for column in chosen)
+
+
 @cache
 def _columns(chosen: tuple[Column, ...], sample: Sample) -> tuple[Column, ...]:
     return tuple(

@@ -117,7 +117,8 @@ class Column:
     """A heading over the values of one or several `keys`, the columns of the CSV.
 
     `show` makes one text of a row's values of these keys. `larger` says what a larger value is,
-    of a metric that can be compared, and `unit` its unit in words.
+    of a metric that can be compared, and `unit` its unit in words. `csv_only` is what people
+    have elsewhere on the page.
     """
 
     heading: str
@@ -127,6 +128,7 @@ class Column:
     wraps_em: int = 0  # long text wraps, but not narrower than this
     unit: str = ""
     larger: Larger | None = None
+    csv_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,8 @@ class Table:
         return tuple(
             column
             for column, key in firsts
-            if not self.rows or not all(_is_absent(row.get(key)) for row in self.rows)
+            if not column.csv_only
+            and (not self.rows or not all(_is_absent(row.get(key)) for row in self.rows))
         )
 
     @property

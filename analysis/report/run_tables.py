@@ -14,7 +14,7 @@ from analysis.comparison.across import AcrossMachines, MachinePair, mean_row, us
 from analysis.findings.batches import gains_per_doubling, knee_of
 from analysis.findings.differences import uplifts
 from analysis.prediction.batch_size import FEWEST_SIZES, PredictedCurve, fit_curve
-from analysis.presentation.columns import C, Row, both_sides, columns, tables
+from analysis.presentation.columns import C, Row, both_sides, columns, csv_only, tables
 from analysis.presentation.table import Column, RunList, Table
 from analysis.presentation.words import interval, three_digits
 from analysis.report.step_tables import account_rows
@@ -50,9 +50,10 @@ _TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
     ),
     "imported": (
         "Imported measurements",
-        (C.number, C.run, C.source_file, C.env, C.device, C.model, C.ran_precision, C.batch_size,
-         C.repeats, C.throughput_images_per_s, C.throughput_images_per_s_std, C.claimed_gflops,
-         C.attained_gflops, C.assumed, C.not_placed),
+        (C.number, C.run, C.source_file, *csv_only(C.env), C.device,
+         *csv_only(C.model, C.ran_precision, C.batch_size, C.repeats, C.throughput_images_per_s,
+                   C.throughput_images_per_s_std),
+         C.claimed_gflops, *csv_only(C.attained_gflops), C.assumed, *csv_only(C.not_placed)),
     ),
     "measurements": (
         "Throughput and iteration times of each run; its whole process, and peak memory",

@@ -6,7 +6,7 @@ import factories as make
 import pytest
 
 from analysis import place_runs
-from analysis.presentation.columns import C, both_sides, columns, table
+from analysis.presentation.columns import C, both_sides, columns, csv_only, table
 from analysis.presentation.table import (
     Column,
     RunList,
@@ -36,6 +36,11 @@ SHOWN = (
 )
 ROWS = [{"a": "x|y", "n": 2 / 3, "low": 1, "high": 2}, {"a": "#", "other": 7}]
 WHOLE = Table("t", "50 %", ROWS, SHOWN, shown=1)
+
+
+def test_a_column_that_people_have_elsewhere_is_in_the_csv_alone():
+    shown = Table("t", "", ROWS, (SHOWN[0], *csv_only(SHOWN[1])))
+    assert (shown.keys, [column.heading for column in shown.visible]) == (["a", "n"], ["a_b"])
 
 
 @pytest.mark.parametrize(
