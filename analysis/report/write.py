@@ -236,16 +236,16 @@ def _keep_sums(folder: Path, sums: Iterable[tuple[str, str]]) -> None:
 
 #: The tables of each part of the report, in its order; each profile and trace is a part besides.
 _PARTS = {
-    "summary": "summary",
-    "design": "environments runs imported",
-    "complexity": "complexity",
-    "measurements": "measurements phases telemetry",
-    "points": "points accounts gains",
-    "ceilings": "ceilings",
-    "profiles": "profiles copies cpu-counters",
-    "traces": "trace-steps trace-accounts trace-idle trace-comparison",
-    "across": "times-as-fast prices",
-    "runs": "uplift batch-gains scaling predictions",
+    "summary": ("summary",),
+    "design": ("environments", "runs", "imported"),
+    "complexity": ("complexity",),
+    "measurements": ("measurements", "phases", "telemetry"),
+    "points": ("points", "accounts", "gains"),
+    "ceilings": ("ceilings",),
+    "profiles": ("profiles", "copies", "cpu-counters"),
+    "traces": ("trace-steps", "trace-accounts", "trace-idle", "trace-comparison"),
+    "across": ("times-as-fast", "prices"),
+    "runs": ("uplift", "batch-gains", "scaling", "predictions"),
 }
 
 
@@ -271,7 +271,7 @@ def report_tables(
     }
     parts: dict[str, list[Table]] = {}
     for part, names in _PARTS.items():
-        parts[part] = [named[name] for name in names.split() if name in named]
+        parts[part] = [named[name] for name in names if name in named]
         of_part = ((name, step) for name, step in inside.items() if f"{step.record.kind}s" == part)
         parts |= {name: of_steps.tables_of(step, name) for name, step in of_part}
     order, put_in = count(1), runs.numbers.put_in
