@@ -25,9 +25,8 @@ from bench.training.step import NO_MODEL
 from bench.training.team import Team
 from bench.training.window import driven
 from bench.worker.attempt import Attempt
-from bench.worker.removal import OwnInput
 from bench.worker.step_setup import ReadyStep, StepSetup
-from bench.worker.turns import LEAST_SHARE, Removals, named_by_account, suspects_of
+from bench.worker.turns import planned, taking_out, to_take_out
 
 #: Of the time so far, for steps that are profiled afterwards.
 _EXPLAIN_SHARE = 0.15
@@ -149,28 +148,19 @@ class StepAttempt(Attempt):
 
     def _take_out(self, ready: ReadyStep) -> None:
         """Take what `--without` names out of further steps, by turns."""
-        whole, team, asked = self.measurement(), ready.team, self.job.task.get("without", "")
+        whole, asked = self.measurement(), self.job.task.get("without", "")
         if whole is None or not asked:
             return
-        several = ready.config.world_size > 1
-        named = [*named_by_account(whole, self.found.get("ops") or None)]
-        if whole.ranks is not None and whole.ranks.communication_share >= LEAST_SHARE:
-            named.append("sync")
-        if several:
-            named = self._team.gather(named)[0]
-        account = partial(iter, named)
-        suspects = suspects_of(asked, ready.device, (), account, OwnInput)
-        step_s = team.most(round(1e9 * whole.mean_step_s)) / 1e9
-        lasting_s = len(suspects) * max(whole.window_s, _STEPS_OF_TURNS * step_s)
-        removals = Removals(
-            *(ready.device, time.perf_counter() + lasting_s, step_s, ready.resolved.workers),
-            lambda text: self.journal.note("notice", text=text),
-            most=(lambda s: team.most(round(1e9 * s)) / 1e9) if several else None,
-        )
+        step_s, several = whole.mean_step_s, ready.config.world_size > 1
+        names = to_take_out(asked, whole, self.found.get("ops") or None)
+        about = names, max(whole.window_s, _STEPS_OF_TURNS * step_s), step_s
+        if several:  # all take the same turns
+            about = self._team.gather(about)[0]
+        plan = planned(*about, ready.resolved.workers, None if several else time.perf_counter())
         try:
-            driven(removals.taking_out(suspects), ready.step)
+            driven(taking_out(plan, ready.device, ()), ready.step)
         finally:
-            self.found["removals"] = tuple(make() for make in removals.found.values())
+            self.found["removals"] = tuple(turns.removal() for turns in plan)
 
     def measurement(self) -> Measurement | None:
         """Return the window's times, whole or up to where it was cut; None if it never began."""

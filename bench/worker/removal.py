@@ -1,22 +1,22 @@
-"""Takes what a step may wait for out of it, by turns with the step as it is: what would it gain?
+"""Takes what a step may wait for out of it: its input, the exchange of ranks, garbage collection.
 
-The loop may be somebody else's. So a suspect is a generator's matter (`bench.training.window`): all
-that is done is done where a step has ended.
+The loop may be somebody else's. So all that is done is done where a step has ended, or where torch
+gives the next batch.
 """
 
 from __future__ import annotations
 
 import copy
 import gc
-import math
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
-from itertools import count
-from statistics import median
-from typing import Any, ClassVar
-from weakref import WeakKeyDictionary, WeakSet
+from itertools import chain, count
+from statistics import fmean, median
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import psutil
 import torch
@@ -25,16 +25,15 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data.dataloader import _BaseDataLoaderIter as _LoaderIterator
 from typing_extensions import override
 
-from bench.errors import UserError, one_line
-from bench.records.measurement import Removable
-from bench.training.inputs import LoaderBatches
+from bench.errors import UserError
 from bench.training.window import Around
 
 #: Steps before the first turn, which show what feeds a step.
 PREPARING = 10
-#: Steps after a switch before one is timed, and until when worker processes are waited for.
-SETTLING, _MOST_SETTLING = 2, 200
-
+#: Where so many of them ask for as many batches, a step that does not is left out.
+_ALIKE = 0.7
+#: How long worker processes are awaited that make batches ahead.
+_MOST_IDLING_S = 60.0
 
 NextBatch = Callable[[Any], Any]
 
@@ -65,27 +64,12 @@ def asked_for_batches(give: Callable[[NextBatch, Any], Any]) -> Iterator[None]:
 
 
 class Suspect:
-    """What may be taken out of a step; the base takes nothing out.
+    """What may be taken out of steps; making one raises `UserError` where it cannot go."""
 
-    All is called at the end of a step. `note` says what a reader of the gain must know.
-    """
-
-    what: ClassVar[Removable]
-    note: str | None = None
-
-    def preparing(self) -> Around[None]:
-        """Yield where steps run before the first turn. Raises `UserError` where it cannot go."""
-        yield from ()
+    note: str | None = None  # what a reader of the gain must know
 
     def switch(self, *, out: bool) -> None:
-        """Take it out of the steps that follow, or put it back."""
-
-    def is_settling(self, steps: int) -> bool:
-        """Whether, after so many steps since the switch, the next is not yet like those later."""
-        return steps < SETTLING
-
-    def begin(self) -> None:
-        """Note that the steps of a turn that are timed begin."""
+        """At the end of a step, take it out of those that follow, or put it back."""
 
     def put_right(self) -> None:
         """After the last turn, leave the training as if nothing had been taken out."""
@@ -111,34 +95,25 @@ def ahead(batches: Any) -> tuple[int, bool]:
 class Loaders(Suspect):
     """The DataLoaders that feed the steps, seen where torch gives the next batch.
 
-    As long as `watched` lasts, that function is wrapped. Out of a step, each loader that feeds one
-    gives the batches of the turn before again, in their order: the same shapes, so that both turns
-    compute the same. A tensor that the script moves to its device is kept there.
+    Out of a step, each of them gives copies of the batches of the turn before, in their order: the
+    same shapes, so that both turns compute the same. What the script moves to its device is there.
     """
-
-    what = "input"
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._iterators: WeakSet[Any] = WeakSet()
-        self._levels: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        #: Data sets by their ids: those of this step, in how many steps, and those that feed steps.
-        self._step: set[int] = set()
-        self._steps: Counter[int] = Counter()
-        self._feeding: frozenset[int] = frozenset()
-        self._ends = self._asked = 0
-        #: Batches of a step; those asked for beyond since the last switch, and before it.
-        self._per_step = self._lead = self._ahead_of_steps = 0.0
-        self._most_asked = math.inf  # of a step: more is another loop, which is left to end
-        self._skips_ends = True
-        self._ended = self._is_out = self._is_more = self._copies = False
-        self._thread = threading.get_ident()
+        #: By the ids of data sets: how often this step has asked, as most do, and at most.
+        self._asked: Counter[int] = Counter()
+        self._usual: Counter[int] | None = None
+        self._most: dict[int, float] = {}
+        #: Batches of a step, and those that a thread of the script has taken beyond since a switch.
+        self._per_step = self._hoarded = 0.0
+        #: By iterators: what their processes had ready when they were left out.
+        self._ready: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._kept: defaultdict[int, list[Any]] = defaultdict(list)
-        self._served: list[tuple[torch.Tensor, int]] = []
         self._at: Counter[int] = Counter()
+        self._moved: set[int] = set()  # which tensors of a batch, in their order
         self._free_bytes = self._left_bytes = 0
-        self._why_not = ""
-        self._moved: frozenset[int] = frozenset()
+        self._is_out = False
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -151,192 +126,123 @@ class Loaders(Suspect):
 
     def _given(self, next_batch: NextBatch, batches: Any) -> Any:
         data = id(batches._dataset)
-        self._step.add(data)
-        self._asked += 1
-        if threading.get_ident() == self._thread and self._asked > self._most_asked:
-            self._is_more = True
-        if self._is_out and not self._is_more and (kept := self._kept.get(data)):
+        self._asked[data] += 1
+        kept = self._kept[data]
+        # one that asks for more is another loop over the same data, which is left to end
+        if self._is_out and kept and self._asked[data] <= self._most[data]:
             self._at[data] += 1
-            return _rebuilt(kept[(self._at[data] - 1) % len(kept)], self._serve)
-        try:
-            batch = next_batch(batches)
-        except StopIteration:
-            self._ended = True
-            raise
-        if data in self._feeding:
-            self._iterators.add(batches)
-            self._keep(data, batch)
+            return _rebuilt(kept[(self._at[data] - 1) % len(kept)], torch.Tensor.clone)
+        batch = next_batch(batches)
+        if self._left_bytes > 0 and data in self._most and not self._is_out:
+            self._ready.setdefault(batches, 0)
+            with suppress(Exception):  # a container of the script's own, which goes on
+                self._left_bytes -= sum(tensor.nbytes for tensor in _tensors(batch))
+                kept.append(_rebuilt(batch, lambda tensor: tensor))
         return batch
-
-    def _keep(self, data: int, batch: Any) -> None:
-        try:
-            self._left_bytes -= sum(tensor.nbytes for tensor in _tensors(batch))
-            if self._left_bytes > 0:
-                self._kept[data].append(_rebuilt(batch, lambda tensor: tensor))
-        except Exception as error:  # the script's own, which goes on
-            self._why_not = f"its batches cannot be kept: {one_line(error)}"
-
-    def _serve(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self._copies:
-            return tensor.clone()
-        if not tensor.is_inference():
-            self._served.append((tensor, tensor._version))
-        return tensor
 
     def stepped(self) -> bool:
         """Note that a step has ended; return whether it was like most.
 
-        One is not in which a loader was asked that does not feed steps, or for many more batches,
-        as for a validation, or in which an epoch ended, unless an epoch has few steps.
+        One is not that asked a loader which does not feed steps, or for other numbers of batches,
+        as for a validation or at the end of an epoch, unless steps differ in that.
         """
-        step, ended, self._step, self._ended = self._step, self._ended, set(), False
-        is_more, self._is_more = self._is_more, False
-        self._lead += 0 if is_more else self._asked - self._per_step
-        self._asked = 0
-        self._steps.update(step)
-        self._ends += ended
-        if any(tensor._version != version for tensor, version in self._served):
-            self._copies = True
-        self._served.clear()
-        strange = is_more or (ended and self._skips_ends)
-        return not strange and (not self._feeding or step <= self._feeding)
+        asked, self._asked = self._asked, Counter()
+        if any(count > self._most.get(data, 0) for data, count in asked.items()):
+            return False
+        self._hoarded += sum(asked.values()) - self._per_step
+        return self._usual is None or asked == self._usual
 
-    @override
-    def preparing(self, *, keeps: bool = True) -> Around[None]:
-        """Find the loaders that feed most steps, and what of the batches to keep is moved."""
-        self._steps.clear()
-        asked = []
+    def preparing(self, *, keeps: bool) -> Around[None]:
+        """Yield where steps run that show which loaders feed most of them, and what is moved.
+
+        Raises `UserError` where none does. Batches are kept only if one `keeps` them.
+        """
+        asked = list[Counter[int]]()
         for _ in range(PREPARING):
             yield
             asked.append(self._asked)
             self.stepped()
-        self._per_step, self._lead = median(asked), 0.0
-        self._most_asked = 3 * self._per_step + 1
-        most = {data for data, steps in self._steps.items() if 2 * steps > PREPARING}
-        if not most:
+        steps = Counter(chain.from_iterable(asked))
+        often = [data for data, number in steps.items() if 2 * number > PREPARING]
+        self._most = {data: 3 * median(step[data] for step in asked) + 1 for data in often}
+        self._per_step = fmean(sum(step[data] for data in often) for step in asked)
+        usual = max(asked, key=asked.count)
+        self._usual = usual if asked.count(usual) >= _ALIKE * PREPARING else None
+        if not often:
             raise UserError("no DataLoader of torch feeds its steps")
-        self._feeding, self._skips_ends = frozenset(most), self._ends < 2
         if not keeps:
             return
-        free_bytes = psutil.virtual_memory().available // 4
+        self._free_bytes = psutil.virtual_memory().available // 4
         if self._device.type == "cuda":
-            free_bytes = min(free_bytes, torch.cuda.mem_get_info(self._device)[0] // 2)
-        self._free_bytes = self._left_bytes = free_bytes
-        if self._device.type != "cpu":
-            yield from self._seeing_moves()
-
-    def _seeing_moves(self) -> Around[None]:
-        """Note which tensors of a batch the script moves to its device, by their places in it."""
+            free_bytes, _ = torch.cuda.mem_get_info(self._device)
+            self._free_bytes = min(self._free_bytes, free_bytes // 2)
         self.begin()
-        with _Moves() as moves:
-            try:
-                yield
-            finally:
-                put_on_top(moves)
-        self.stepped()
-        batches = [batch for kept in self._kept.values() for batch in kept]
-        self._moved = frozenset(
-            place
-            for batch in batches
-            for place, tensor in enumerate(_tensors(batch))
-            if id(tensor) in moves.moved
-        )
+        if self._device.type != "cpu":
+            with _Moves() as moves:
+                try:
+                    yield
+                finally:
+                    put_on_top(moves)
+            self.stepped()
+            for tensors in map(_tensors, chain(*self._kept.values())):
+                self._moved |= {at for at, tensor in enumerate(tensors) if id(tensor) in moves.ids}
 
     @override
     def switch(self, *, out: bool) -> None:
-        self._is_out = False
+        was_out, self._is_out = self._is_out, False
         if out:
-            self._levels.update({batches: ahead(batches)[0] for batches in self._iterators})
-            self._check_shapes()
-            for kept in self._kept.values():
-                kept[:] = map(self._placed, kept)
-        else:
-            self._drain()
-        self._is_out, self._ahead_of_steps, self._lead = out, self._lead, 0.0
-        self._at.clear()
+            for batches in [*self._ready]:
+                self._ready[batches], is_at_work = ahead(batches)
+                until_s = time.perf_counter() + _MOST_IDLING_S
+                while is_at_work and time.perf_counter() < until_s:
+                    time.sleep(0.001)
+                    _, is_at_work = ahead(batches)
+            self._place_kept()
+            self._hoarded = 0.0
+        elif was_out:
+            for batches, ready in [*self._ready.items()]:
+                with suppress(Exception):  # its end, or a fault, which the script's call meets too
+                    for _ in range(ahead(batches)[0] - ready):
+                        next(batches)
+        self._asked.clear()
+        self._is_out = out
 
-    def _check_shapes(self) -> None:
-        shapes = {
-            tuple(tensor.shape for tensor in _tensors(batch))
-            for kept in self._kept.values()
-            for batch in kept
-        }
-        if self._why_not:
-            raise UserError(self._why_not)
-        if len(shapes) < 2:
-            return
-        if self._left_bytes <= 0:
-            raise UserError("its batches differ in shape, and those of a turn fill the memory")
-        self.note = "its batches differ in shape: both turns of a pair have the same ones"
+    def _place_kept(self) -> None:
+        """Put what the script moves on its device. Raises `UserError` where that cannot be."""
+        for data in self._most:
+            kept = self._kept[data]
+            if not kept:
+                raise UserError("its batches cannot be kept in memory")
+            if len({tuple(tensor.shape for tensor in _tensors(batch)) for batch in kept}) > 1:
+                if self._left_bytes <= 0:
+                    raise UserError("its batches differ in shape, and a turn's fill the memory")
+                self.note = "its batches differ in shape: both turns of a pair have the same ones"
+            kept[:] = map(self._placed, kept)
 
     def _placed(self, batch: Any) -> Any:
         """Return a batch with what the script moves on its device already."""
-        place = count()
+        places, device = count(), self._device
+        return _rebuilt(
+            batch, lambda part: part.to(device) if next(places) in self._moved else part
+        )
 
-        def moved(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(self._device) if next(place) in self._moved else tensor
+    @property
+    def is_held_up(self) -> bool:
+        """Whether a thread of the script still holds batches that came from memory."""
+        return not self._is_out and self._hoarded >= 1
 
-        return _rebuilt(batch, moved)
-
-    def _drain(self) -> None:
-        """Take from worker processes what they have made ahead since the loader was left out."""
-        for batches in [*self._iterators]:
-            level = self._levels.get(batches)
-            with suppress(Exception):  # its end, or a fault, which the script's own call meets too
-                while level is not None and ahead(batches)[0] > level:
-                    next(batches)
-
-    @override
-    def is_settling(self, steps: int) -> bool:
-        workers = max((batches._num_workers for batches in self._iterators), default=0)
-        if not self._is_out:
-            # a thread of the script's own may hold batches that were served, and uses them up
-            holds = self._ahead_of_steps + self._lead >= 1
-            return steps < max(SETTLING, workers) or (holds and steps < _MOST_SETTLING)
-        at_work = any(ahead(batches)[1] for batches in self._iterators)
-        return steps < SETTLING or (at_work and steps < _MOST_SETTLING)
-
-    @override
     def begin(self) -> None:
-        if self._is_out:
-            self._at.clear()
-            if self._copies:
-                self.note = "the script writes into its batches: each is copied, and that is timed"
-        else:
+        """Note that the steps of a turn that are timed begin."""
+        self._at.clear()
+        if not self._is_out:
             self._kept.clear()
             self._left_bytes = self._free_bytes
-
-
-class OwnInput(Loaders):
-    """The batches of our own loop: out of a step it gets its last one again, on the device."""
-
-    _last: Any = None
-
-    @contextmanager
-    @override
-    def watched(self) -> Iterator[None]:
-        next_batch = LoaderBatches.next
-
-        def given(batches: Any) -> Any:
-            if self._last is None or not self._is_out:
-                self._last = next_batch(batches)
-            return self._last
-
-        LoaderBatches.next = given  # type: ignore[assignment, method-assign]
-        try:
-            with super().watched():
-                yield
-        finally:
-            LoaderBatches.next = next_batch  # type: ignore[method-assign]
 
 
 class Exchange(Suspect):
     """DistributedDataParallel's exchange: gradients stay on their rank, as within its `no_sync`."""
 
-    what = "sync"
-
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        """Find what trains in this process. Raises `UserError` where it cannot do without."""
         kind = torch.nn.parallel.DistributedDataParallel
         self._replicas = [found for found in gc.get_objects() if issubclass(type(found), kind)]
         self._optimizers = list(optimizers)
@@ -358,16 +264,16 @@ class Exchange(Suspect):
         group = self._replicas[0].process_group
         source = torch.distributed.get_global_rank(group, 0)
         models = [replica.module for replica in self._replicas]
+        held = [[*model.parameters(), *model.buffers()] for model in models]
         states = [
             optimizer.state.get(weight, {})
             for optimizer in self._optimizers
             for of_group in optimizer.param_groups
             for weight in of_group["params"]
         ]
-        held = ((*model.parameters(), *model.buffers()) for model in models)
-        where = next(models[0].parameters()).device  # counts of steps may be on the host: alike
+        where = held[0][0].device  # counts of steps may be on the host: alike
         with torch.no_grad():
-            for tensor in tree_leaves([*held, states]):
+            for tensor in tree_leaves([held, states]):
                 if isinstance(tensor, torch.Tensor) and tensor.device == where:
                     torch.distributed.broadcast(tensor, source, group=group)
 
@@ -378,11 +284,9 @@ class Collector(Suspect):
     A device can do without more, as it replays a graph of its kernels.
     """
 
-    what = "host"
     note = "garbage collection alone was off"
 
     def __init__(self, device: torch.device) -> None:
-        """Raises `UserError` where that shows nothing."""
         if device.type != "cpu":
             raise UserError(
                 "a script's step is not captured as a CUDA graph, which mlproject run "
@@ -397,17 +301,17 @@ class Collector(Suspect):
 
 
 class _Moves(TorchDispatchMode):
-    """Notes the tensors that are copied to another device, by their ids."""
+    """Notes the ids of tensors that are copied from one device to another."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.moved: set[int] = set()
+        self.ids: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for tensor in (result, *args[:2]) if args and isinstance(args[0], torch.Tensor) else ():
-            if isinstance(tensor, torch.Tensor) and tensor.device != args[0].device:
-                self.moved |= {id(args[0]), id(tensor)}
+        tensors = [part for part in (result, *args[:2]) if isinstance(part, torch.Tensor)]
+        if len({tensor.device for tensor in tensors}) > 1:
+            self.ids.update(map(id, tensors))
         return result
 
 
@@ -415,27 +319,25 @@ def _rebuilt(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Return a batch whose containers are new, so that a script may take them apart again."""
     if isinstance(value, torch.Tensor):
         return change(value)
-    if isinstance(value, MutableMapping):
-        made = copy.copy(value)
-        for key in value:
-            made[key] = _rebuilt(value[key], change)
-        return made
     if isinstance(value, list | tuple):
         parts = [_rebuilt(part, change) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return copy.copy(value) if hasattr(value, "__dict__") else value
+    made = copy.copy(value)
+    if isinstance(value, MutableMapping):
+        made.update({key: _rebuilt(part, change) for key, part in value.items()})
+    return made
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:
     """The tensors of a batch in their order."""
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
-        found.append(tensor)
+        tensors.append(tensor)
         return tensor
 
     _rebuilt(batch, note)
-    return found
+    return tensors
 
 
 def put_on_top(mode: TorchDispatchMode) -> None:

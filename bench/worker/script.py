@@ -43,7 +43,7 @@ from bench.training.window import Window, compiled_graphs
 from bench.worker.attempt import outcome_by
 from bench.worker.removal import NextBatch, asked_for_batches, put_on_top
 from bench.worker.script_model import Batches, StepSize, Training
-from bench.worker.turns import Removals, named_by_account, suspects_of
+from bench.worker.turns import Turns, planned, taking_out, to_take_out
 
 #: Of the seconds that are left for the window: before the warm-up, which has a third of that, and
 #: before the window. The rest is for what follows it.
@@ -104,7 +104,7 @@ class ScriptMeter:
         self._changed: Any = Unknown("no step was looked at after the window")
         self._account: Account | None = None
         self._found: dict[str, Any] = {"script": {}}  # by the fields of `Account`
-        self._removals: Removals | None = None
+        self._turns: list[Turns] = []
         self._code = _script_code()  # as early as it is imported
         self._lock = threading.Lock()  # held while a step's end is worked on
 
@@ -254,8 +254,7 @@ class ScriptMeter:
         if self._device is not None and "environment" not in self._found:
             about = self._device.info(), self._folder.path, self.job.config.env, self._code
             self._found["environment"] = probe(read_environment, *about)
-        if self._removals is not None:
-            self._found["removals"] = tuple(make() for make in self._removals.found.values())
+        self._found["removals"] = tuple(turns.removal() for turns in self._turns)
         why = reason or "the script ended before that"
         account = Account.of(why, outcome=outcome, reason=reason, **self._found)
         self._folder.release_reserve()
@@ -361,18 +360,18 @@ class ScriptMeter:
         """Take what `--without` names out of steps, by turns."""
         if window.timer is None or not (asked := self.job.task["without"]):
             return
-        about = (self._found.get(name) or None for name in ("measurement", "ops"))
-        account = partial(named_by_account, *about)
-        suspects = suspects_of(asked, window.device, self._counts, account)
-        self._removals = Removals(
-            *(window.device, self._deadline_s, statistics.fmean(window.timer.times_s())),
-            self._found["resolved"].workers,
-            lambda text: self._journal.note("notice", text=text),
-            self._place if _ranks() != (1, 1) else None,
-            self._clock,
+        account = (self._found.get(name) or None for name in ("measurement", "ops"))
+        names, now_s, alone = to_take_out(asked, *account), self._clock(), _ranks() == (1, 1)
+        self._turns = planned(
+            *(names, (self._deadline_s - now_s) / max(len(names), 1)),
+            *(statistics.fmean(window.timer.times_s()), self._found["resolved"].workers),
+            now_s if alone else None,
         )
+        none = "the account names nothing of 5 % or more to take out"
+        self._journal.note("notice", text="; ".join(map(str, self._turns)) or none)
         self.is_timing = True  # nothing is imported
-        yield from self._removals.taking_out(suspects)
+        about = window.device, self._counts, self._clock
+        yield from taking_out(self._turns, *about, None if alone else self._place)
         self.is_timing = False
 
     def _place(self) -> tuple[int, int]:

@@ -10,10 +10,9 @@ import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from statistics import fmean
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -28,103 +27,171 @@ from bench.records.metrics import data_wait_share
 from bench.records.profile import COMMUNICATION, LOADER
 from bench.training.devices import Device
 from bench.training.window import Around
-from bench.worker.removal import PREPARING, SETTLING, Collector, Exchange, Loaders, Suspect
+from bench.worker.removal import PREPARING, Collector, Exchange, Loaders, Suspect
 from bench.worker.script_model import Training
 
-#: Steps of a turn: where as many fit, and where time is short. And pairs of turns.
-_MANY_STEPS, _FEW_STEPS = 20, 10
-_MOST_PAIRS, _FEWEST_PAIRS = 30, 3
+#: Steps of a turn at least, and pairs of turns.
+_STEPS, _MOST_PAIRS, _FEWEST_PAIRS = 10, 30, 3
+#: Steps after a switch before one is timed, and until when a thread's batches are awaited.
+_SETTLING, _MOST_SETTLING = 2, 200
 #: Of the step's time, what `auto` takes out.
-LEAST_SHARE = 0.05
+_LEAST_SHARE = 0.05
 #: Calls of optimizers after which the other ranks look for a plan. Rank 0 is one step ahead at most
 #: or behind, and waits for several times as many before what it plans begins.
 _LOOK_EACH, _BEGIN_AFTER = 8, 24
+_PLAN, _FOLLOWS = "mlproject turns", "mlproject follows {}"
+#: The exchange first: ranks that differ in what else they can do without must not differ in it.
+_IN_ORDER: tuple[Removable, ...] = ("sync", "input", "host")
 
 
 @dataclass
 class Turns:
-    """Turns of a suspect, and what they have measured: the mean step of each, in seconds.
-
-    With a number of steps to `settle` after each switch all ranks of a job take the same turns.
-    """
+    """Turns of a suspect, and what they have measured: the mean step of each, in seconds."""
 
     what: Removable
     steps: int
     pairs: int
-    settle: int | None = None
-    until_s: float = math.inf  # then it ends after a pair, if it has as many as it needs
+    settle: int = _SETTLING
+    until_s: float | None = None  # it then ends after a pair; of several ranks all take all turns
     with_s: list[float] = field(default_factory=list)
     without_s: list[float] = field(default_factory=list)
     note: str | None = None
-
-    @classmethod
-    def within(
-        cls, what: Removable, left_s: float, step_s: float, workers: int, *, alone: bool = True
-    ) -> Turns:
-        """Plan the turns of `left_s` seconds; each has as many batches of every loader process.
-
-        Raises `UserError` where the time is too short.
-        """
-        each = max(workers, 1)
-        many = left_s > _MOST_PAIRS * 2 * _MANY_STEPS * step_s
-        steps = math.ceil((_MANY_STEPS if many else _FEW_STEPS) / each) * each
-        settle = SETTLING + 4 * workers  # until processes are ahead, twice over
-        of_pair = 2 * (steps + settle) if not alone else 2 * (steps + SETTLING) + 3 * workers
-        pairs = int(left_s / step_s - 2 * PREPARING) // of_pair
-        if pairs < _FEWEST_PAIRS:
-            needed_s = (_FEWEST_PAIRS * of_pair + 2 * PREPARING) * step_s
-            raise UserError(
-                f"its turns need {needed_s:.0f} s, and {left_s:.0f} s are left: give a larger "
-                "--seconds"
-            )
-        return cls(what, steps, min(pairs, _MOST_PAIRS), None if alone else settle)
+    why_not: str = "the script ended before two pairs of turns"
 
     def __str__(self) -> str:
-        return f"by turns without {self.what}: {self.pairs} pairs of {self.steps} steps each"
+        how = f"{self.pairs} pairs of {self.steps} steps each" if self.pairs else self.why_not
+        return f"by turns without {self.what}: {how}"
 
     def removal(self) -> Removal:
         """Return what was measured, of whole pairs."""
         pairs = min(len(self.with_s), len(self.without_s))
         if pairs < 2:
-            return Removal.of("the script ended before two pairs of turns", what=self.what)
+            return Removal.of(self.why_not, what=self.what)
         sides = {"with_s": self.with_s[:pairs], "without_s": self.without_s[:pairs]}
-        how = {"steps": self.steps, "note": self.note}
-        return Removal.of("nothing to add", what=self.what, **how, **sides)
+        how = {"what": self.what, "steps": self.steps, "note": self.note}
+        return Removal.of("nothing to add", **how, **sides)
 
-    def taken(
-        self, suspect: Suspect, loaders: Loaders, device: Device, clock: Clock
-    ) -> Around[None]:
-        """Yield where a step of a turn runs."""
-        for pair in range(self.pairs):
-            if pair >= _FEWEST_PAIRS and clock() > self.until_s:
-                break
-            for out, times_s in ((False, self.with_s), (True, self.without_s)):
-                suspect.switch(out=out)
-                settled = 0
-                while (
-                    suspect.is_settling(settled) if self.settle is None else settled < self.settle
-                ):
-                    yield
-                    loaders.stepped()
-                    settled += 1
-                suspect.begin()
-                device.synchronize()
-                timer, usual = device.timer(clock), list[bool]()
-                timer.mark()
-                while len(usual) < self.steps:
-                    yield
-                    timer.mark()
-                    usual.append(loaders.stepped())
-                device.synchronize()
-                timed_s = timer.times_s()
-                alike_s = [s for s, is_usual in zip(timed_s, usual, strict=True) if is_usual]
-                times_s.append(fmean(alike_s or timed_s))
+    def taken(self, suspect: Suspect, device: Device, clock: Clock) -> Around[None]:
+        """Yield where steps run while `suspect` is taken out of them and put back."""
+        loaders = suspect if isinstance(suspect, Loaders) else Loaders(device.torch_device)
+        with loaders.watched():
+            try:
+                is_input = loaders is suspect
+                with suppress(*() if is_input else (UserError,)):  # then all steps are like most
+                    yield from loaders.preparing(keeps=is_input)
+                for pair in range(self.pairs):
+                    if self.until_s and pair >= _FEWEST_PAIRS and clock() > self.until_s:
+                        break
+                    for out, times_s in ((False, self.with_s), (True, self.without_s)):
+                        suspect.switch(out=out)
+                        times_s.append((yield from self._turn(loaders, device, clock)))
+            finally:
+                suspect.switch(out=False)
+            suspect.put_right()
         self.note = suspect.note
 
+    def _turn(self, loaders: Loaders, device: Device, clock: Clock) -> Around[float]:
+        """Yield where the steps of a turn run; return the mean of those that are like most."""
+        for settled in range(_MOST_SETTLING):
+            if settled >= self.settle and not (self.until_s and loaders.is_held_up):
+                break
+            yield
+            loaders.stepped()
+        loaders.begin()
+        device.synchronize()
+        timer, usual = device.timer(clock), list[bool]()
+        timer.mark()
+        while len(usual) < self.steps:
+            yield
+            timer.mark()
+            usual.append(loaders.stepped())
+        device.synchronize()
+        timed_s = timer.times_s()
+        return fmean([s for s, is_usual in zip(timed_s, usual, strict=True) if is_usual] or timed_s)
 
-def named_by_account(measured: Measurement | None, ops: OpProfile | None) -> list[Removable]:
-    """Return what a step spends at least 5 % of its time with, as far as can be known."""
-    shares: dict[Removable, float | None] = {"input": data_wait_share(measured, ops)}
+
+def planned(
+    names: Iterable[Removable],
+    each_s: float,
+    step_s: float,
+    workers: int,
+    begin_s: float | None = None,
+) -> list[Turns]:
+    """Return the turns of each suspect, which take at most `each_s` seconds at `step_s` a step.
+
+    A turn has as many batches of each of a loader's `workers`. From `begin_s` on they end by the
+    clock.
+    """
+    plan, each = list[Turns](), max(workers, 1)
+    steps, settle = math.ceil(_STEPS / each) * each, _SETTLING + workers
+    pair_s, before_s = 2 * (steps + settle) * step_s, 2 * PREPARING * step_s
+    for number, what in enumerate(names, 1):
+        pairs = min(int((each_s - before_s) / pair_s), _MOST_PAIRS)
+        until_s = None if begin_s is None else begin_s + number * each_s
+        plan.append(Turns(what, steps, pairs, settle, until_s))
+        if pairs < _FEWEST_PAIRS:
+            needed_s, plan[-1].pairs = _FEWEST_PAIRS * pair_s + before_s, 0
+            plan[-1].why_not = (
+                f"its turns need {needed_s:.0f} s, and {each_s:.0f} s are left: give a larger "
+                "--seconds"
+            )
+    return plan
+
+
+def taking_out(
+    plan: Sequence[Turns],
+    device: Device,
+    optimizers: Iterable[torch.optim.Optimizer],
+    clock: Clock = time.perf_counter,
+    place: Callable[[], tuple[int, int]] | None = None,
+) -> Around[None]:
+    """Yield where steps run; what cannot be taken out of them says why.
+
+    Of a script on several ranks `place` says how many calls of optimizers there were, and the
+    number of the one that ends a step.
+    """
+    for turns in plan:
+        try:
+            if place is not None:
+                yield from _announced(plan, place)
+                place = None
+            if turns.pairs:
+                suspect = _suspect(turns.what, device.torch_device, optimizers)
+                yield from turns.taken(suspect, device, clock)
+        except UserError as error:
+            turns.why_not = f"{error}"
+
+
+def _suspect(
+    what: Removable, device: torch.device, optimizers: Iterable[torch.optim.Optimizer]
+) -> Suspect:
+    if what == "sync":
+        return Exchange(optimizers)
+    return Loaders(device) if what == "input" else Collector(device)
+
+
+def _announced(plan: Sequence[Turns], place: Callable[[], tuple[int, int]]) -> Around[None]:
+    """Tell the other ranks what is planned, and yield until it begins."""
+    store, ranks = _store(), range(1, torch.distributed.get_world_size())
+    if not store.check([_FOLLOWS.format(rank) for rank in ranks]):
+        raise UserError("not all ranks of the script run under this watch")
+    calls, leader = place()
+    begin = calls + _BEGIN_AFTER * (leader + 1)
+    shared = {"begin": begin, "leader": leader, "turns": [asdict(turns) for turns in plan]}
+    store.set(_PLAN, json.dumps(shared))
+    while place()[0] < begin:
+        yield
+
+
+def _store() -> Any:
+    return torch.distributed.distributed_c10d._get_default_store()
+
+
+def to_take_out(asked: str, measured: Measurement | None, ops: OpProfile | None) -> list[Removable]:
+    """Return what is `asked` for, of `auto` what at least 5 % of a step are spent with."""
+    shares: dict[str, float | None] = {"input": data_wait_share(measured, ops)}
+    if measured is not None and measured.ranks is not None:
+        shares["sync"] = measured.ranks.communication_share
     if ops is not None:
         sums_s: defaultdict[str, float] = defaultdict(float)
         for op in ops.ops:
@@ -132,103 +199,10 @@ def named_by_account(measured: Measurement | None, ops: OpProfile | None) -> lis
         waits_s = max(sums_s[LOADER], ops.data_wait_s or 0.0)
         shares["sync"] = sums_s[COMMUNICATION] / ops.step_time_s
         shares["host"] = 1 - (sums_s[""] + sums_s[COMMUNICATION] + waits_s) / ops.step_time_s
-    return [what for what, share in shares.items() if share is not None and share >= LEAST_SHARE]
-
-
-def suspects_of(
-    asked: str,
-    device: Device,
-    optimizers: Iterable[torch.optim.Optimizer],
-    account: Callable[[], Iterable[Removable]],
-    input_of: Callable[[torch.device], Suspect] = Loaders,
-) -> dict[Removable, Callable[[], Suspect]]:
-    """Return what makes each suspect that is `asked` for, of `auto` those that `account` names."""
-    known: dict[Removable, Callable[[], Suspect]] = {
-        "input": lambda: input_of(device.torch_device),
-        "sync": lambda: Exchange(optimizers),
-        "host": lambda: Collector(device.torch_device),
-    }
-    words = asked.split(",")
-    names = {*words, *(account() if "auto" in words else ())}
-    return {what: make for what, make in known.items() if what in names}
-
-
-def taken_out(suspect: Suspect, turns: Turns, device: Device, clock: Clock) -> Around[None]:
-    """Yield where steps run while `suspect` is taken out of them and put back."""
-    loaders = suspect if isinstance(suspect, Loaders) else Loaders(device.torch_device)
-    with loaders.watched():
-        try:
-            if loaders is not suspect:
-                with suppress(UserError):  # then no loader tells a validation from a step
-                    yield from loaders.preparing(keeps=False)
-            yield from suspect.preparing()
-            yield from turns.taken(suspect, loaders, device, clock)
-        finally:
-            suspect.switch(out=False)
-        suspect.put_right()
-
-
-@dataclass
-class Removals:
-    """What is taken out of the steps of a loop whose pace is `step_s`, until `deadline_s`.
-
-    Of several ranks `place` says how many calls of optimizers there were, and which ends a step.
-    """
-
-    device: Device
-    deadline_s: float
-    step_s: float
-    workers: int
-    say: Callable[[str], object]
-    place: Callable[[], tuple[int, int]] | None = None
-    clock: Clock = time.perf_counter
-    most: Callable[[float], float] | None = None  # of ranks that all take turns by themselves
-    found: dict[Removable, Callable[[], Removal]] = field(default_factory=dict)
-    _plans: int = 0
-
-    def taking_out(self, suspects: Mapping[Removable, Callable[[], Suspect]]) -> Around[None]:
-        """Yield where steps run; what cannot be taken out says why."""
-        if not suspects:
-            self.say("nothing is taken out: the account names no part of 5 % or more that can be")
-        for number, (what, make) in enumerate(suspects.items()):
-            left_s = (self.deadline_s - self.clock()) / (len(suspects) - number)
-            try:
-                suspect, alone = make(), self.place is None and self.most is None
-                left_s = self.most(left_s) if self.most else left_s
-                turns = Turns.within(what, left_s, self.step_s, self.workers, alone=alone)
-                turns.until_s = self.clock() + left_s if alone else math.inf
-                self.found[what] = turns.removal
-                self.say(f"{turns}")
-                yield from self._with_others(turns)
-                yield from taken_out(suspect, turns, self.device, self.clock)
-            except UserError as error:
-                self.found[what] = partial(Removal.of, str(error), what=what)
-            while self._plans and not _all_have(f"{self._plans} done"):
-                yield
-
-    def _with_others(self, turns: Turns) -> Around[None]:
-        """Tell the other ranks what begins, and yield until it does."""
-        if self.place is None:
-            return
-        if not _all_have("follows"):
-            raise UserError("not all ranks of the script run under this watch")
-        calls, leader = self.place()
-        begin = calls + _BEGIN_AFTER * (leader + 1)
-        plan = {"begin": begin, "leader": leader, "turns": asdict(turns)}
-        self._plans += 1
-        _store().set(f"mlproject {self._plans} plan", json.dumps(plan))
-        while self.place()[0] < begin:
-            yield
-
-
-def _store() -> Any:
-    return torch.distributed.distributed_c10d._get_default_store()
-
-
-def _all_have(what: str) -> bool:
-    """Whether every other rank has set a key."""
-    ranks = range(1, torch.distributed.get_world_size())
-    return bool(_store().check([f"mlproject {what} {rank}" for rank in ranks]))
+    names = asked.split(",")
+    if "auto" in names:
+        names += [what for what, share in shares.items() if (share or 0.0) >= _LEAST_SHARE]
+    return [what for what in _IN_ORDER if what in names]
 
 
 class Follower:
@@ -238,9 +212,8 @@ class Follower:
 
     def __init__(self, *, by_function: bool) -> None:
         self._by_function = by_function  # a step ends where a function of the script returns
-        self._clock = time.perf_counter
         self._order: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
-        self._calls, self._number = 0, 1
+        self._calls = 0
         self._plan: dict[str, Any] | None = None
         self._steps: Around[None] | None = None
 
@@ -258,23 +231,15 @@ class Follower:
         self._calls += 1
         rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
         if rank and self._plan is None and self._calls % _LOOK_EACH == 0:
-            store, key = _store(), f"mlproject {self._number} plan"
-            store.set(f"mlproject follows {rank}", "")
-            self._plan = json.loads(store.get(key)) if store.check([key]) else None
+            store = _store()
+            store.set(_FOLLOWS.format(rank), "")
+            self._plan = json.loads(store.get(_PLAN)) if store.check([_PLAN]) else None
         plan = self._plan
-        if plan is None or self._calls < plan["begin"] or ended != plan["leader"]:
-            return
-        try:
-            self._steps = self._steps or self._following(Turns(**plan["turns"]))
-            next(self._steps)
-        except (StopIteration, UserError):
-            _store().set(f"mlproject {self._number} done {rank}", "")
-            self._plan, self._steps, self._number = None, None, self._number + 1
-
-    def _following(self, turns: Turns) -> Around[None]:
-        device = Training(self._order).open_device()
-        make = suspects_of(turns.what, device, self._order, list)[turns.what]
-        yield from taken_out(make(), turns, device, self._clock)
+        if plan is not None and self._calls >= plan["begin"] and ended == plan["leader"]:
+            if self._steps is None:
+                turns = [Turns(**turns) for turns in plan["turns"]]
+                self._steps = taking_out(turns, Training(self._order).open_device(), self._order)
+            self.has_ended = next(self._steps, self) is self
 
     def close(self, *_: object) -> None:
         """Leave the loop as it is."""

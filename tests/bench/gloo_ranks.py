@@ -12,7 +12,7 @@ from bench.training.step import Fp32, TrainingStep, make_optimizer
 from bench.training.team import DdpTeam
 from bench.training.window import driven
 from bench.worker.removal import Exchange
-from bench.worker.turns import Turns, taken_out
+from bench.worker.turns import Turns
 
 RANKS, STEPS, ACCUMULATED, IMAGES = 2, 3, 2, 2
 
@@ -61,7 +61,7 @@ def train(rank, port, folder):
     def any_step():
         step(lambda: batch(100, 0, rank))
 
-    driven(taken_out(Exchange([optimizer]), turns, device, time.perf_counter), any_step)
+    driven(turns.taken(Exchange([optimizer]), device, time.perf_counter), any_step)
     seen |= {"exchanges in turns": len(exchanges) - before, "pairs": len(turns.without_s)}
     state = [optimizer.state[weight]["momentum_buffer"] for weight in model.parameters()]
     paces = team.plan(TimeLimits(10, 10**6, 10.0), [9.0, 0.5 + rank])

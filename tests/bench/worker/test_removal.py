@@ -1,7 +1,6 @@
 """What is taken out of steps by turns: on a scripted clock the gain is known to the last digit."""
 
 import gc
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -14,8 +13,8 @@ from bench.training.devices import CpuDevice
 from bench.training.window import driven
 from bench.worker import removal as under_test
 from bench.worker import turns as turns_module
-from bench.worker.removal import Collector, Exchange, Loaders, OwnInput, Suspect, ahead
-from bench.worker.turns import Follower, Removals, Turns, named_by_account, taken_out
+from bench.worker.removal import Collector, Exchange, Loaders, Suspect, ahead
+from bench.worker.turns import Follower, Turns, planned, taking_out, to_take_out
 from tests import samples
 from tests.bench.fakes import ScriptedClock
 
@@ -60,10 +59,12 @@ def clock():
     return ScriptedClock()
 
 
-def taken(loaders, turns, clock, step):
-    """Take the input out of steps of a loop, as a script's meter does."""
+CPU = torch.device("cpu")
 
-    driven(taken_out(loaders, turns, CpuDevice(), clock), step)
+
+def taken(suspect, turns, clock, step):
+    """Take something out of the steps of a loop, as a script's meter does."""
+    driven(turns.taken(suspect, CpuDevice(), clock), step)
     return turns.removal()
 
 
@@ -77,8 +78,7 @@ def measured(clock, *sources, use=lambda batch: None, pairs=3, extra=lambda: Non
         clock.pass_s(2.0)
         extra()
 
-    loaders = Loaders(torch.device(device))
-    return taken(loaders, Turns("input", 10, pairs), clock, step)
+    return taken(Loaders(torch.device(device)), Turns("input", 10, pairs), clock, step)
 
 
 def test_a_wait_that_is_planted_is_found(clock):
@@ -140,12 +140,12 @@ def test_what_a_script_does_to_its_batches_does_not_reach_those_served_later(clo
     def use(batch):
         seen.append(batch.pop("x").mul_(2).item())
 
-    found = measured(clock, DataLoader(Samples(clock, shapes=(1,))), use=use)
-    assert "writes into its batches" in found.note
+    measured(clock, DataLoader(Samples(clock, shapes=(1,))), use=use)
     first, later = (seen[begin : begin + 10] for begin in (12, 24))
     assert first == [2.0 * index for index in range(12, 22)]
-    # its own write, and the one of the served batch, which is a copy from the second one on
-    assert later[1:] == [2 * value for value in first[1:]]
+    # what is kept has the script's first write; each later one is into a copy, also of the two
+    # batches that were served twice, before the turn was timed and in it
+    assert later == [2 * value for value in first]
 
 
 def test_batches_that_differ_in_shape_are_served_as_they_came(clock):
@@ -196,7 +196,7 @@ def test_torchs_function_is_its_own_again_and_a_cut_measurement_keeps_whole_pair
         next(batches)
         clock.pass_s(2.0)
 
-    loaders, turns = Loaders(torch.device("cpu")), Turns("input", 10, 9)
+    loaders, turns = Loaders(CPU), Turns("input", 10, 9)
     with pytest.raises(EndedError):
         taken(loaders, turns, clock, step)
     assert under_test._LoaderIterator.__next__ is untouched
@@ -206,12 +206,13 @@ def test_torchs_function_is_its_own_again_and_a_cut_measurement_keeps_whole_pair
 
 
 def test_turns_take_the_time_that_is_left_and_whole_rounds_of_the_loaders_processes():
-    quick, slow = (Turns.within("input", 60.0, *how) for how in ((0.01, 0), (0.3, 4)))
-    assert (quick.steps, quick.pairs) == (20, 30)
-    assert slow.steps == 12
-    assert 2 * slow.pairs * slow.steps * 0.3 < 60
-    with pytest.raises(UserError, match="larger --seconds"):
-        Turns.within("input", 60.0, 5.0, 0)
+    [quick], [slow] = (planned(["input"], 60.0, *how) for how in ((0.01, 0), (0.3, 4)))
+    assert (quick.steps, quick.pairs, quick.settle) == (10, 30, 2)
+    # 200 steps but for the preparing ones; a pair has twice 12 and 2 + 4 to settle
+    assert (slow.steps, slow.pairs, slow.settle) == (12, (200 - 20) // 36, 6)
+    plan = planned(["sync", "input"], 60.0, 5.0, 0, begin_s=100.0)
+    assert ["larger --seconds" in turns.removal().missing["with_s"] for turns in plan] == [True] * 2
+    assert [turns.until_s for turns in plan] == [160.0, 220.0]
 
 
 class Numbers(Dataset):
@@ -225,20 +226,16 @@ class Numbers(Dataset):
 @pytest.mark.slow
 def test_processes_of_a_loader_stop_when_they_are_ahead_and_what_they_made_is_passed_over():
     loader = DataLoader(Numbers(), batch_size=None, num_workers=2, prefetch_factor=3)
-    loaders, seen = Loaders(torch.device("cpu")), []
+    loaders, seen = Loaders(CPU), []
     batches = iter(loader)
     with loaders.watched():
-        driven(loaders.preparing(), lambda: seen.append(next(batches)))
-        loaders.switch(out=False)
-        while ahead(batches)[0] < 4:
-            time.sleep(0.001)
+        driven(loaders.preparing(keeps=True), lambda: seen.append(next(batches)))
         seen.append(next(batches))
-        loaders._levels[batches] = 0
-        while ahead(batches)[1]:
-            time.sleep(0.001)
-        assert ahead(batches) == (6, False)
-        loaders._drain()
-        assert next(batches) >= 10 + 1 + 6
+        loaders.switch(out=True)
+        assert ahead(batches) == (6, False)  # it has waited until then
+        ready = loaders._ready[batches]
+        loaders.switch(out=False)
+        assert next(batches) == 10 + 1 + 6 - ready
 
 
 def test_where_nobody_says_how_far_processes_are_ahead_nothing_is_claimed():
@@ -251,7 +248,7 @@ def test_where_nobody_says_how_far_processes_are_ahead_nothing_is_claimed():
 
 
 def test_batches_that_a_thread_of_the_script_holds_are_used_up_before_the_loader_is_timed(clock):
-    loaders = Loaders(torch.device("cpu"))
+    loaders = Loaders(CPU)
     batches, steps, held, due = epochs(DataLoader(Samples(clock))), [], [0], [0.0]
 
     def step():
@@ -264,7 +261,7 @@ def test_batches_that_a_thread_of_the_script_holds_are_used_up_before_the_loader
         steps.append(loaders._is_out)
         clock.pass_s(1.0)
 
-    taken(loaders, Turns("input", 8, 2), clock, step)
+    taken(loaders, Turns("input", 8, 2, until_s=10**6), clock, step)
     assert steps[20:] == [True] * 10 + [False] * (9 + 8) + [True] * 10
 
 
@@ -277,36 +274,8 @@ def test_no_turn_of_any_suspect_holds_a_validation(clock):
         if next(steps) % 7 == 6:
             next(iter(validation))
 
-    driven(taken_out(Suspect(), turns, CpuDevice(), clock), step)
-    assert turns.removal().with_s == pytest.approx((1.0,) * 3)
-
-
-def test_a_suspect_takes_nothing_out_by_itself(clock):
-    turns, loaders = Turns("host", 10, 2), Loaders(torch.device("cpu"))
-    driven(turns.taken(Suspect(), loaders, CpuDevice(), clock), lambda: clock.pass_s(2.0))
-    assert gain_of(turns.removal()).ratio == 1.0
-
-
-def test_of_our_own_loop_the_last_batch_is_given_again_on_the_device(clock, monkeypatch):
-    class Normalised:
-        def __init__(self):
-            self.host = epochs(DataLoader(Samples(clock, shapes=(1,))))
-
-        def next(self):
-            batch = next(self.host)["x"]
-            clock.pass_s(3.0)
-            return batch
-
-    monkeypatch.setattr(under_test, "LoaderBatches", Normalised)
-    batches, seen = Normalised(), []
-
-    def step():
-        seen.append(batches.next().item())
-        clock.pass_s(2.0)
-
-    found = taken(OwnInput(torch.device("cpu")), Turns("input", 10, 3), clock, step)
-    assert (found.with_s[0], found.without_s[0]) == pytest.approx((6.0, 2.0))
-    assert seen[22:34] == [seen[21]] * 12
+    found = taken(Suspect(), turns, clock, step)
+    assert found.with_s == found.without_s == pytest.approx((1.0,) * 3)
 
 
 @pytest.mark.parametrize(
@@ -360,12 +329,12 @@ def ranks(monkeypatch):
 class Loop:
     """Two ranks' loops of two optimizers, of which the second ends a step."""
 
-    def __init__(self, ranks, clock, removals, suspects):
+    def __init__(self, ranks, clock, plan):
         self.ranks, self.clock, self.steps = ranks, clock, [0, 0]
         self.optimizers = [torch.optim.SGD([torch.zeros(1)]) for _ in range(2)]
         self.follower = Follower(by_function=False)
-        removals.place = lambda: (2 * self.steps[0], 1)
-        self.turns, self.removals = removals.taking_out(suspects), removals
+        about = CpuDevice(), self.optimizers, clock
+        self.turns = taking_out(plan, *about, lambda: (2 * self.steps[0], 1))
 
     def first(self):
         self.ranks.now, self.steps[0] = 0, self.steps[0] + 1
@@ -375,11 +344,8 @@ class Loop:
     def second(self):
         self.ranks.now, self.steps[1] = 1, self.steps[1] + 1
         for optimizer in self.optimizers:
-            self.follower.after(optimizer)
-
-
-def removals_on(clock):
-    return Removals(*(CpuDevice(), clock() + 1000.0, 1.0, 0), lambda text: None, None, clock)
+            if not self.follower.has_ended:
+                self.follower.after(optimizer)
 
 
 @pytest.mark.parametrize("ahead_by", [0, 1])
@@ -387,33 +353,34 @@ def test_another_rank_takes_the_same_turns_at_the_same_steps(ranks, clock, monke
     switches = {0: [], 1: []}
 
     class Seen(Suspect):
-        def __init__(self, *_):
-            pass
-
         def switch(self, *, out):
             switches[ranks.now].append((out, loop.steps[ranks.now]))
 
-    def not_here():
-        raise UserError("not here")
+    def made(what, *about):
+        if what == "input":
+            raise UserError("not here")
+        return Seen()
 
-    monkeypatch.setattr(turns_module, "Exchange", Seen)
+    monkeypatch.setattr(turns_module, "_suspect", made)
     monkeypatch.setattr(turns_module.Training, "open_device", lambda _: CpuDevice())
-    removals = removals_on(clock)
-    loop = Loop(ranks, clock, removals, {"sync": Seen, "input": not_here})
+    plan = planned(["sync", "input", "host"], 150.0, 1.0, 0)
+    loop = Loop(ranks, clock, plan)
     for _ in range(ahead_by):
         loop.second()
     while loop.first():
         loop.second()
-    pairs = len(removals.found["sync"]().with_s)
-    assert (len(switches[0]), switches[0]) == (2 * pairs + 1, switches[1])
-    assert "not here" in removals.found["input"]().missing["with_s"]
+    assert [len(turns.with_s) for turns in plan] == [5, 0, 5]
+    loop.second()
+    assert (len(switches[0]), switches[0]) == (2 * (2 * 5 + 1), switches[1])
+    assert "not here" in plan[1].removal().missing["with_s"]
+    assert loop.follower.has_ended
 
 
 def test_a_rank_that_runs_under_no_watch_is_found_out(ranks, clock):
-    removals = removals_on(clock)
-    removals.place = lambda: (9, 0)
-    driven(removals.taking_out({"host": Suspect}), lambda: None)
-    assert "not all ranks" in removals.found["host"]().missing["with_s"]
+    plan = planned(["sync", "host"], 1000.0, 1.0, 0)
+    around = taking_out(plan, CpuDevice(), (), clock, lambda: (9, 0))
+    driven(around, lambda: pytest.fail("a step was taken"))
+    assert all("not all ranks" in turns.removal().missing["with_s"] for turns in plan)
 
 
 def test_the_collector_is_off_by_turns_and_on_afterwards(clock):
@@ -423,8 +390,7 @@ def test_the_collector_is_off_by_turns_and_on_afterwards(clock):
         seen.append(gc.isenabled())
         clock.pass_s(1.0)
 
-    collector = Collector(torch.device("cpu"))
-    driven(taken_out(collector, Turns("host", 2, 1, settle=1), CpuDevice(), clock), step)
+    taken(Collector(CPU), Turns("host", 2, 1, settle=1), clock, step)
     assert seen[10:] == [True] * 3 + [False] * 3
     assert gc.isenabled()
     with pytest.raises(UserError, match="not captured"):
@@ -433,13 +399,17 @@ def test_the_collector_is_off_by_turns_and_on_afterwards(clock):
 
 def test_auto_takes_out_what_the_account_gives_5_percent_of_the_step():
     window = samples.measurement(data_wait_s=(0.03,) * 6)  # of 0.5 s
-    assert named_by_account(window, None) == ["input"]
-    assert named_by_account(samples.measurement(data_wait_s=(0.02,) * 6), None) == []
+    assert to_take_out("auto", window, None) == ["input"]
+    assert to_take_out("host,auto", window, None) == ["input", "host"]
+    assert to_take_out("auto", samples.measurement(data_wait_s=(0.02,) * 6), None) == []
+    several = samples.measurement(ranks=samples.distributed_figures())
+    assert several.ranks.communication_share >= 0.05
+    assert "sync" in to_take_out("auto", several, None)
 
     def ops(communication_s, other_s):
         both = (("communication", communication_s), ("mm", other_s))
         made = [samples.op_time(label=label, exclusive_s=seconds) for label, seconds in both]
         return samples.op_profile(ops=made, step_time_s=1.0, data_wait_s=0.1)
 
-    assert named_by_account(None, ops(0.06, 0.8)) == ["input", "sync"]
-    assert named_by_account(window, ops(0.04, 0.7)) == ["input", "host"]
+    assert to_take_out("auto", None, ops(0.06, 0.8)) == ["sync", "input"]
+    assert to_take_out("auto", window, ops(0.04, 0.7)) == ["input", "host"]
