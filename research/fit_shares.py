@@ -25,6 +25,7 @@ import pandas as pd
 from scipy import linalg, optimize
 
 from analysis.prediction.shares import (
+    DIRECT,
     KINDS,
     PRODUCTS,
     UNPROVEN,
@@ -38,7 +39,7 @@ from analysis.prediction.shares import (
 from analysis.roofs import Peaks, datasheet_peaks, normalised
 from bench.config import RunConfig
 from bench.cost import cached_ops
-from bench.records import StepSpec
+from bench.records import MathMode, StepSpec
 from bench.records.complexity import CallWork
 
 #: Where a share starts, and how far from there it may be drawn: the deviation of its logarithm.
@@ -284,7 +285,7 @@ class Fit:
 
         def known_of(values: Any) -> dict[str, float]:
             pairs = zip(_NAMES, np.exp(values[:size]).tolist(), strict=True)
-            return dict(pairs) | {UNPROVEN: 0.5}
+            return dict(pairs) | {UNPROVEN: 0.5, DIRECT: 0.25}
 
         def residuals(values: Any) -> Any:
             known, effects = known_of(values), values[size:].reshape(4, -1)
@@ -368,11 +369,19 @@ def deviation_of(one: HeldOut, known: Mapping[str, float]) -> float:
     return float(np.sqrt(device + one.parts**2 @ np.array(classes) + 2 * model))
 
 
+def products_and_all_s(run: Timed, chip: Chip, known: Shares) -> tuple[float, float]:
+    """Return the seconds of the products of a step, and of all its kernels."""
+    times = kernel_times_s(run.kernels, chip, known) * run.kernels["calls"]
+    return times[run.kernels["kind"] < len(PRODUCTS)].sum(), times.sum()
+
+
 def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, float]:
     """Add to `known` what rests on single runs; return the deviations of it.
 
     Tensor cores, convolutions in fp32 on newer devices, and the time of a call on the host.
     """
+    # An H200's products in bf16 are as fast as 700 W allow in 4 nm.
+    known["w_per_tensor_tflop_nm"] = known["compute"] * 700 / (4 * _H200_FLOPS["amp"] / 1e12)
     calls, took_s = [], []
     for *run, rate in _HOST_BOUND:
         kernels = _of_run(*run)
@@ -380,42 +389,42 @@ def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, 
         took_s.append(int(run[1]) / rate)
     call_s, fixed_s = np.polyfit(calls, took_s, 1).tolist()
     known |= {"host_call_s": call_s, "host_step_s": fixed_s}
-    rows, newer = [], []
+    steps: list[tuple[Chip, Timed]] = []
+    newer = []
     for device, precision in [key for key in _RUNS if key[0] != "Tesla T4"]:
         one = table[normalised(device)]
-        mode = {"amp": "bf16"}.get(precision, precision)
+        mode: MathMode = "bf16" if precision == "amp" else precision
         peak, rate = one.flops_per_s[mode], one.bytes_per_s
         reach = datasheet_reach(one, known, mode)
         if device == "NVIDIA H200":
             peak, rate, reach = _H200_FLOPS[precision], _H200_BYTES, (1.0, 1.0)
-        chip = Chip(peak * reach[0], rate * reach[1], peak, one.processors, fp32=mode == "fp32")
+        chip = Chip(peak * reach[0], rate * reach[1], peak, one.processors, mode)
         for run in read_runs(device, precision):
-            shares = known if mode == "fp32" else known | dict.fromkeys(PRODUCTS, 1.0)
-            times = kernel_times_s(run.kernels, chip, shares) * run.kernels["calls"]
-            is_product = run.kernels["kind"] < len(PRODUCTS)
-            product, rest = times[is_product].sum(), times[~is_product].sum()
             if mode == "fp32":
-                newer.append(np.log(product / (run.time_s - rest)))
+                product_s, step_s = products_and_all_s(run, chip, known)
+                newer.append(np.log(product_s / (run.time_s - step_s + product_s)))
             else:
-                rows.append((f"{device} {run.name}", product, rest, run.time_s))
-    names, product_s, rest_s, measured_s = (np.array(column) for column in zip(*rows, strict=True))
-    devices = np.array([name.rpartition(" ")[0] for name in names])
-    weights = np.array([1 / (devices == name).sum() for name in devices])  # they count alike
+                steps.append((chip, run))
+    names = [run.device for _, run in steps]
+    weights = np.array([1 / names.count(name) for name in names])  # devices count alike
 
-    def errors(log: float) -> Any:
-        return np.log((product_s / np.exp(log) + rest_s) / measured_s)
+    def errors(log: float) -> tuple[Any, Any]:
+        shares = known | dict.fromkeys(PRODUCTS, np.exp(log))
+        found = [products_and_all_s(run, chip, shares) for chip, run in steps]
+        product_s, step_s = np.array(found).T
+        return np.log(step_s / [run.time_s for _, run in steps]), product_s / step_s
 
     best = optimize.minimize_scalar(
-        lambda log: (weights * errors(log) ** 2).sum(), bounds=(-2, 1), method="bounded"
+        lambda log: (weights * errors(log)[0] ** 2).sum(), bounds=(-2, 1), method="bounded"
     ).x
-    error, part = errors(best), product_s / (product_s + rest_s * np.exp(best))
-    for name, each in zip(names, np.expm1(error), strict=True):
-        print(f"tensor cores: {name} {100 * each:+.0f} %")
+    error, part = errors(best)
+    for name, (_, run), missed in zip(names, steps, np.expm1(error), strict=True):
+        print(f"tensor cores: {name} {run.name} {100 * missed:+.0f} %")
     known |= {"tensor": float(np.exp(best)), "newer_convolution": float(np.exp(np.mean(newer)))}
     tensor = np.sqrt((weights * error**2).sum() / (weights * part**2).sum())
-    # A mean of two, and a third device: half more. The last two no data shows: chosen wide.
+    # A mean of two, and a third device: half more. The last three no data shows: chosen wide.
     return {"tensor": float(tensor), "newer_convolution": float(1.5 * np.std(newer, ddof=1)),
-            "host": 0.4, UNPROVEN: 0.7}  # fmt: skip
+            "host": 0.4, UNPROVEN: 0.7, DIRECT: 0.7}  # fmt: skip
 
 
 def print_table(found: Sequence[HeldOut], scores: Mapping[int, float], limit: float) -> None:

@@ -103,10 +103,12 @@ def score_memory() -> None:
 def score_times(table: Path) -> None:
     """Print a row for each model of a table, and the means; why a step is refused."""
     os.environ["TIMM_FUSED_ATTN"] = "0"  # timm of that time had none
+    layout = "false" if "nchw" in table.name else "true"
     target, rows = find_target("NVIDIA GeForce RTX 3090", "amp-fp16"), []
     for row in pd.read_csv(table, dtype=str).to_dict("records")[::12]:
         asked = {"arch": f"timm:{row['model']}", "batch_size": row["train_batch_size"],
-                 "image_size": row["train_img_size"], "precision": "amp-fp16"}  # fmt: skip
+                 "image_size": row["train_img_size"], "precision": "amp-fp16",
+                 "channels_last": layout}  # fmt: skip
         try:
             step = predict_on(target, parse_config(asked), cached_ops)
         except UserError as error:

@@ -28,6 +28,7 @@ import numpy as np
 from analysis.account import StepAccount, account_of_times, class_of
 from analysis.prediction.batch_size import MemoryModel
 from analysis.prediction.shares import (
+    HALVES,
     KINDS,
     PRODUCTS,
     UNPROVEN,
@@ -153,8 +154,8 @@ def _measured(met: Environment, mode: MathMode, roof: Roof, record_id: str) -> T
     name = device.compute_capability or ""
     is_amd = name.startswith("gfx")  # an architecture of AMD's, not a number
     capability = float(name) if name and not is_amd else None
-    rates, is_fp32 = (peak, roof.peak_bytes_per_s, peak), is_gpu and mode == "fp32"
-    chip = Chip(*rates, processors, is_fp32, batched_tile(capability))
+    rates = peak, roof.peak_bytes_per_s, peak
+    chip = Chip(*rates, processors, mode if is_gpu else "tf32", batched_tile(capability))
     memory = met.memory_bytes if device.backend == "cpu" else device.memory_bytes
     why = f"its measured roofs ({record_id})"
     return Target(device.name, mode, is_gpu, roof, chip, memory, True, capability, why, is_amd)
@@ -169,23 +170,24 @@ def _by_datasheet(name: str, mode: MathMode, row: Peaks, met: Environment | None
     compute, memory = datasheet_reach(row, shares()["shares"], mode)
     peak, rate = row.flops_per_s[mode], row.bytes_per_s
     rates, capability = (compute * peak, memory * rate, peak), row.compute_capability
-    chip = Chip(*rates, row.processors, mode == "fp32", batched_tile(capability))
+    chip = Chip(*rates, row.processors, mode, batched_tile(capability))
     size = met.device.memory_bytes if met else row.memory_bytes
     roof, why = Roof(peak, rate), f"its datasheet ({row.source})"
     return Target(name, mode, True, roof, chip, size, False, capability, why)
 
 
-def _op_times_s(ops: Sequence[CallWork], target: Target) -> tuple[Numbers, Any]:
-    """Seconds of all calls of each op, and its kind, of several kernels that of the last."""
+def _op_times_s(ops: Sequence[CallWork], target: Target, nhwc: bool) -> tuple[Numbers, Any]:
+    """Seconds of all calls of each op, and its kind, of several kernels that of the first."""
     fitted: dict[str, float] = dict(shares()["shares"])
     if target.is_gpu and target.mode != "fp32":  # products of all kinds have one share there
         fitted |= dict.fromkeys(PRODUCTS, fitted["tensor"])
     elif target.is_newer(_NEWEST_CONVOLUTIONS):
         for kind in (*_CONVOLUTIONS, "winograd"):
             fitted[kind] *= fitted["newer_convolution"]
-    kernels, kinds = kernels_of(ops), np.zeros(len(ops), dtype=int)
+    is_short = target.is_gpu and target.mode in HALVES
+    kernels, kinds = kernels_of(ops, nhwc if is_short else None), np.zeros(len(ops), dtype=int)
     times_s = kernel_times_s(kernels, target.chip, fitted) * kernels["calls"]
-    kinds[kernels["op"]] = kernels["kind"]
+    kinds[kernels["op"][::-1]] = kernels["kind"][::-1]
     return np.bincount(kernels["op"], times_s, len(ops)).astype(float), kinds
 
 
@@ -235,7 +237,9 @@ def own_runs(runs: Sequence[Run], count: Count) -> list[OwnRuns]:
         target = _measured(record.environment, mode, run.point.roof, record.record_id)
         with suppress(UserError):
             ops = count(StepSpec.of(record.config, record.resolved)).ops
-            step = _ProfiledStep(target, ops, record.ops, record.measurement)
+            step = _ProfiledStep(
+                target, ops, record.ops, record.measurement, record.resolved.channels_last
+            )
             groups[target.name, mode].append(step)
     return sorted(map(_of_device, groups.values()), key=lambda own: -own.count)
 
@@ -245,16 +249,17 @@ class _ProfiledStep(NamedTuple):
     ops: Sequence[CallWork]
     profile: OpProfile
     timed: Measurement | None
+    nhwc: bool
 
 
 def _of_device(steps: Sequence[_ProfiledStep]) -> OwnRuns:
     took_s: defaultdict[tuple[str, str], float] = defaultdict(float)
     predicted_s: defaultdict[tuple[str, str], float] = defaultdict(float)
     rest_s, calls = 0.0, 0
-    for target, ops, profile, timed in steps:
+    for target, ops, profile, timed, nhwc in steps:
         # The profile of a CUDA graph, or of a compiled model, has other names for some ops.
         seen = {key for op in profile.ops for key in _keys(op)}
-        for listed, time_s in zip(ops, _op_times_s(ops, target)[0], strict=True):
+        for listed, time_s in zip(ops, _op_times_s(ops, target, nhwc)[0], strict=True):
             for key in seen.intersection(_keys(_timed(listed))):
                 predicted_s[key] += time_s
         # Profiling stretches a step on a processor, and not the kernels of a device.
@@ -376,7 +381,7 @@ def predict_on(
     spec = StepSpec.of(config)
     step = count(replace(spec, math_mode=target.mode, backend="cuda" if target.is_gpu else "cpu"))
     _check_memory(step, target, config)
-    guess = _Guess(step.ops, target, own)
+    guess = _Guess(step.ops, target, own, config.channels_last != "false")
     timed = list(map(_timed, step.ops, guess.times_s))
     step_s = guess.step_s
     unproven = guess.part_of(guess.unproven, step_s)
@@ -420,7 +425,9 @@ def _check_memory(step: ListedStep, target: Target, config: RunConfig) -> None:
 class _Guess:
     """The times of a step's ops, and what each is known from."""
 
-    def __init__(self, ops: Sequence[CallWork], target: Target, own: Sequence[OwnRuns]) -> None:
+    def __init__(
+        self, ops: Sequence[CallWork], target: Target, own: Sequence[OwnRuns], nhwc: bool
+    ) -> None:
         fitted = self._fitted = shares()
         self._target = target
         # Runs there in the same precision, in another one, on another GPU in the same one.
@@ -430,7 +437,7 @@ class _Guess:
         runs = self._own = next(iter(like), None)
         self._is_same = runs is not None and runs.device == target.name
         ratios = [runs.ratio(op) if runs else None for op in ops]
-        times_s, self._kinds = _op_times_s(ops, target)
+        times_s, self._kinds = _op_times_s(ops, target, nhwc)
         # Products in another precision are other kernels; none in 16 bits on a CPU was timed.
         self._is_other = runs is not None and runs.mode != target.mode
         of_others = self._is_other & (self._kinds < len(PRODUCTS))
@@ -438,7 +445,7 @@ class _Guess:
         has_basis = ~of_others | (target.is_gpu or target.mode == "fp32")
         self._corrected = np.array([ratio is not None for ratio in ratios]) & has_basis
         self.times_s = times_s * np.exp(self._part * [ratio or 0.0 for ratio in ratios])
-        is_unproven = (self._kinds == KINDS.index(UNPROVEN)) | (not target.is_gpu)
+        is_unproven = (self._kinds >= KINDS.index(UNPROVEN)) | (not target.is_gpu)
         self.unproven = is_unproven & ~self._corrected
         kinds = [KINDS.index(kind) for kind in _CONVOLUTIONS]
         self._convolves = self.part_of(np.isin(self._kinds, kinds)) > _SLIGHT

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from analysis.prediction.shares import (
+    DIRECT,
     KERNEL,
     KINDS,
     UNPROVEN,
@@ -84,7 +85,7 @@ def test_nothing_is_faster_than_its_roof():
 def test_winograd_serves_small_windows_in_fp32_alone():
     (forward,) = [kernels_of([op("convolution", ((10, 640, 32, 32), (640, 640, 3, 3)),
                                  2 * 10 * 32 * 32 * 640 * 640 * 9)])]  # fmt: skip
-    (direct,) = kernel_times_s(forward, chip(fp32=False), PLAIN)
+    (direct,) = kernel_times_s(forward, chip(mode="tf32"), PLAIN)
     (winograd,) = kernel_times_s(forward, chip(), PLAIN)
     assert direct / winograd == pytest.approx(4)  # 36 products of each tile of 4 x 4, not 144
     strided = op("convolution", ((10, 640, 32, 32), (640, 640, 3, 3)), 10**9,
@@ -127,15 +128,43 @@ def test_what_a_datasheet_promises_and_large_ops_reach():
     """An L4 has 72 W for 30.3 TFLOP/s in 4 nm, where 1.2 W for each and nm would be 145 W."""
     rows = {name: row for row in datasheet_peaks() for name in row.names}
     known = {"compute": 0.9, "many_lanes": 0.8, "w_per_tflop_nm": 1.2, "memory": 1,
-             "inline_ecc": 0.9}  # fmt: skip
+             "inline_ecc": 0.9, "w_per_tensor_tflop_nm": 0.25}  # fmt: skip
     reach = {name: datasheet_reach(rows[name], known) for name in ("a30", "h200", "l4", "tesla t4")}
     short_l4, short_t4 = 72 / (1.2 * 30.3 * 4), 70 / (1.2 * 8.1 * 12)
     expected = [0.9, 0.72, 0.72 * short_l4, 0.9 * short_t4]
     assert [found[0] for found in reach.values()] == pytest.approx(expected)
     assert [found[1] for found in reach.values()] == [1, 1, 0.9, 0.9]  # HBM, and GDDR with ECC
-    # Tensor cores have no lanes, and take less power.
-    assert datasheet_reach(rows["h200"], known, "bf16")[0] == 0.9
-    assert datasheet_reach(rows["l4"], known, "bf16")[0] == 0.9
+    # Tensor cores have no lanes, and take less power: twice as much for twice the bits.
+    assert datasheet_reach(rows["a30"], known, "bf16")[0] == pytest.approx(0.9 * 165 / 288.75)
+    short_l4 = 72 / (0.25 * 121 * 4), 72 / (0.25 * 2 * 60 * 4)
+    found = [datasheet_reach(rows["l4"], known, mode)[0] for mode in ("bf16", "tf32")]
+    assert found == pytest.approx([0.9 * short for short in short_l4])
+
+
+def test_fast_tensor_cores_wait_for_operands():
+    """512 x 2 bytes for 2 x 256 x 256 FLOP at 54 GB/s take as long as at 6.9 TFLOP/s."""
+    sizes = (1, 2560, 256, 1000)  # a tile for each of ten processors
+    alone_s = 2 * np.prod(sizes) / 69.12e12
+    fast = {"flops_per_s": 69.12e12, "peak_flops_per_s": 69.12e12, "mode": "bf16"}
+    assert time_of("product", sizes, on=chip(**fast)) == pytest.approx(2 ** (1 / 4) * alone_s)
+    slow = {**fast, "flops_per_s": TERA}
+    assert time_of("product", sizes, on=chip(**slow)) == pytest.approx(69.12 * alone_s, rel=1e-3)
+
+
+def test_kernels_of_tensor_cores_take_nhwc():
+    """From NCHW all tensors are read and written once more; groups have kernels in NHWC or none."""
+    dense = op("convolution", ((1, 8, 4, 4), (8, 8, 3, 3)), 2 * 8 * 16 * 8 * 9, moved=500)
+    moved = {nhwc: kernels_of([dense], nhwc)["bytes"].tolist() for nhwc in (None, True, False)}
+    assert moved == {None: [500], True: [500], False: [500, 1000]}
+
+    def kind_of(channels, depth, nhwc=True):
+        flops = 2 * channels * 16 * depth * 9
+        grouped = op("convolution", ((1, channels, 4, 4), (channels, depth, 3, 3)), flops)
+        return KINDS[kernels_of([grouped], nhwc)["kind"][0]]
+
+    assert [kind_of(128, 4), kind_of(96, 32), kind_of(128, 1)] == [UNPROVEN, UNPROVEN, "depthwise"]
+    assert [kind_of(128, 64), kind_of(48, 16), kind_of(72, 24)] == [DIRECT] * 3
+    assert kind_of(128, 64, nhwc=None) == kind_of(128, 64, nhwc=False) == UNPROVEN
 
 
 def test_batched_products_have_one_tile_by_generation():
