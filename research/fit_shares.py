@@ -457,7 +457,6 @@ def main() -> None:
     known, _ = Fit(fitted, table).fit({name: PRIOR[name][0] for name in _NAMES}, 25)
     found: list[HeldOut] = []
     by_older: list[tuple[HeldOut, HeldOut]] = []  # by all other chips, and by older ones alone
-    means: list[tuple[float, float]] = []  # errors where a chip's own op times are known, and not
     for chip in sorted({one.chip for one in steps}):
         others = [one for one in fitted if one.chip != chip]
         without = Fit(others, table).fit(known, 12)[0] if chip not in _UNLIKE else known
@@ -467,14 +466,6 @@ def main() -> None:
         if chip not in _UNLIKE and any(one.of == "op" for one in older):
             late = Fit(older, table).fit(known, 12)[0] if len(older) < len(others) else without
             by_older += zip(by_all, held_out(left_out, late, table), strict=True)
-        of_chip = [one for one in ops if one.chip == chip]
-        mine = [one for one in left_out if one.device in {op.device for op in of_chip}]
-        if mine:
-            first, second = Fit([*others, *of_chip], table), Fit(mine, table)
-            roofs, effects = first.fit(without, 6)
-            moved = effects[:, [first.devices.index(one) for one in second.devices]]
-            said_s = second.predicted_s(roofs, moved), second.predicted_s(without, second.none)
-            means.append(tuple(np.log(one / second.times_s).mean() for one in said_s))
     proven = [one for one in found if one.step.chip not in _UNLIKE]
     scores = {}
     for chip in {one.step.chip for one in found}:  # by what the other chips say of it
@@ -489,9 +480,7 @@ def main() -> None:
     deviations["newer"] = widening(by_older)
     print_table([late for _, late in by_older], scores, quantiles["90"] * deviations["newer"])
     whole = np.mean([deviation_of(one, deviations) ** 2 for one in proven])
-    with_roofs, with_none = np.square(means).mean(0)
     of_amd = [one.error for one in found if one.step.chip == "MI100"]
-    deviations["measured"] = min(float(np.sqrt(with_roofs / with_none)), 1.0)
     deviations["amd"] = float(np.sqrt(np.mean(np.square(of_amd))))
     deviations |= from_runs(known, table)
     kept = {name: value for name, value in known.items() if not name.startswith("tf")}

@@ -2,7 +2,7 @@
 
 `python research/score_predictions.py` compares the memory that the cost model says a step needs
 with what tensors hold at once. It runs each step on the processor: the second one, whose momentum
-is there. Live bytes are those of all storages that an op has made and something still holds.
+is there.
 With a table of timm's repository, such as `results/benchmark-train-amp-nchw-pt112-cu113-
 rtx3090.csv`, each twelfth model is predicted by the datasheet of a device in no fit.
 """
@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import weakref
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils._pytree import tree_leaves
 
 from analysis.prediction.device import find_target, predict_on
@@ -42,35 +40,6 @@ _STEPS = [
 ]  # fmt: skip
 
 
-class LiveBytes(TorchDispatchMode):
-    """While active, `peak` is the most bytes that storages held at once."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._now, self.peak = 0, 0
-        self._seen: dict[int, Any] = {}
-
-    def add(self, tree: Any) -> None:
-        """Count the storages of all tensors in `tree`, until they are freed."""
-        for tensor in tree_leaves(tree):
-            if isinstance(tensor, torch.Tensor):
-                storage = tensor.untyped_storage()
-                address, size_bytes = storage._cdata, storage.nbytes()
-                if address not in self._seen:
-                    self._seen[address] = weakref.finalize(storage, self._free, address, size_bytes)
-                    self._now += size_bytes
-        self.peak = max(self.peak, self._now)
-
-    def _free(self, address: int, size_bytes: int) -> None:
-        del self._seen[address]
-        self._now -= size_bytes
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self.add(result)
-        return result
-
-
 def live_bytes(spec: StepSpec) -> int:
     """Return the most bytes that a step holds at once, its weights and batch among them."""
     workload = find_workload(spec.arch, image_size=spec.image_size, seq_len=spec.seq_len)
@@ -79,11 +48,12 @@ def live_bytes(spec: StepSpec) -> int:
     precision = AmpBf16("cpu") if spec.precision == "amp" else Fp32()
     step = TrainingStep(workload, model, optimizer, precision)
     step(lambda: batch)
-    live = LiveBytes()
-    live.add([*model.parameters(), *model.buffers(), batch, [*optimizer.state.values()]])
+    live, device = MemTracker(), torch.device("cpu")
+    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    live.track_external(model, optimizer, *tensors)
     with live:
         step(lambda: batch)
-    return live.peak
+    return int(live.get_tracker_snapshot("peak")[device]["Total"])
 
 
 def score_memory() -> None:
@@ -122,16 +92,8 @@ def score_times(table: Path) -> None:
     print(scores.to_string(index=False), scores.mean(numeric_only=True), sep="\n")
 
 
-def main() -> None:
-    """Score times where a table is given, else memory."""
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("table", type=Path, nargs="?")
     table = parser.parse_args().table
-    if table is None:
-        score_memory()
-    else:
-        score_times(table)
-
-
-if __name__ == "__main__":
-    main()
+    score_times(table) if table else score_memory()

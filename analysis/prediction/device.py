@@ -479,7 +479,6 @@ class _Guess:
         variance = sum((errors[name] * parts[of_op == name].sum()) ** 2 for name in set(of_op))
         chip = math.hypot(errors["device"], errors["amd"] if target.is_amd else 0.0)
         variance += (chip * (parts.sum() if self._is_same else 1.0)) ** 2
-        variance *= errors["measured"] ** 2 if target.is_measured else 1.0
         variance *= errors["newer"] ** 2 if target.is_newer(_NEWEST) else 1.0
         variance += 2 * errors["model"] ** 2  # of the model, and of the step alone
         waiting = max(self.step_s - self.times_s.sum(), 0.0) / self.step_s
