@@ -208,7 +208,7 @@ def _facts(found: Sequence[Comparison], pairing: Pairing, gate: Gate) -> dict[st
                 **one.facts,
                 "account_gain_s": differ.gains_s if differ else None,
                 **{
-                    f"{side}_gains": [gain.facts for run in group.runs for gain in run.gains]
+                    f"{side}_gains": [gain for run in group.runs for gain in run.gains]
                     for side, group in (("a", one.a), ("b", one.b))
                 },
             }

@@ -21,7 +21,6 @@ from analysis.comparison.judgement import (
 from analysis.comparison.machines import odd_machines
 from analysis.comparison.pairs import Pairing, pair_runs
 from analysis.comparison.sides import read_side, read_sides
-from analysis.gains import beside_each_other
 from analysis.presentation.columns import C, Row, both_sides, columns
 from analysis.presentation.table import Column, RunList, Table, markdown_text
 from analysis.presentation.words import counted, percent, three_digits
@@ -180,8 +179,9 @@ def notes(comparisons: Sequence[Comparison], pairing: Pairing) -> list[str]:
         said = difference_between(one.a.runs, one.b.runs)
         if said is not None:
             lines.append(f"{one.label}: {said.reason if isinstance(said, Unknown) else said.words}")
-        sides = ([gain for run in side.runs for gain in run.gains] for side in (one.a, one.b))
-        lines += [f"{one.label}: {line}" for line in beside_each_other(*sides)]
+        for letter, group in (("A", one.a), ("B", one.b)):
+            gains = (gain for run in group.runs for gain in run.gains)
+            lines += [f"{one.label}: {letter} {gain['sentence']}" for gain in gains]
     words = f"less {pairing.metric}", f"more {pairing.metric}"
     for side, runs in _runs_of(comparisons).items():
         for label, odd in odd_machines(runs, pairing.metric).items():

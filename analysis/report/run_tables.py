@@ -154,7 +154,7 @@ def run_tables(runs: Runs, run_ids: Mapping[str, str] | None = None) -> dict[str
             for row in account_rows(account)
         ],
         "gains": [
-            {"run": run.name, "number": run.number, "configuration": run.label, **gain.facts}
+            {"run": run.name, "number": run.number, "configuration": run.label, **gain}
             for run in runs
             for gain in run.gains
         ],

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from analysis.account import StepAccount, account_of
-from analysis.gains import Gain, gains_of
+from analysis.gains import gains_of
 from analysis.presentation.columns import Row
 from analysis.runs.points import RooflinePoint
 from analysis.runs.settings import Identified, Identity
@@ -168,7 +168,7 @@ class Run(Identified):
         return account_of(self.record, None, self.record.measurement)
 
     @property
-    def gains(self) -> list[Gain]:
+    def gains(self) -> list[Row]:
         """What its step gains without what was taken out of it, beside its account."""
         return [] if self.record is None else [*gains_of(self.record, self.account or None)]
 

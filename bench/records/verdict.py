@@ -93,7 +93,7 @@ def _of_asked(run: RunRecord) -> Iterator[Finding]:
         yield from of_precision(run.resolved, run.config.precision)
     removed = [removal.what for removal in run.removals if removal.with_s]
     if removed and run.script:  # a run of ours ends after it, and its loss is the window's
-        yield Finding.of("taken-out", what=" and ".join(removed))
+        yield Finding.of("taken-out", what=", ".join(removed))
 
 
 def of_precision(resolved: ResolvedConfig, asked: str) -> Iterator[Finding]:

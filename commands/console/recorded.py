@@ -108,9 +108,8 @@ def finish(
     if isinstance(record, RunRecord) and record.removals:
         from analysis.gains import gains_of
 
-        gains = [*gains_of(record, account)]
-        lines += [gain.sentence for gain in gains]
-        facts["gains"] = [gain.facts for gain in gains]
+        facts["gains"] = gains = [*gains_of(record, account)]
+        lines += [gain["sentence"] for gain in gains]
     return Output(lines, facts, exit_code=code)
 
 
