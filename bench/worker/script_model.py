@@ -424,8 +424,8 @@ class Training:
             sample=seen.sample,
             tokens_per_sample=tokens,
             max_seconds=max_seconds,
-            workers=self._loader._num_workers if self._loader else 0,
-            pin_memory=bool(self._loader and self._loader._pin_memory),
+            workers=0 if self._loader is None else self._loader._num_workers,
+            pin_memory=self._loader is not None and self._loader._pin_memory,
             channels_last=any(
                 not parameter.is_contiguous() and parameter.is_contiguous(memory_format=layout)
                 for parameter in self.parameters

@@ -142,10 +142,21 @@ class Timed(torch.utils.data.Dataset):
         return sample
 
 
+class Stream(torch.utils.data.IterableDataset):
+    """The same without a length."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __iter__(self):
+        return map(self.data.__getitem__, range(10**6))
+
+
 @pytest.mark.slow
-def test_the_wait_for_torchs_loader_is_timed_within_the_window_alone(short_window, tmp_path):
+@pytest.mark.parametrize("kind", [lambda data: data, Stream])
+def test_the_wait_for_torchs_loader_is_timed_within_the_window_alone(short_window, tmp_path, kind):
     data, untouched = Timed(), _BaseDataLoaderIter.__next__
-    batches = iter(torch.utils.data.DataLoader(data, batch_size=1))
+    batches = iter(torch.utils.data.DataLoader(kind(data), batch_size=1))
     model = nn.Linear(4, 1)
     step = stepping(model, torch.ones(1, 4))
 
