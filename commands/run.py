@@ -54,10 +54,10 @@ _REMOVABLE = ("input", "sync", "host", "auto")
 
 
 def _removable(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
-    names = [word.strip() for word in (given or "").split(",") if word.strip()]
-    if wrong := [name for name in names if name not in _REMOVABLE]:
-        raise UserError(f"without={wrong[0]!r}: give some of {', '.join(_REMOVABLE)}")
-    return ",".join(dict.fromkeys(names)) or None
+    for name in (given or "auto").split(","):
+        if name not in _REMOVABLE:
+            raise UserError(f"without={name!r}: give some of {', '.join(_REMOVABLE)}")
+    return given
 
 
 def _without_option() -> Any:
@@ -87,7 +87,6 @@ class Run(Configured, Measuring):
     repeats: Count = option(
         "tracked runs of it, each in a fresh process; from two on, their mean has an interval", 1
     )
-
     without: str | None = _without_option()
 
     def run(self) -> int:

@@ -219,12 +219,6 @@ class Removal(Facts):
     without_s: tuple[PositiveSeconds, ...] | None
     note: str | None  # what else a reader of the gain must know
 
-    @model_validator(mode="after")
-    def _in_pairs(self) -> Self:
-        if len(self.with_s or ()) != len(self.without_s or ()):
-            raise ValueError("with_s and without_s differ in length")
-        return self
-
 
 class RunRecord(KeptRecord):
     """One configuration, measured once: the file `record.json` of a record folder."""

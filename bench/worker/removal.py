@@ -174,8 +174,8 @@ class Loaders(Suspect):
             return
         self._free_bytes = psutil.virtual_memory().available // 4
         if self._device.type == "cuda":
-            free_bytes, _ = torch.cuda.mem_get_info(self._device)
-            self._free_bytes = min(self._free_bytes, free_bytes // 2)
+            on_device_bytes, _ = torch.cuda.mem_get_info(self._device)
+            self._free_bytes = min(self._free_bytes, on_device_bytes // 2)
         self.begin()
         if self._device.type != "cpu":
             with _Moves() as moves:
@@ -279,10 +279,7 @@ class Exchange(Suspect):
 
 
 class Collector(Suspect):
-    """Python's garbage collection, which is all of the host's work that a processor can do without.
-
-    A device can do without more, as it replays a graph of its kernels.
-    """
+    """Python's garbage collection: all of the host's work that a processor can do without."""
 
     note = "garbage collection alone was off"
 
