@@ -39,7 +39,7 @@ NO_COUNTERS = "no counters: "
 
 @dataclass(frozen=True)
 class ProfiledStep:
-    """What the profiles of a run show of one step of it; bytes are None with the reason.
+    """What was seen of one step of a run beside its times; bytes are None with the reason.
 
     FLOP and busy time are None where no profile without a fault has them. The device's busy time
     leaves out communication that nothing hides.
@@ -49,6 +49,7 @@ class ProfiledStep:
     dram_bytes_missing: str
     executed_flops: float | None
     device_busy_s: float | None
+    counted_by: str = "ncu"
 
 
 #: Of a step that no profile looked at.

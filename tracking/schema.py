@@ -10,6 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from bench.errors import UserError
+from bench.records.metrics import MEAN_SERIES
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -121,7 +122,7 @@ _SECTIONS = {
     r"|pace_half_width|first_steady_iteration|account_.+|compile_time_s"
     r"|(data|forward|backward|optimizer)_time_s"
     r"|(data_wait|communication|computation|exposed_\w+|idle|device_busy|ops_matched)_share",
-    "cost": r"step_g\w+|intensity_\w+|parameters|(forward_gmac|executed_gflop|counted_dram_gb)"
+    "cost": r"step_g\w+|intensity_\w+|parameters|(forward_gmac|executed_gflop|\w+_dram_gb)"
     r"|(weights|gradients|optimizer|activations)_mb|traffic_amplification",
     "host": r"\w+_mean|max_rss_mb|energy_j|ipc|cpi|(cache|branch)_miss_share",
 }
@@ -162,11 +163,8 @@ _NUMBERS = (
     *("intensity_min", "intensity_max"),
     *("weights_mb", "gradients_mb", "optimizer_mb", "activations_mb", "communication_share"),
     *("computation_share", "exposed_communication_share", "exposed_copies_share", "idle_share"),
-    *("cpu_utilization_percent_mean", "worker_cpu_percent_mean", "other_cpu_percent_mean"),
-    *("stolen_cpu_percent_mean", "memory_used_mb_mean", "worker_rss_mb_mean"),
-    *("cpu_frequency_mhz_mean", "cpu_temperature_c_mean", "cpu_package_power_w_mean"),
-    *("gpu_utilization_percent_mean", "gpu_memory_used_mb_mean", "gpu_power_w_mean"),
-    *("gpu_sm_clock_mhz_mean", "gpu_temperature_c_mean"),
+    *(f"{name}_mean" for name in MEAN_SERIES),
+    "iteration_dram_gb",
     *("cost_per_million_images", "cost_per_million_samples"),  # of the last report's price
 )
 _OF_PROFILE = (
@@ -176,7 +174,7 @@ _OF_PROFILE = (
 _TEXTS_OF_PLACE = (
     *("bound", "bound_because", "precision_ran", "math_mode_ran", "not_placed"),
     *("ceiling_kind", "ceiling_source", "ceiling_date", "ceiling_record_id"),
-    *("verdict_under_roof", "findings_under_roof"),
+    *("verdict_under_roof", "findings_under_roof", "counted_by"),
 )
 _NUMBERS_OF_PLACE = (
     *("ridge_flop_per_byte", "attainable_gflops_min", "attainable_gflops_max", "peak_gflops"),

@@ -255,6 +255,7 @@ class C:
     intensity = _number("FLOP/byte", "intensity_min", "intensity_max", show=lambda eager, fused: (
         f"{three_digits(eager)} and up" if fused is None else interval(eager, fused)))
     intensity_counted = _number("FLOP/byte, counted")
+    counted_by = _text("counted by")
     step_gb = _number("GB, fused to eager", "step_fused_gb", "step_eager_gb", show=interval)
     traffic_amplification = _number("counted / fused")
     executed_per_algorithmic_flop = _number("executed / algorithmic FLOP")

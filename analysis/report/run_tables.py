@@ -77,7 +77,7 @@ _TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
         "Places under the roof, and what holds each run back",
         (C.numbered, C.configuration, C.work, C.attained_gflops, C.attainable_gflops,
          C.ridge_flop_per_byte, C.fraction_of_roof, C.fraction_of_peak, C.bound, C.bound_because,
-         C.roof, C.intensity, C.intensity_counted, C.step_gb, C.counted_dram_gb,
+         C.roof, C.intensity, C.intensity_counted, C.step_gb, C.counted_dram_gb, C.counted_by,
          C.traffic_amplification, C.executed_per_algorithmic_flop, C.not_counted_because),
     ),
     "accounts": (

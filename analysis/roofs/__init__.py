@@ -27,6 +27,7 @@ from bench.records import (
     CacheRoof,
     Ceiling,
     CeilingsRecord,
+    CounterCheck,
     DeviceInfo,
     Environment,
     Finding,
@@ -254,6 +255,7 @@ class UsedCeiling:
     instead_of_measured: str | None = None
     doubts: tuple[Finding, ...] = ()  # why the roof itself may be too low
     cache_roofs: tuple[CacheRoof, ...] = ()  # of the same record
+    counter_checks: tuple[CounterCheck, ...] = ()  # likewise
 
 
 def datasheet_ceiling(
@@ -410,8 +412,8 @@ def _measured(candidate: CeilingsRecord, mode: MathMode) -> UsedCeiling | Unknow
         return Unknown(f"{name} measured only one of the two roofs of {mode}")
     fp32 = measured["fp32"].peak_flops_per_s if mode in HALVES and "fp32" in measured else None
     roof = replace(roof, fp32_flops_per_s=fp32 or 0.0)
-    doubts, caches = _doubts(candidate), candidate.cache_roofs
-    return UsedCeiling(ceiling, roof, name, doubts=doubts, cache_roofs=caches)
+    doubts, caches, checks = _doubts(candidate), candidate.cache_roofs, candidate.counter_checks
+    return UsedCeiling(ceiling, roof, name, None, doubts, caches, checks)
 
 
 # By a name alone

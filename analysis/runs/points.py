@@ -1,14 +1,15 @@
 """Where a step stands under the roof of the machine it ran on, or why nowhere.
 
-Where a profile counted the step's traffic, its intensity is a number: algorithmic FLOP over
-counted bytes, since what is attained is algorithmic FLOP too. Without counters the traffic is an
+Where the device itself counted the window's traffic, or a profile a step's, its intensity is a
+number: algorithmic FLOP over counted bytes, since what is attained is algorithmic FLOP too. The
+device's count is of the very window, so it goes first. Without counters the traffic is an
 interval (fused bytes to eager bytes), so the intensity is one; no point is made up inside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from analysis.account import StepAccount, account_of
@@ -24,10 +25,10 @@ from analysis.profiles import (
 from analysis.roofs import CEILING_MARGIN, Peaks, Roof, UsedCeiling, choose_ceiling
 from analysis.runs.bounds import Bound, StepTimes, check_possible, decide_bound, step_times
 from bench.errors import Unknown
-from bench.records import Ceiling, CeilingsRecord, Finding, ProfileRecord, RunRecord
-from bench.records.base import ratio
+from bench.records import GPM, Ceiling, CeilingsRecord, Finding, ProfileRecord, RunRecord
+from bench.records.base import Weight, ratio
 from bench.records.complexity import LEAST_IN_FP32
-from bench.records.metrics import StepCost, data_wait_share, step_cost
+from bench.records.metrics import StepCost, data_wait_share, iteration_dram_bytes, step_cost
 
 #: Shares of the compute peak: of what the kernels compute for certain, of what the mathematics
 #: needs, of all that is counted.
@@ -41,7 +42,7 @@ class RooflinePoint:
     """One run under its roof. Intensities in FLOP/byte, shares and fractions of 1.
 
     `intensity_min` takes the eager bytes, `intensity_max` the fused ones and `intensity_counted`
-    those that a profile counted, None with its reason. What is attainable, and so the fraction of
+    those that were counted, None with its reason. What is attainable, and so the fraction of
     the roof, follows from the counted bytes, else at both ends of the interval. Where fused
     attention may skip a part of the FLOP, more of them are attainable. Once at the roof, always at
     the roof: `fraction_of_roof_max` does not pass 1 unless the minimum does. The FLOP of an
@@ -54,6 +55,7 @@ class RooflinePoint:
     intensity_max: float
     intensity_counted: float | None
     intensity_counted_missing: str
+    counted_by: str | None  # GPM (NVML's counters of the window) or ncu
     traffic_amplification: float | None  # counted bytes over the fused ones
     executed_per_algorithmic_flop: float | None  # by the same counters
     attainable_min_flops_per_s: float
@@ -150,16 +152,70 @@ def roofline_point(
     accounts = [found for one in looked if (found := account_of(one, used.roof, measurement))]
     # The processes of one CPU share that machine's roof.
     on_cpu = record.resolved is not None and record.resolved.backend == "cpu"
+    cost = step_cost(complexity, config.grad_accum_steps, config.world_size)
+    seen, apart = _counted(record, cost, used, profiled_step(record, step_s, used, profiles))
+    by_pace = [Finding.of("by-pace")] if measurement.is_disturbed else []
     return point_under(
         used,
         config.nodes if on_cpu else config.world_size,
-        step_cost(complexity, config.grad_accum_steps, config.world_size),
+        cost,
         step_s,
         None if waited is None else min(waited, 1.0) * step_s,
-        profiled_step(record, step_s, used, profiles),
+        seen,
         min(accounts, key=attrgetter("is_disturbed"), default=None),
-        notes=[*_of_roof(used), *([Finding.of("by-pace")] if measurement.is_disturbed else [])],
+        notes=[*_of_roof(used), *by_pace, *apart],
     )
+
+
+#: Of a device's counters, which are refreshed ten times a second: 5 % at the two ends.
+_LEAST_COUNTED_S = 2.0
+#: Two counters of one step that differ by more are at odds.
+_COUNTS_APART = 0.1
+
+
+def device_count(record: RunRecord, used: UsedCeiling) -> float | Unknown:
+    """Return bytes of DRAM of an iteration by the device's own counters, or why none are taken.
+
+    They count everybody's, and are believed where the roof's record proves them on known bytes.
+    """
+    counted, window = iteration_dram_bytes(record), record.measurement
+    if counted is None or window is None or record.telemetry is None:
+        return Unknown("the device counted nothing")
+    if record.telemetry.foreign_processes:
+        return Unknown("the device counted others' bytes too")
+    if window.window_s < _LEAST_COUNTED_S:
+        return Unknown(f"the device counts windows of {_LEAST_COUNTED_S:g} s and more")
+    checks = [one for one in used.counter_checks if (one.counter, one.quantity) == (GPM, "bytes")]
+    if not checks:
+        return Unknown("no known bytes prove the device's counter: mlproject ceilings does it")
+    return next((Unknown(one.sentence) for one in checks if not one.is_right), counted)
+
+
+def _counted(
+    record: RunRecord, cost: StepCost, used: UsedCeiling, seen: ProfiledStep
+) -> tuple[ProfiledStep, list[Finding]]:
+    """What was seen of the step with the device's own count, and who is at odds with that."""
+    counted = device_count(record, used)
+    if isinstance(counted, Unknown):
+        if record.telemetry is None or record.telemetry.dram_bytes is None:
+            return seen, []
+        why = seen.dram_bytes_missing and f"the device's own count is not taken: {counted.reason}"
+        return replace(seen, dram_bytes_missing=why), [
+            Finding.of("not-counted", why=counted.reason)
+        ]
+    by_ncu = seen.dram_bytes or counted
+    at_odds: list[tuple[bool, str, float, Weight | None]] = [
+        (counted < cost.compulsory_bytes, "the cost model at least", cost.compulsory_bytes, None),
+        (counted > cost.eager_bytes, "the cost model at most", cost.eager_bytes, None),
+        (abs(counted / by_ncu - 1) > _COUNTS_APART, "ncu", by_ncu, "note"),
+    ]
+    apart = [
+        Finding.of("counts-apart", level, counted_gb=counted / 1e9, who=who, other_gb=others / 1e9)
+        for is_apart, who, others, level in at_odds
+        if is_apart
+    ]
+    own = replace(seen, dram_bytes=round(counted), dram_bytes_missing="", counted_by=GPM)
+    return own, apart
 
 
 def point_under(
@@ -203,6 +259,7 @@ def point_under(
         intensity_max=ends[1],
         intensity_counted=counted,
         intensity_counted_missing=seen.dram_bytes_missing,
+        counted_by=seen.counted_by if seen.dram_bytes else None,
         traffic_amplification=seen.dram_bytes / cost.fused_bytes if seen.dram_bytes else None,
         executed_per_algorithmic_flop=None if executed is None else executed / cost.flops,
         attainable_min_flops_per_s=attainable_min,

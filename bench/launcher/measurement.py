@@ -19,6 +19,7 @@ from datetime import datetime, timezone
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
@@ -33,6 +34,7 @@ from bench.machine.gpu_drivers import device_uuid, management_facts
 from bench.records import (
     Account,
     CeilingsRecord,
+    CounterCheck,
     DeviceInfo,
     Facts,
     Job,
@@ -110,7 +112,38 @@ def launch_ceilings(
     watch = WorkerWatch(job, folder, on_event)
     account = watch.wait()
     telemetry = watch.telemetry_between("device", "ended")
+    if account.counter_checks:
+        device = account.environment.device if account.environment else None
+        checks = (
+            _by_gpm(check, watch.telemetry_between(f"{name}_started", f"{name}_ended"), device)
+            for check in account.counter_checks
+            for name in [check.work.partition(" ")[0]]
+        )
+        account = account.replaced(counter_checks=tuple(checks))
     return finish_roofs(folder, watch.started, account, telemetry, datetime.now(timezone.utc))
+
+
+#: FLOP per clock of a multiprocessor's tensor cores, 16-bit and dense, by compute capability.
+#: H100 whitepaper: 989.4 TFLOP/s on 132 multiprocessors at 1830 MHz.
+_TENSOR_FLOPS_PER_CLOCK = {"9.0": 4096}
+
+
+def _by_gpm(
+    check: CounterCheck, seen: Telemetry | Unknown, device: DeviceInfo | None
+) -> CounterCheck:
+    """What NVML's counters say of known work: of a product by the time its tensor cores worked."""
+    if isinstance(seen, Unknown):
+        return check.replaced(counted=seen)
+    if check.quantity == "bytes":
+        return check.replaced(counted=seen.dram_bytes or Unknown(seen.missing["dram_bytes"]))
+    active = [one.values for one in seen.series if one.name == "gpu_tensor_active_percent"]
+    clock_mhz = seen.mean("gpu_sm_clock_mhz")
+    per_clock = _TENSOR_FLOPS_PER_CLOCK.get(device.compute_capability or "") if device else None
+    if not (active and clock_mhz and per_clock and device and device.cores):
+        why = "a clock's FLOP are known of compute capability 9.0 alone"
+        return check.replaced(counted=Unknown(seen.missing.get("dram_bytes", why)))
+    flops_per_s = median(active[0]) / 100 * per_clock * device.cores * 1e6 * clock_mhz
+    return check.replaced(counted=flops_per_s * check.took_s)
 
 
 #: Names of what is nobody's business unless it is a number, and texts that are known as such.

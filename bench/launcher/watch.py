@@ -191,7 +191,7 @@ class WorkerWatch:
     def _take(self, event: Event) -> None:
         self._last = event.name
         self._reached.setdefault(event.name, event.clock_s)
-        if event.name in ("window_started", "window_ended"):
+        if event.name.endswith(("_started", "_ended")):
             self._sampler.sample_now()
         if event.name == "memory":
             self._peak_bytes = max(self._peak_bytes, event.facts["max_rss_bytes"])
@@ -218,9 +218,10 @@ class WorkerWatch:
         if window is None:
             return Unknown("no window was measured")
         found = self._sampler.telemetry(window.window_start_clock_s, window.window_end_clock_s)
-        if found.energy_j is None or self._job.config.nodes == 1:
+        if self._job.config.nodes == 1:
             return found
-        return found.replaced(energy_j=Unknown("the other machines' devices are not sampled"))
+        others = Unknown("the other machines' devices are not sampled")
+        return found.replaced(energy_j=others, dram_bytes=others)
 
     def telemetry_between(self, first: str, last: str) -> Telemetry | Unknown:
         """Return what was sampled between two events, if the worker reached both."""

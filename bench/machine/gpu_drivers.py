@@ -7,13 +7,18 @@ ignores CUDA_VISIBLE_DEVICES.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
+import time
 import uuid
+import weakref
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bench.errors import Unknown
-from bench.machine import UnknownFactError, output_of, probe, reason_of
+from bench.machine import UnknownFactError, output_of, probe, reason_of, value_or_none
 
 #: CUdevice_attribute of cuda.h.
 _CAPABILITY_MAJOR = 75
@@ -120,6 +125,95 @@ def management_facts(uuid: str, name: str = "") -> dict[str, Any]:
         ),
         "pcie": probe(pcie),
     }
+
+
+_MIB_IN_MB = 2**20 / 1e6
+#: What GPM has of the time between two samples (nvml.h, nvmlGpmMetricId_t), and the factor to the
+#: series' unit: shares are in percent, traffic is in MiB/s.
+GPM_SERIES = {
+    "gpu_sm_active_percent": ("SM_UTIL", 1.0),
+    "gpu_sm_occupancy_percent": ("SM_OCCUPANCY", 1.0),
+    "gpu_tensor_active_percent": ("ANY_TENSOR_UTIL", 1.0),
+    "gpu_fp64_active_percent": ("FP64_UTIL", 1.0),
+    "gpu_fp32_active_percent": ("FP32_UTIL", 1.0),
+    "gpu_fp16_active_percent": ("FP16_UTIL", 1.0),
+    "gpu_dram_bandwidth_percent": ("DRAM_BW_UTIL", 1.0),
+    "gpu_pcie_sent_mb_per_s": ("PCIE_TX_PER_SEC", _MIB_IN_MB),
+    "gpu_pcie_received_mb_per_s": ("PCIE_RX_PER_SEC", _MIB_IN_MB),
+    "gpu_nvlink_sent_mb_per_s": ("NVLINK_TOTAL_TX_PER_SEC", _MIB_IN_MB),
+    "gpu_nvlink_received_mb_per_s": ("NVLINK_TOTAL_RX_PER_SEC", _MIB_IN_MB),
+}
+#: "The interval between these two samples should be greater than 100ms due to the internal sample
+#: refresh rate" (NVML API reference, nvmlGpmMetricsGet).
+_GPM_REFRESH_S = 0.1
+#: Of errors whose name says little.
+_GPM_REMEDIES = {
+    "Function Not Found": "drivers from 520 on have it",
+    "Insufficient Permissions": "the driver keeps it from this user",
+    "Not Supported": "GPUs from Hopper on have it",
+}
+
+
+class GpmCounters:
+    """What an NVIDIA GPU counts of itself (GPM), without root and without a profiler.
+
+    `nvmlGpmSetStreamingEnabled` is not called: it changes the device for everybody. Raises
+    `UnknownFactError` where this device, its driver or our rights do not give it.
+    """
+
+    def __init__(
+        self, nvml: Any, card: Any, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._nvml, self._card, self._clock = nvml, card, clock
+        # Of a slice no document says whose bandwidth its percentages are of.
+        if value_or_none(lambda: nvml.nvmlDeviceIsMigDeviceHandle(card)) or value_or_none(
+            lambda: nvml.nvmlDeviceGetMigMode(card)[0]
+        ):
+            raise UnknownFactError("GPM: not read from a GPU in slices (MIG)")
+        try:
+            if not nvml.nvmlGpmQueryDeviceSupport(card).isSupportedDevice:
+                raise UnknownFactError("GPM: GPUs from Hopper on have it")
+            self._before, self._after = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
+            for sample in (self._before, self._after):
+                weakref.finalize(self, value_or_none, partial(nvml.nvmlGpmSampleFree, sample))
+            nvml.nvmlGpmSampleGet(card, self._before)
+            # Two transfers a clock, as NVIDIA's own deviceQuery has it for HBM and GDDR.
+            self._bytes_per_clock = 2 * nvml.nvmlDeviceGetMemoryBusWidth(card) / 8
+        except nvml.NVMLError as error:
+            remedy = _GPM_REMEDIES.get(str(error), "")
+            raise UnknownFactError(f"GPM: {error}{remedy and f' ({remedy})'}") from None
+        self._before_s, self._dram_bytes = clock(), 0.0
+
+    def read(self) -> tuple[dict[str, float | Unknown], float]:
+        """Return each series since the last reading, and the bytes of DRAM up to now.
+
+        Bytes are the share of the peak bandwidth times that peak, at the memory's clock of now.
+        Raises `UnknownFactError` where there are none yet: the next reading then has them all.
+        """
+        nvml, now_s = self._nvml, self._clock()
+        if now_s - self._before_s <= _GPM_REFRESH_S:
+            raise UnknownFactError(f"GPM: two samples must be over {_GPM_REFRESH_S} s apart")
+        nvml.nvmlGpmSampleGet(self._card, self._after)
+        asked = nvml.c_nvmlGpmMetricsGet_t()
+        asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(GPM_SERIES)
+        asked.sample1, asked.sample2 = self._before, self._after
+        for place, (metric, _) in enumerate(GPM_SERIES.values()):
+            asked.metrics[place].metricId = getattr(nvml, f"NVML_GPM_METRIC_{metric}")
+        nvml.nvmlGpmMetricsGet(asked)
+        series: dict[str, float | Unknown] = {}
+        for metric, (name, (_, factor)) in zip(asked.metrics, GPM_SERIES.items(), strict=False):
+            series[name] = factor * metric.value
+            if metric.nvmlReturn or not math.isfinite(metric.value):
+                error = nvml.NVMLError(metric.nvmlReturn) if metric.nvmlReturn else metric.value
+                series[name] = Unknown(f"GPM: {error}")
+        if isinstance(share := series["gpu_dram_bandwidth_percent"], Unknown):
+            raise UnknownFactError(share.reason)
+        clock_hz = 1e6 * nvml.nvmlDeviceGetClockInfo(self._card, nvml.NVML_CLOCK_MEM)
+        moved = share / 100 * clock_hz * self._bytes_per_clock * (now_s - self._before_s)
+        self._dram_bytes += moved
+        self._before, self._after = self._after, self._before
+        self._before_s = now_s
+        return series, self._dram_bytes
 
 
 #: How the UUIDs of AMD's devices begin, in records; the ASIC's serial number follows.

@@ -2,7 +2,43 @@
 
 from __future__ import annotations
 
-from bench.records.base import Count, Facts, Seconds, Share, ratio
+from typing import Literal
+
+from bench.records.base import Amount, Count, Facts, Seconds, Share, ratio
+
+#: NVML's counters of a running device, in `Telemetry`; the other counters are tools of a profile.
+GPM = "GPM"
+#: A counter that is further off on work that is known is not used for points.
+_MOST_OFF = 0.05
+
+
+class CounterCheck(Facts):
+    """What a counter said of work whose bytes or FLOP are known: `counted` of `known`."""
+
+    counter: Literal["GPM", "ncu", "perf"]
+    work: str  # "copy 512 MiB x 1200"
+    quantity: Literal["bytes", "flops"]
+    known: Amount
+    took_s: Seconds
+    counted: Amount | None
+
+    @property
+    def share(self) -> float | None:
+        """What it counted over what is true; None where it counted nothing."""
+        return ratio(self.counted, self.known)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it is off by 5 % at most."""
+        return self.share is not None and abs(self.share - 1) <= _MOST_OFF
+
+    @property
+    def sentence(self) -> str:
+        """`GPM counted 98.7 % of the bytes of copy 512 MiB x 1200`, or why nothing."""
+        of = f"of the {self.quantity} of {self.work}"
+        if self.share is None:
+            return f"{self.counter} counted nothing {of}: {self.missing['counted']}"
+        return f"{self.counter} counted {100 * self.share:.1f} % {of}"
 
 
 class KernelTotals(Facts):

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from bench.config.resolved import Backend
-from bench.records.base import NEWER, Count, Facts, Number, PositiveRate, Record, Seconds
+from bench.records.base import NEWER, Amount, Count, Facts, Number, PositiveRate, Record, Seconds
 
 #: Variables with which a processor computes as one without its widest instructions: oneDNN's, by
 #: both of its names, and that of torch's own kernels.
@@ -195,6 +195,8 @@ class Telemetry(Facts):
     throttle_share: dict[str, float] | None  # throttle reason -> share of samples; {} means never
     slowed_share: dict[str, float] | None  # power or heat -> share of time below application clocks
     foreign_processes: tuple[str, ...] | None  # others on the device, "pid name", before or after
+    #: Read and written over the window, by the devices' own counters; everybody's.
+    dram_bytes: Amount | None = Field(NEWER)
 
     def mean(self, name: str) -> float | None:
         """Return the mean of the series `name`; None where it was not sampled."""

@@ -30,6 +30,7 @@ from bench.records.base import (
     Verdict,
 )
 from bench.records.complexity import Complexity
+from bench.records.counters import CounterCheck
 from bench.records.environment import Environment, ProcessFigures, Telemetry
 from bench.records.profile import OpProfile, ToolName, WorkSet
 from bench.statistics.steady_state import transient
@@ -315,6 +316,7 @@ class CeilingsRecord(KeptRecord):
     ceilings: tuple[Ceiling, ...]
     samples: tuple[CeilingSample, ...]
     cache_roofs: tuple[CacheRoof, ...] = ()
+    counter_checks: tuple[CounterCheck, ...] = ()
     telemetry: Telemetry | None
     ended: Instant | None = Field(NEWER)  # UTC
 
@@ -402,6 +404,7 @@ class Account(Facts):
     ceilings: tuple[Ceiling, ...] = ()
     samples: tuple[CeilingSample, ...] = ()
     cache_roofs: tuple[CacheRoof, ...] = ()
+    counter_checks: tuple[CounterCheck, ...] = ()  # only the launcher knows what was counted
     # Of a machine: of each device, what `auto` takes first.
     environments: tuple[Environment, ...] = ()
 

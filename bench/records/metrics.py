@@ -42,6 +42,10 @@ MEAN_SERIES = (
     "gpu_power_w",
     "gpu_sm_clock_mhz",
     "gpu_temperature_c",
+    *("gpu_sm_active_percent", "gpu_sm_occupancy_percent", "gpu_tensor_active_percent"),
+    *("gpu_fp64_active_percent", "gpu_fp32_active_percent", "gpu_fp16_active_percent"),
+    *("gpu_dram_bandwidth_percent", "gpu_pcie_sent_mb_per_s", "gpu_pcie_received_mb_per_s"),
+    *("gpu_nvlink_sent_mb_per_s", "gpu_nvlink_received_mb_per_s"),
 )
 #: Phases of an iteration whose mean time is a metric, `<phase>_time_s`.
 PHASES = ("data", "forward", "backward", "optimizer")
@@ -123,6 +127,14 @@ def attained_flops_per_s(record: RunRecord) -> float | None:
         return None
     batches = record.config.grad_accum_steps * record.config.world_size
     return record.complexity.step_flops * batches / record.measurement.step_s
+
+
+def iteration_dram_bytes(record: RunRecord) -> float | None:
+    """Return bytes of DRAM of an iteration, of all devices, by their own counters."""
+    if record.telemetry is None or (window := record.measurement) is None:
+        return None
+    iterations = window.samples / window.samples_per_iteration
+    return ratio(record.telemetry.dram_bytes, iterations)
 
 
 def gain_of(removal: Removal) -> RatioEstimate | None:
@@ -226,6 +238,7 @@ def summary(record: RunRecord) -> dict[str, float]:
         found["energy_j"] = energy_j = record.telemetry.energy_j
         if measured is not None and resolved is not None:
             found[energy_metric(resolved.sample)] = ratio(energy_j, measured.samples)
+            found["iteration_dram_gb"] = ratio(iteration_dram_bytes(record), 1e9)
     return _known(found)
 
 

@@ -317,6 +317,19 @@ def measure_ceilings(
     return ceilings, (*(sample for group in groups for sample in group.samples()), *alone)
 
 
+def known_work(device: Device) -> list[Probe]:
+    """Return what proves a counter: copy and read of known bytes, a product of known FLOP.
+
+    The product is in a type that counters count: bf16 on a GPU, fp32 on a CPU.
+    """
+    plan, where = PLANS[device.backend], device.torch_device
+    cache_bytes = device.info().last_level_cache_bytes
+    sizes = array_sizes(cache_bytes, plan.stream_steps, free_bytes(device))
+    mode: MathMode = "bf16" if device.backend != "cpu" and device.native_math("bf16") else "fp32"
+    product = product_probe(plan.products[0], mode, where)
+    return [*(stream_probes(sizes[-1:], where, ("copy", "read")) if sizes else []), product]
+
+
 def compute_probes(device: Device, plan: RoofPlan, mode: MathMode) -> list[Probe]:
     """Return the probes that set the roof of `mode`, those of least work first."""
     probes = [product_probe(shape, mode, device.torch_device) for shape in plan.products]

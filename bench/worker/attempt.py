@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -14,10 +15,10 @@ from typing_extensions import override
 from bench.errors import UnsupportedError, UserError, one_line
 from bench.machine import reason_of, value_or_none
 from bench.machine.environment import read_environment
-from bench.records import Account, Outcome
+from bench.records import GPM, Account, CounterCheck, Outcome
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
-from bench.training.devices import open_device
+from bench.training.devices import Device, open_device
 
 #: What PyTorch's allocators and libraries say when memory runs out without an error class for it.
 _MEMORY_PHRASES = (
@@ -90,8 +91,12 @@ class MachineAttempt(Attempt):
                 self.found["environments"] = (*self.found.get("environments", ()), one)
 
 
+#: How long known work lasts, and how long the same goes on before and after it.
+_KNOWN_S, _AROUND_S = 2.0, 0.7
+
+
 class RoofsAttempt(Attempt):
-    """Measures the roofs of the job's backend."""
+    """Measures the roofs of the job's backend, or does work that is known under the job's tool."""
 
     @override
     def run(self) -> None:
@@ -104,8 +109,76 @@ class RoofsAttempt(Attempt):
         device = open_device(self.job.config.backend)
         self.found["environment"] = read_environment(device.info(), self.folder.path, "auto")
         self.journal.note("device", backend=device.backend, uuid=device.info().uuid)
+        if self.job.tool:
+            self._do_known_work(device)
+            return
         self.found["ceilings"], self.found["samples"] = measure_ceilings(device, progress=progress)
         self.found["cache_roofs"] = measure_cache_roofs(device, progress=progress)
+        if device.backend == "cuda":
+            self._do_known_work(device)
+
+    def _do_known_work(self, device: Device) -> None:
+        """Do what proves counters: between two marks, or the task's under ncu or perf.
+
+        NVML's counters are refreshed ten times a second, so it goes on beyond both marks.
+        """
+        from bench.profilers.perf import counting
+        from bench.roofs import known_work
+
+        def repeated(seconds: float) -> int:
+            end_s, launches = time.perf_counter() + seconds, 0
+            while not launches or time.perf_counter() < end_s:
+                launch()
+                device.synchronize()
+                launches += 1
+            return launches
+
+        for probe in known_work(device):
+            name, tool = probe.name.partition(" ")[0], self.job.tool
+            if self.job.task.get("work", name) != name:
+                continue
+            launch = probe.prepare()
+            repeated(_AROUND_S)
+            self.journal.note(f"{name}_started")
+            begin_s = time.perf_counter()
+            if tool == "ncu":
+                with profiled_range(device):
+                    launches = repeated(0.0)
+            else:
+                with counting(self.job.task) if tool else nullcontext():
+                    launches = repeated(_KNOWN_S)
+            took_s = time.perf_counter() - begin_s
+            self.journal.note(f"{name}_ended")
+            repeated(_AROUND_S)
+            check = CounterCheck.of(
+                "the launcher knows what was counted",
+                counter=tool or GPM,
+                work=f"{probe.name} x {launches}",
+                quantity="flops" if probe.math_mode else "bytes",
+                known=probe.work_per_launch * launches,
+                took_s=took_s,
+            )
+            self.found["counter_checks"] = (*self.found.get("counter_checks", ()), check)
+            self.found |= {"iterations": launches, "window_s": took_s}
+
+
+@contextmanager
+def profiled_range(device: Device) -> Iterator[None]:
+    """Let ncu count what is launched inside: only that, and all of it.
+
+    The device is synchronised at both ends. ncu must run with `--profile-from-start off`,
+    and the CUDA context must exist, as it does after a warm-up. Raises `UnsupportedError` on
+    another backend.
+    """
+    if device.backend != "cuda":
+        raise UnsupportedError(f"tool=ncu: counts on CUDA devices alone, not on {device.backend}")
+    device.synchronize()
+    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
+    try:
+        yield
+        device.synchronize()
+    finally:
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
 
 
 def outcome_of(work: Callable[[], None]) -> tuple[Outcome, str | None]:

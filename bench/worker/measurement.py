@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from typing_extensions import override
 
-from bench.errors import Unknown, UnsupportedError, UserError
+from bench.errors import Unknown, UserError
 from bench.machine import probe
 from bench.profilers.perf import counting
 from bench.profilers.torch_profiler import pairs_within, work_set
 from bench.records import DistributedFigures, Measurement, RankFigures
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
-from bench.training.devices import Device
 from bench.training.step import NO_MODEL
 from bench.training.team import Team
 from bench.training.window import driven
-from bench.worker.attempt import Attempt
+from bench.worker.attempt import Attempt, profiled_range
 from bench.worker.step_setup import ReadyStep, StepSetup
 from bench.worker.turns import planned, taking_out, to_take_out
 
@@ -246,22 +244,3 @@ class StepAttempt(Attempt):
             ready.measure()
             self.found["window_s"] = time.perf_counter() - begin
         self.found["iterations"] = len(ready.window.data_wait_s)
-
-
-@contextmanager
-def profiled_range(device: Device) -> Iterator[None]:
-    """Let ncu count what is launched inside: only that, and all of it.
-
-    The device is synchronised at both ends. ncu must run with `--profile-from-start off`,
-    and the CUDA context must exist, as it does after a warm-up. Raises `UnsupportedError` on
-    another backend.
-    """
-    if device.backend != "cuda":
-        raise UnsupportedError(f"tool=ncu: counts on CUDA devices alone, not on {device.backend}")
-    device.synchronize()
-    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
-    try:
-        yield
-        device.synchronize()
-    finally:
-        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]

@@ -25,14 +25,15 @@ _NO_DEVICE = Unknown("no device is sampled")
 class Reading:
     """What a source saw at one instant; what it could not read is `Unknown`.
 
-    `energy_j` counts up from any zero, and so do `slowed_s`, the seconds for which power or heat
-    held the device below its application clocks.
+    `energy_j` counts up from any zero, and so do `dram_bytes`, those that the device moved, and
+    `slowed_s`, the seconds for which power or heat held it below its application clocks.
     """
 
     values: Mapping[str, float | Unknown] = field(default_factory=dict)
     energy_j: float | Unknown = _NO_DEVICE
     throttle_reasons: frozenset[str] | Unknown = _NO_DEVICE
     slowed_s: Mapping[str, float] | Unknown = _NO_DEVICE
+    dram_bytes: float | Unknown = _NO_DEVICE
 
     @property
     def known(self) -> dict[str, float]:
@@ -62,7 +63,7 @@ class Source:
 
 
 class Devices(Source):
-    """Energy is the devices' sum, throttle reasons and foreign processes are those of any.
+    """Energy and bytes are the devices' sum, throttle reasons and foreign processes those of any.
 
     The time for which they were slowed is their mean; a fact of all is unknown where it is unknown
     of one. The lowest rank's quantities keep their names, the others' begin with `rank1_`,
@@ -92,6 +93,7 @@ class Devices(Source):
             _of_all(sum, [reading.energy_j for reading in readings.values()]),
             _of_all(_any, [reading.throttle_reasons for reading in readings.values()]),
             _of_all(_means, [reading.slowed_s for reading in readings.values()]),
+            _of_all(sum, [reading.dram_bytes for reading in readings.values()]),
         )
 
     def foreign_processes(self) -> tuple[str, ...] | Unknown:
@@ -235,7 +237,7 @@ class Sampler:
 
     def _device_facts(self, window: _Window) -> dict[str, Any]:
         device = next((source for source in self._samples if source.measures_device), None)
-        facts = ("energy_j", "throttle_share", "slowed_share", "foreign_processes")
+        facts = ("energy_j", "throttle_share", "slowed_share", "foreign_processes", "dram_bytes")
         if device is None:
             return dict.fromkeys(facts, Unknown("the worker never reported its device"))
 
@@ -252,6 +254,7 @@ class Sampler:
             over_window("throttle_reasons", window.shares_throttled),
             over_window("slowed_s", window.shares_slowed),
             probe(device.foreign_processes),
+            over_window("dram_bytes", window.rise),
         )
         return dict(zip(facts, values, strict=True))
 

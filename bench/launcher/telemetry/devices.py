@@ -14,7 +14,14 @@ from bench.errors import Unknown
 from bench.launcher.telemetry import Reading, Source
 from bench.machine import UnknownFactError, gpu_drivers, probe
 from bench.machine.cpu import PackageEnergy
-from bench.machine.gpu_drivers import AMD_UUID, amd_clock_mhz, amd_device, number_of, nvml_device
+from bench.machine.gpu_drivers import (
+    AMD_UUID,
+    GpmCounters,
+    amd_clock_mhz,
+    amd_device,
+    number_of,
+    nvml_device,
+)
 from bench.records import CLOCK_SETTING, POWER_LIMIT
 from bench.records.folders import is_running
 from bench.records.journal import Clock
@@ -211,7 +218,7 @@ class AbsentDevice(Source):
     measures_device = True
 
     def __init__(self, energy: Unknown, rest: Unknown, series: tuple[str, ...] = ()) -> None:
-        self._reading = Reading(dict.fromkeys(series, rest), energy, rest, rest)
+        self._reading = Reading(dict.fromkeys(series, rest), energy, rest, rest, rest)
         self._others = rest
 
 
@@ -239,7 +246,7 @@ class RaplSource(Source):
             last, self._last = self._last, (now, energy_j)
             if last is not None and now > last[0]:
                 values["cpu_package_power_w"] = (energy_j - last[1]) / (now - last[0])
-        return Reading(values, energy_j, _NOT_OF_CPUS, _NOT_OF_CPUS)
+        return Reading(values, energy_j, _NOT_OF_CPUS, _NOT_OF_CPUS, _NOT_OF_CPUS)
 
 
 #: Bits of nvmlDeviceGetCurrentClocksEventReasons that lower the clock against the program's
@@ -293,19 +300,25 @@ class NvidiaSource(Source):
     name = "nvml"
     measures_device = True
 
-    def __init__(self, nvml: Any, uuid: str, worker_pid: int) -> None:
+    def __init__(
+        self, nvml: Any, uuid: str, worker_pid: int, clock: Clock = time.perf_counter
+    ) -> None:
         self._nvml = nvml
         _, self._card = nvml_device(nvml, uuid)
         self._tree = ProcessTree(worker_pid)
         self._foreign_before = probe(self._foreign_now)
+        self._gpm = probe(GpmCounters, nvml, self._card, clock)
 
     @override
     def read(self) -> Reading:
         """Read the energy counter first, as its instant matters most."""
-        nvml, card = self._nvml, self._card
+        nvml, card, gpm = self._nvml, self._card, self._gpm
         energy_j = probe(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(card) / 1e3)  # of mJ
-        values = {name: probe(read, nvml, card) for name, read in _NVIDIA_READERS.items()}
-        return Reading(values, energy_j, probe(self._throttle_reasons), probe(self._slowed_s))
+        counted = gpm if isinstance(gpm, Unknown) else probe(gpm.read)
+        series, dram_bytes = ({}, counted) if isinstance(counted, Unknown) else counted
+        values = {name: probe(read, nvml, card) for name, read in _NVIDIA_READERS.items()} | series
+        reasons, slowed_s = probe(self._throttle_reasons), probe(self._slowed_s)
+        return Reading(values, energy_j, reasons, slowed_s, dram_bytes)
 
     @override
     def foreign_processes(self) -> tuple[str, ...] | Unknown:
@@ -400,4 +413,4 @@ class AmdSource(Source):
         """Read the energy counter first, as its instant matters most."""
         energy_j = probe(_amd_energy_j, self._smi, self._card)
         values = {name: probe(read, self._smi, self._card) for name, read in _AMD_READERS.items()}
-        return Reading(values, energy_j, _NOT_OF_AMD, _NOT_OF_AMD)
+        return Reading(values, energy_j, _NOT_OF_AMD, _NOT_OF_AMD, _NOT_OF_AMD)

@@ -13,7 +13,8 @@ from bench.launcher.telemetry.devices import GPU_SERIES, RaplSource, device_sour
 from bench.machine import UnknownFactError
 from bench.records.metrics import MEAN_SERIES
 
-DEVICE_FACTS = ("energy_j", "throttle_share", "slowed_share", "foreign_processes")
+DEVICE_FACTS = ("energy_j", "throttle_share", "slowed_share", "foreign_processes", "dram_bytes")
+NO_GPM = "AttributeError: nvmlGpmQueryDeviceSupport"
 NOBODY = 4_000_000_000  # above every system's highest process id
 IDLE = "import sys; print('on', flush=True); sys.stdin.read()"
 
@@ -77,14 +78,14 @@ def test_energy_and_throttling_of_a_window(nvml, nvidia, clock):
     assert telemetry.throttle_share == {"SwPowerCap": 1.0}
     assert telemetry.slowed_share == {"power": pytest.approx(0.8), "heat": 0.0}
     assert telemetry.foreign_processes == ()
-    assert telemetry.missing == {}
+    assert telemetry.missing == {"dram_bytes": NO_GPM}
 
 
 def test_what_a_card_does_not_support_has_a_reason(nvml, worker, clock):
     nvml.unsupported = {"energy_mj", "reasons", "slowed_ns", "pids", "utilization"}
     source = device_source("cuda", "GPU-1", worker.pid)
     telemetry = seen(clock, source)
-    for name in (*DEVICE_FACTS, "gpu_utilization_percent"):
+    for name in (*DEVICE_FACTS[:-1], "gpu_utilization_percent"):
         assert telemetry.missing[name] == "NVMLError: Not Supported"
     assert {one.name for one in telemetry.series} == set(GPU_SERIES[1:])
 

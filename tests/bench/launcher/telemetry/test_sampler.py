@@ -133,7 +133,7 @@ def test_a_device_is_read_when_it_joins_and_without_one_its_facts_have_a_reason(
     sampler = Sampler(0.5, [source], clock)
     sampler.sample()
     none = sampler.telemetry(100.0, 101.0)
-    facts = ("energy_j", "throttle_share", "slowed_share", "foreign_processes")
+    facts = ("energy_j", "throttle_share", "slowed_share", "foreign_processes", "dram_bytes")
     assert none.missing == dict.fromkeys(facts, "the worker never reported its device")
     device = Scripted(None, "7 neighbour")
     sampler.add(device)

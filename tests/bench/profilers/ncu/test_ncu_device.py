@@ -18,7 +18,7 @@ from bench.machine.gpu_drivers import compute_capability, device_uuid
 from bench.profilers.ncu.tool import NcuTool, RefusalError
 from bench.records import Account
 from bench.records.verdict import kernel_set
-from bench.worker.measurement import profiled_range
+from bench.worker.attempt import profiled_range
 
 
 class Driver:
@@ -97,7 +97,7 @@ import json, sys
 import torch
 from bench.training.devices import open_device
 from bench.profilers.torch_profiler import work_set
-from bench.worker.measurement import profiled_range
+from bench.worker.attempt import profiled_range
 
 device = open_device("cuda")
 torch.manual_seed(0)
