@@ -10,12 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from bench.config import RunConfig
-from bench.launcher.measurement import measure, measure_roofs
-from bench.launcher.profile import launch_profile
+from bench.errors import UserError
+from bench.launcher.device_lock import device_names
+from bench.launcher.measurement import launch_measurement, measure, measure_roofs
+from bench.launcher.profile import count_known_work, launch_profile
+from bench.machine.gpu_drivers import management_facts
 from bench.profilers.ncu.tool import NcuTool
 from bench.records import Backend, CeilingsRecord, Measurement, ProfileRecord, RunRecord, ToolName
 from bench.records.folders import RecordFolder
-from bench.records.metrics import executed_flops, profiled_step_cost
+from bench.records.metrics import (
+    executed_flops,
+    gain_of,
+    iteration_dram_bytes,
+    profiled_step_cost,
+)
 
 
 class CannotTellError(Exception):
@@ -26,6 +34,8 @@ class CannotTellError(Exception):
 class Answer:
     """What one check saw; `passed` is None where the machine cannot answer it."""
 
+    device: str  # the UUID of a card
+    driver: str | None
     check: str
     expected: str
     seen: str
@@ -83,6 +93,8 @@ def first_contact(backend: Backend, records: Path, minutes: float) -> Iterator[A
     What is measured for them stays in `records`.
     """
     contact, deadline_s = Contact(backend, records), time.monotonic() + 60 * minutes
+    facts = management_facts(device_names(backend)[0]) if backend == "cuda" else {}
+    device, driver = facts.get("uuid", backend), facts.get("driver") or None
     for name, (expected, question) in CHECKS.items():
         begin_s, passed = time.monotonic(), None
         try:
@@ -93,7 +105,7 @@ def first_contact(backend: Backend, records: Path, minutes: float) -> Iterator[A
             seen = str(error)
         except Exception as error:
             seen, passed = f"{type(error).__name__}: {error}", False
-        yield Answer(name, expected, seen, passed, time.monotonic() - begin_s)
+        yield Answer(device, driver, name, expected, seen, passed, time.monotonic() - begin_s)
 
 
 def level_of(record: RunRecord | CeilingsRecord | ProfileRecord) -> str:
@@ -147,17 +159,58 @@ def _profile(contact: Contact) -> Seen:
 
 
 def _counters(contact: Contact) -> Seen:
+    """What ncu counts of a step, and over a whole window the device itself."""
     if reason := NcuTool().obstacle(contact.backend):
         raise CannotTellError(reason)
-    record = contact.profile("ncu", arch="resnet18", precision="amp", batch_size=64)
+    timed, record = contact.run(precision="amp"), contact.profile("ncu", precision="amp")
     cost, executed, counters = profiled_step_cost(record), executed_flops(record), record.counters
     if counters is None or cost is None or executed is None or counters.dram_bytes is None:
         return f"{record.outcome}: {record.missing}", False
+    own = iteration_dram_bytes(timed) or 0.0  # GPM's, where it has any
     seen = (
         f"{executed / cost.flops:.3g} of the FLOP, {counters.dram_bytes / 1e9:.4g} GB (fused "
-        f"{cost.fused_bytes / 1e9:.4g}, eager {cost.eager_bytes / 1e9:.4g}), {level_of(record)}"
+        f"{cost.fused_bytes / 1e9:.4g}, eager {cost.eager_bytes / 1e9:.4g}; GPM "
+        f"{own / 1e9:.4g}), {level_of(record)}"
     )
-    return seen, 1.0 <= executed / cost.flops <= 1.3 and "invalid" not in level_of(record)
+    near = not own or abs(own / counters.dram_bytes - 1) <= 0.1
+    return seen, near and 1.0 <= executed / cost.flops <= 1.3 and "invalid" not in level_of(record)
+
+
+_MISSES = ("perf", "bytes")
+
+
+def _known_work(contact: Contact) -> Seen:
+    """What each counter says over what is true; a cache's misses are shown, and not judged."""
+    roofs = measure_roofs(contact.backend, records=contact.records, if_missing=True)
+    checks, said = [*roofs.counter_checks], []
+    try:
+        checks += count_known_work("ncu" if contact.backend == "cuda" else "perf", contact.backend)
+    except UserError as error:
+        said = [str(error)]
+    seen = "; ".join([*(one.sentence for one in checks), *said])
+    judged = [one for one in checks if one.share and (one.counter, one.quantity) != _MISSES]
+    if not judged:
+        raise CannotTellError(seen)
+    return seen, all(one.is_right for one in judged)
+
+
+def _memory(contact: Contact) -> Seen:
+    ratios = {}
+    for precision in ("fp32", "amp"):
+        peak = contact.window(precision=precision).peak_memory_allocated_bytes
+        model = contact.run(precision=precision).complexity
+        if model is None or peak is None:
+            raise CannotTellError("waits for an NVIDIA GPU")
+        ratios[precision] = model.memory.needed_bytes / peak
+    seen = ", ".join(f"{precision} {ratio:.3f}" for precision, ratio in ratios.items())
+    return f"modelled over allocated: {seen}", all(abs(r - 1) <= 0.08 for r in ratios.values())
+
+
+def _without(contact: Contact) -> Seen:
+    config, folder = contact.run(precision="amp").config, RecordFolder.create(contact.records)
+    removals = launch_measurement(config, folder, without="host").removals
+    gains = [gain.ratio for one in removals if (gain := gain_of(one))]
+    return f"times as fast without the host: {gains or removals}", bool(gains)
 
 
 #: What a check sees, and whether it is as expected.
@@ -168,5 +221,11 @@ CHECKS: dict[str, tuple[str, Callable[[Contact], Seen]]] = {
     "precisions": ("each runs, and no verdict is invalid", _precisions),
     "telemetry": ("each series, and energy that agrees with power", _telemetry),
     "profile": ("the work of the timed run, and the kernels of each op", _profile),
-    "counters": ("executed FLOP 1.0 to 1.3 of the model's, and DRAM bytes", _counters),
+    "known work": ("each counter within 5 % of known bytes and FLOP", _known_work),
+    "counters": (
+        "executed FLOP 1.0 to 1.3 of the model's; DRAM bytes, GPM's within 10 % of ncu's",
+        _counters,
+    ),
+    "memory": ("the model's peak within 8 % of what was allocated", _memory),
+    "without": ("turns without the host's work, on CUDA by a graph", _without),
 }

@@ -197,12 +197,10 @@ def _counted(
     """What was seen of the step with the device's own count, and who is at odds with that."""
     counted = device_count(record, used)
     if isinstance(counted, Unknown):
-        if record.telemetry is None or record.telemetry.dram_bytes is None:
+        if iteration_dram_bytes(record) is None:
             return seen, []
-        why = seen.dram_bytes_missing and f"the device's own count is not taken: {counted.reason}"
-        return replace(seen, dram_bytes_missing=why), [
-            Finding.of("not-counted", why=counted.reason)
-        ]
+        note = Finding.of("not-counted", why=counted.reason)
+        return replace(seen, dram_bytes_missing=seen.dram_bytes_missing and note.sentence), [note]
     by_ncu = seen.dram_bytes or counted
     at_odds: list[tuple[bool, str, float, Weight | None]] = [
         (counted < cost.compulsory_bytes, "the cost model at least", cost.compulsory_bytes, None),

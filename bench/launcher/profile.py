@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.config import RunConfig
 from bench.errors import Unknown, UserError, one_line
 from bench.launcher.measurement import failure_cause, finish, finish_roofs, finish_run
 from bench.launcher.watch import WorkerWatch
+from bench.machine import UnknownFactError, probe
 from bench.profilers.base import Section, Tool, ToolWorker, TorchTool
 from bench.profilers.ncu.read import read_counters
 from bench.profilers.ncu.tool import NcuTool
@@ -21,6 +23,7 @@ from bench.profilers.perf import PerfTool
 from bench.records import (
     Account,
     Backend,
+    CounterCheck,
     Job,
     Outcome,
     ProfileRecord,
@@ -171,6 +174,43 @@ def launch_profile(
     if tools is not None and failed and profile.outcome == "ok":
         profile.outcome, profile.reason = "unsupported", failed[0].reason
     return profile.finish(started, datetime.now(timezone.utc), timed)
+
+
+#: Of the line that a cache miss fetches; what is fetched ahead of its use is no miss.
+_LINE_BYTES = 64
+
+
+def count_known_work(name: ToolName, backend: Backend) -> Iterator[CounterCheck]:
+    """Have a tool count each work of `bench.roofs.known_work`, in a worker of its own.
+
+    Raises `UserError` where the tool cannot count on `backend`.
+    """
+    tool = TOOLS[name]()
+    if reason := tool.obstacle(backend):
+        raise UserError(reason)
+    for work in ("copy", "read", "matmul"):
+        with TemporaryDirectory(ignore_cleanup_errors=True) as here:
+            worker = tool.worker(Path(here))
+            folder = RecordFolder.create(Path(here), worker.name)
+            task = {**worker.task, "work": work}
+            config = RunConfig.model_validate({"backend": backend})
+            job = Job(kind="ceilings", config=config, tool=name, task=task)
+            how: Any = {"prefix": worker.prefix, "environment": worker.environment}
+            step = WorkerWatch(job, folder, ignore, **how).wait()
+            if not step.counter_checks:
+                why = tool.explain(folder.said()) or step.reason or "its worker did no work"
+                raise UserError(f"{name}: {why}")
+            for check in step.counter_checks:
+                yield check.replaced(counted=probe(_counted, tool, Path(here), step, check))
+
+
+def _counted(tool: Tool, folder: Path, step: Account, check: CounterCheck) -> float:
+    section = tool.read(folder, step)
+    of_bytes = ("dram_bytes", 1) if tool.name == "ncu" else ("cache_misses", _LINE_BYTES)
+    figure, factor = ("flops", 1) if check.quantity == "flops" else of_bytes
+    if (count := getattr(section, figure)) is None:
+        raise UnknownFactError(section.missing[figure])
+    return float(factor * count)
 
 
 def read_timed(records: Path, record_id: str, *, option: str = "of") -> RunRecord:

@@ -146,12 +146,6 @@ GPM_SERIES = {
 #: "The interval between these two samples should be greater than 100ms due to the internal sample
 #: refresh rate" (NVML API reference, nvmlGpmMetricsGet).
 _GPM_REFRESH_S = 0.1
-#: Of errors whose name says little.
-_GPM_REMEDIES = {
-    "Function Not Found": "drivers from 520 on have it",
-    "Insufficient Permissions": "the driver keeps it from this user",
-    "Not Supported": "GPUs from Hopper on have it",
-}
 
 
 class GpmCounters:
@@ -172,7 +166,7 @@ class GpmCounters:
             raise UnknownFactError("GPM: not read from a GPU in slices (MIG)")
         try:
             if not nvml.nvmlGpmQueryDeviceSupport(card).isSupportedDevice:
-                raise UnknownFactError("GPM: GPUs from Hopper on have it")
+                raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
             self._before, self._after = nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()
             for sample in (self._before, self._after):
                 weakref.finalize(self, value_or_none, partial(nvml.nvmlGpmSampleFree, sample))
@@ -180,8 +174,8 @@ class GpmCounters:
             # Two transfers a clock, as NVIDIA's own deviceQuery has it for HBM and GDDR.
             self._bytes_per_clock = 2 * nvml.nvmlDeviceGetMemoryBusWidth(card) / 8
         except nvml.NVMLError as error:
-            remedy = _GPM_REMEDIES.get(str(error), "")
-            raise UnknownFactError(f"GPM: {error}{remedy and f' ({remedy})'}") from None
+            have = "GPUs from Hopper on have it, drivers from 520 on"
+            raise UnknownFactError(f"GPM: {error} ({have})") from None
         self._before_s, self._dram_bytes = clock(), 0.0
 
     def read(self) -> tuple[dict[str, float | Unknown], float]:
@@ -202,17 +196,16 @@ class GpmCounters:
         nvml.nvmlGpmMetricsGet(asked)
         series: dict[str, float | Unknown] = {}
         for metric, (name, (_, factor)) in zip(asked.metrics, GPM_SERIES.items(), strict=False):
-            series[name] = factor * metric.value
             if metric.nvmlReturn or not math.isfinite(metric.value):
-                error = nvml.NVMLError(metric.nvmlReturn) if metric.nvmlReturn else metric.value
-                series[name] = Unknown(f"GPM: {error}")
+                series[name] = Unknown(f"GPM: error {metric.nvmlReturn}, value {metric.value}")
+            else:
+                series[name] = factor * metric.value
         if isinstance(share := series["gpu_dram_bandwidth_percent"], Unknown):
             raise UnknownFactError(share.reason)
         clock_hz = 1e6 * nvml.nvmlDeviceGetClockInfo(self._card, nvml.NVML_CLOCK_MEM)
-        moved = share / 100 * clock_hz * self._bytes_per_clock * (now_s - self._before_s)
-        self._dram_bytes += moved
-        self._before, self._after = self._after, self._before
-        self._before_s = now_s
+        peak_bytes = clock_hz * self._bytes_per_clock * (now_s - self._before_s)
+        self._dram_bytes += share / 100 * peak_bytes
+        self._before, self._after, self._before_s = self._after, self._before, now_s
         return series, self._dram_bytes
 
 

@@ -257,6 +257,7 @@ PLANS = {
         stream_steps=(1, 2, 4),
         group_s=0.1,
         budget_s=30.0,
+        one_way=True,
     ),
     "cuda": RoofPlan(
         products=_products(8192, (4096, 16384), 200704, 512, 4608),
@@ -388,7 +389,8 @@ def _ceiling(
     memory = best_sample(bandwidth.samples())
     faster = [*compute.samples(), *(fewer.samples() if fewer else [])]
     burst = best_sample(faster) if compute.alone or fewer else None
-    winners = map(account_of, filter(None, (peak, memory)))
+    alone = best_sample(one_way.samples())
+    winners = map(account_of, filter(None, (peak, memory, alone)))
     facts = {
         "device": device.info().name,
         "backend": device.backend,
@@ -396,7 +398,7 @@ def _ceiling(
         "peak_flops_per_s": compute.rate_of(peak),
         "burst_flops_per_s": compute.rate_of(burst),
         "peak_bytes_per_s": bandwidth.rate_of(memory),
-        "one_way_bytes_per_s": one_way.rate_of(best_sample(one_way.samples())),
+        "one_way_bytes_per_s": one_way.rate_of(alone),
         "kind": "measured",
         "source": "; ".join([*winners, software_of(device)]),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -69,7 +69,7 @@ def main() -> int:
 
     if peak_bytes := value_or_none(peak_memory_bytes):
         journal.note("memory", max_rss_bytes=peak_bytes)
-    if role in _END_AT_ONCE:
+    if role in _END_AT_ONCE and not attempt.job.tool:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -141,12 +141,9 @@ class RoofsAttempt(Attempt):
             repeated(_AROUND_S)
             self.journal.note(f"{name}_started")
             begin_s = time.perf_counter()
-            if tool == "ncu":
-                with profiled_range(device):
-                    launches = repeated(0.0)
-            else:
-                with counting(self.job.task) if tool else nullcontext():
-                    launches = repeated(_KNOWN_S)
+            by_perf = counting(self.job.task) if tool == "perf" else nullcontext()
+            with profiled_range(device) if tool == "ncu" else by_perf:
+                launches = repeated(0.0 if tool == "ncu" else _KNOWN_S)
             took_s = time.perf_counter() - begin_s
             self.journal.note(f"{name}_ended")
             repeated(_AROUND_S)

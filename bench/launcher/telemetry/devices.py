@@ -14,14 +14,7 @@ from bench.errors import Unknown
 from bench.launcher.telemetry import Reading, Source
 from bench.machine import UnknownFactError, gpu_drivers, probe
 from bench.machine.cpu import PackageEnergy
-from bench.machine.gpu_drivers import (
-    AMD_UUID,
-    GpmCounters,
-    amd_clock_mhz,
-    amd_device,
-    number_of,
-    nvml_device,
-)
+from bench.machine.gpu_drivers import AMD_UUID, amd_clock_mhz, amd_device, number_of, nvml_device
 from bench.records import CLOCK_SETTING, POWER_LIMIT
 from bench.records.folders import is_running
 from bench.records.journal import Clock
@@ -300,14 +293,12 @@ class NvidiaSource(Source):
     name = "nvml"
     measures_device = True
 
-    def __init__(
-        self, nvml: Any, uuid: str, worker_pid: int, clock: Clock = time.perf_counter
-    ) -> None:
+    def __init__(self, nvml: Any, uuid: str, worker_pid: int) -> None:
         self._nvml = nvml
         _, self._card = nvml_device(nvml, uuid)
         self._tree = ProcessTree(worker_pid)
         self._foreign_before = probe(self._foreign_now)
-        self._gpm = probe(GpmCounters, nvml, self._card, clock)
+        self._gpm = probe(gpu_drivers.GpmCounters, nvml, self._card)
 
     @override
     def read(self) -> Reading:
