@@ -8,14 +8,14 @@ import sys
 
 import pytest
 import samples
-from scripted_perf import install
+from scripted_perf import CORES, install
 from stored_runs import filed
 from worker_processes import small_run
 
 from bench.errors import UserError
 from bench.launcher import profile as launch
 from bench.launcher.measurement import launch_measurement
-from bench.launcher.profile import launch_profile, recover
+from bench.launcher.profile import count_known_work, launch_profile, recover
 from bench.profilers.base import TorchTool
 from bench.records.folders import RecordFolder
 
@@ -199,3 +199,21 @@ def test_a_timed_run_is_named_by_its_record_or_its_folder(tmp_path, monkeypatch)
     assert launch.read_timed(tmp_path, f"records/{record.record_id}") == record
     with pytest.raises(UserError, match="no measurement"):
         launch.read_timed(tmp_path / "records", "x" * 300)
+
+
+@pytest.mark.long
+def test_work_that_is_known_is_counted_under_a_tool(programs, tmp_path):
+    install(programs, {**CORES, "fp_ret_sse_avx_ops.all": ("7000000", "")})
+    copy, read, product = count_known_work("perf", "cpu")
+    assert [one.work.split()[0] for one in (copy, read, product)] == ["copy", "read", "matmul"]
+    assert copy.counted == read.counted == 20 * 64  # cache misses of a window, in bytes
+    assert product.counted == 7_000_000
+    launches = int(product.work.rpartition(" x ")[2])
+    assert product.known == launches * 2 * 1024**3
+    assert product.took_s >= 2.0
+    assert not product.is_right
+    install(programs, {})  # it knows no event at all
+    with pytest.raises(UserError, match=r"event syntax error|no counts"):
+        next(count_known_work("perf", "cpu"))
+    with pytest.raises(UserError, match="NVIDIA"):
+        next(count_known_work("ncu", "cpu"))
