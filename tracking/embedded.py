@@ -25,59 +25,40 @@ TABLES = "dc11669786a5"
 ACTIVE, DELETED, ALL = 1, 2, 3
 _STAGES = {ACTIVE: ("active",), DELETED: ("deleted",), ALL: ("active", "deleted")}
 _CLAUSE = re.compile(
-    r"\s*(tags|params|metrics|attributes)\.(?:`([^`]+)`|([\w.]+))\s*"
-    r"(=|<=|>=|<|>|LIKE|IN|IS NULL)\s*('[^']*'|\(('[^']*'[, ]*)+\)|-?\d+(?:\.\d+)?)?\s*(and\b|$)",
+    r"\s*(tags|params|attributes)\.(?:`([^`]+)`|([\w.]+))\s*(?:=\s*'([^']*)'|LIKE\s*'([^'%_*?\[]*)%'"
+    r"|(IS NULL)|IN\s*\(((?:'[^']*'[, ]*)+)\))\s*(?:and\b\s*(?=\S)|$)",
     re.IGNORECASE,
 )
-_KEYED = {"tags": "tags", "params": "params", "metrics": "latest_metrics"}
-_COLUMNS = {"run_id": "run_uuid", "start_time": "start_time", "status": "status"}
 _OF_RUN = ("run_id", "run_name", "status", "start_time", "artifact_uri", "experiment_id",
            "lifecycle_stage")  # fmt: skip
 #: A condition of SQL and its values.
-Condition = tuple[str, list[str | float]]
+Condition = tuple[str, list[str]]
 
 
 def conditions(filter_string: str) -> list[Condition] | None:
     """Return MLflow's filter as conditions on `runs`, None where it has another form."""
     found, at = [], 0
     while at < len(filter_string):
-        clause = _CLAUSE.match(filter_string, at)
-        if clause is None or (clause[7] and clause.end() == len(filter_string)):
+        if (clause := _CLAUSE.match(filter_string, at)) is None:
             return None
-        of, how = clause[1].lower(), clause[4].upper()
-        condition = _condition(of, clause[2] or clause[3], how, clause[5] or "")
-        if condition is None:
+        of, quoted, plain, text, begin, is_null, ids = clause.groups()
+        key, of = quoted or plain, of.lower()
+        held = f"EXISTS (SELECT 1 FROM {of} AS held WHERE held.run_uuid = runs.run_uuid AND key = ?"
+        if of != "attributes" and is_null:
+            found.append((f"NOT {held})", [key]))
+        elif of != "attributes" and text is not None:
+            found.append((f"{held} AND value = ?)", [key, text]))
+        elif of != "attributes" and begin is not None:
+            found.append((f"{held} AND value GLOB ?)", [key, f"{begin}*"]))
+        elif (of, key) == ("attributes", "run_id") and ids:
+            each = json.dumps(re.findall("'([^']*)'", ids))
+            found.append(("run_uuid IN (SELECT value FROM json_each(?))", [each]))
+        elif (of, key) == ("attributes", "status") and text is not None:
+            found.append(("status = ?", [text]))
+        else:
             return None
-        found.append(condition)
         at = clause.end()
     return found
-
-
-def _condition(of: str, key: str, how: str, given: str) -> Condition | None:
-    text = given[1:-1] if given.startswith("'") else None
-    number = float(given) if given and given[0] not in "'(" else None
-    if of == "attributes":
-        column = _COLUMNS.get(key)
-        if column == "run_uuid" and how == "IN" and given.startswith("("):
-            ids = json.dumps(re.findall("'([^']*)'", given))
-            return f"{column} IN (SELECT value FROM json_each(?))", [ids]
-        if column == "start_time" and number is not None and how in ("=", "<=", ">=", "<", ">"):
-            return f"{column} {how} ?", [number]
-        if column == "status" and text is not None and how == "=":
-            return f"{column} = ?", [text]
-        return None
-    held = f"(SELECT 1 FROM {_KEYED[of]} AS held WHERE held.run_uuid = runs.run_uuid AND key = ?"
-    if how == "IS NULL" and not given:
-        return f"NOT EXISTS {held})", [key]
-    if of == "metrics":
-        if number is None or how not in ("=", "<=", ">=", "<", ">"):
-            return None
-        return f"EXISTS {held} AND value {how} ? AND NOT is_nan)", [key, number]
-    if text is not None and how == "=":
-        return f"EXISTS {held} AND value = ?)", [key, text]
-    if text is not None and how == "LIKE" and re.fullmatch(r"[^%_*?\[]*%", text):
-        return f"EXISTS {held} AND value GLOB ?)", [key, f"{text[:-1]}*"]
-    return None
 
 
 class EmbeddedReader:

@@ -26,12 +26,12 @@ from analysis.comparison.judgement import ComparedMetric, compare_pairs
 from analysis.presentation.columns import Row
 from analysis.presentation.table import grouped, read_rows
 from analysis.presentation.words import counted, percent, three_digits, whole_number
-from analysis.roofs import alike_devices
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.run import Run
 from bench.config import THROUGHPUT
 from bench.errors import Unknown, UserError
 from bench.records import Environment
+from bench.records.environment import alike_devices
 from bench.statistics.ratios import POWER, pooled_scatter, smallest_change
 from bench.statistics.series import FEWEST_MACHINES, chances_of_outlying
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from scipy import special
-
 from analysis.comparison.across import MachinePair, across_machines
 from analysis.comparison.judgement import METRICS, Comparison, compare_pairs
 from analysis.comparison.machines import odd_machines
@@ -140,6 +138,8 @@ def variability_rows(runs: Runs) -> Iterator[Row]:
     By an F-test of the two pooled variances, raised for the number of pairs that could have been
     chosen.
     """
+    from scipy import special  # which takes a third of a second
+
     found = [row for row in scatter_rows(runs) if row["degrees"] >= _MIN_DEGREES]
     if len(found) < 2 or not found[0]["scatter"]:
         return

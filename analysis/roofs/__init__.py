@@ -36,11 +36,7 @@ from bench.records import (
     RunRecord,
     Telemetry,
 )
-from bench.records.environment import (
-    alike_memory,
-    same_device,
-    same_power_limit,
-)
+from bench.records.environment import same_device, same_power_limit
 
 #: A ceiling is itself a measurement, good to a few percent: only what passes it by more counts.
 CEILING_MARGIN = 1.03
@@ -231,18 +227,6 @@ HALVES = ("bf16", "fp16")
 _CLOCK_TOLERANCE = 0.1
 #: Share of samples at the power limit from which on that limit may have set the clock.
 _POWER_LIMITED_SHARE = 0.05
-
-
-def alike_devices(theirs: Environment, ours: Environment) -> bool:
-    """Whether both are of one kind: what trains has the same name and the same figures."""
-    a, b = theirs.device, ours.device
-    if a.backend == b.backend == "cpu":
-        return same_device(theirs, ours)
-    if a.memory_bytes is None or b.memory_bytes is None:
-        alike = a.memory_bytes is b.memory_bytes
-    else:
-        alike = alike_memory(a.memory_bytes, b.memory_bytes)
-    return alike and a.backend == b.backend and a.name == b.name
 
 
 @dataclass(frozen=True)

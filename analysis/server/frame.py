@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import BaseModel
 
-from analysis.presentation.columns import Row
 from bench.config import RunConfig
 from bench.errors import Unknown
 from bench.records import ResolvedConfig, findings_text
@@ -19,6 +18,7 @@ from tracking import schema
 from tracking.tracked_runs import plain
 
 if TYPE_CHECKING:
+    from analysis.presentation.columns import Row
     from analysis.runs.run import Run
 
 

@@ -13,13 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from analysis.account import StepAccount
-from analysis.profiles import explains
-from analysis.roofs import Peaks, alike_devices
-from analysis.runs.groups import Runs
-from analysis.runs.place import place, place_runs
-from analysis.runs.points import SHARES_OF_PEAK
-from analysis.runs.run import Run
 from bench.config import Sample, cost_metric
 from bench.errors import Unknown
 from bench.records import (
@@ -30,6 +23,7 @@ from bench.records import (
     RunRecord,
     TraceRecord,
 )
+from bench.records.environment import alike_devices
 from bench.records.folders import (
     AnyRecord,
     RecordFolder,
@@ -44,6 +38,9 @@ from tracking.schema import CEILINGS_FILTER, PROFILES_FILTER, runs_filter
 if TYPE_CHECKING:
     import pandas as pd
 
+    from analysis.roofs import Peaks
+    from analysis.runs.groups import Runs
+    from analysis.runs.run import Run
     from bench.records.folders import WholeRecord
 
 #: Wraps the ids of runs while their records come in, to show how many there are still to come.
@@ -77,6 +74,8 @@ class RecordSet:
 
         The profiles of its runs may be of another campaign.
         """
+        from analysis.profiles import explains
+
         found = cls()
         for record in sorted(records, key=lambda one: isinstance(one, ProfileRecord)):
             explaining = isinstance(record, ProfileRecord) and any(
@@ -142,6 +141,8 @@ class RecordSet:
 
         Machines of several kinds under one label have a number. `peaks` are a user's own figures.
         """
+        from analysis.runs.place import place_runs
+
         own = self.with_unique_labels()
         return place_runs(
             [*own.measurements, *own.imported],
@@ -391,6 +392,9 @@ def addition_of(run: Run) -> schema.Addition | None:
     The metrics are named as the columns of `pull_runs(roofs=True)`. The bound has a question mark
     where the interval of traffic does not decide it.
     """
+    from analysis.account import StepAccount
+    from analysis.runs.points import SHARES_OF_PEAK
+
     if (point := run.point) is None:
         return None
     tags = {
@@ -431,6 +435,8 @@ class LocalRoofs:
 
     def run_of(self, folder: RecordFolder, record: AnyRecord) -> Run | None:
         """Return the placed run of a measurement's `record`; None of another kind."""
+        from analysis.runs.place import place
+
         if not isinstance(record, RunRecord) or record.measurement is None:
             return None
         for other in record_folders(folder.path.parent, missing_ok=True):

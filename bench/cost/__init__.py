@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from dataclasses import asdict
+from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import TypeVar
@@ -62,11 +63,8 @@ def _cached(kind: type[Kept], folder: str, spec: StepSpec, counting: str) -> Kep
     package = package_of(spec.arch)
     if package is None:
         return counted()
-    from bench.machine.repository import code_id
-
     facts = (
-        [code_id(_BENCH / part) for part in _CODE],
-        [metadata.version(name) for name in ("torch", "torchvision", package)],
+        *_installed(package),
         os.environ.get("TIMM_FUSED_ATTN"),  # timm reads from it which attention its models have
         asdict(spec),
     )
@@ -84,3 +82,12 @@ def _cached(kind: type[Kept], folder: str, spec: StepSpec, counting: str) -> Kep
             for old in newest_last[:-_MOST_FILES]:
                 old.unlink(missing_ok=True)
     return made
+
+
+@cache
+def _installed(package: str) -> tuple[list[str], list[str]]:
+    """The code that decides a count, and the versions of what it counts with."""
+    from bench.machine.repository import code_id
+
+    versions = [metadata.version(name) for name in ("torch", "torchvision", package)]
+    return [code_id(_BENCH / part) for part in _CODE], versions

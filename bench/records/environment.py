@@ -150,6 +150,18 @@ def same_device(theirs: Environment, ours: Environment) -> bool:
     return figures(theirs) == figures(ours) and alike_memory(theirs.memory_bytes, ours.memory_bytes)
 
 
+def alike_devices(theirs: Environment, ours: Environment) -> bool:
+    """Whether both are of one kind: what trains has the same name and the same figures."""
+    a, b = theirs.device, ours.device
+    if a.backend == b.backend == "cpu":
+        return same_device(theirs, ours)
+    if a.memory_bytes is None or b.memory_bytes is None:
+        alike = a.memory_bytes is b.memory_bytes
+    else:
+        alike = alike_memory(a.memory_bytes, b.memory_bytes)
+    return alike and a.backend == b.backend and a.name == b.name
+
+
 def alike_memory(a_bytes: int, b_bytes: int) -> bool:
     """Whether both may be the memory of one device or machine."""
     return abs(a_bytes - b_bytes) <= _MEMORY_TOLERANCE * max(a_bytes, b_bytes)
