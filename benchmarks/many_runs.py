@@ -1,25 +1,19 @@
-"""A store of many made runs, and the seconds and MB that a command takes over it.
+"""Makes a store of many runs, for the time and the memory that a command takes over it.
 
     export MLFLOW_TRACKING_URI=sqlite:////tmp/many/mlflow.db XDG_CACHE_HOME=/tmp/many/cache
-    python benchmarks/many_runs.py make 10000
-    python benchmarks/many_runs.py report --out /tmp/many/report --no-log
-    python benchmarks/many_runs.py compare campaign=before campaign=after
+    python benchmarks/many_runs.py 10000
+    time mlproject report --out /tmp/many/report --no-log
 
-`make` writes rows past MLflow's API, which would take an hour; each run has what an upload gives
-it. Anything else is a command of `mlproject`: its output goes to standard error, and what it took
-is one line of JSON. Without the folder of XDG_CACHE_HOME nothing was read before.
+It writes rows past MLflow's API, which would take an hour; each run has what an upload gives it.
+Without the folder of XDG_CACHE_HOME nothing was read before.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import resource
 import sys
-import time
 import uuid
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from datetime import datetime, timedelta, timezone
 from itertools import cycle, islice, product
 from pathlib import Path
@@ -28,7 +22,14 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path[:1] = [str(PROJECT), str(PROJECT / "tests")]
 
-import mlproject  # noqa: E402
+import samples  # noqa: E402
+from mlflow.store.tracking.dbmodels import models  # noqa: E402
+from sqlalchemy import create_engine  # noqa: E402
+
+from bench.config import RunConfig  # noqa: E402
+from tracking import schema  # noqa: E402
+from tracking.connection import Server  # noqa: E402
+from tracking.content import content_of, last_values  # noqa: E402
 
 CONFIGURATIONS = list(
     product(
@@ -43,29 +44,8 @@ CAMPAIGNS = ("before", "after")
 ROWS = 2000
 
 
-def main(words: list[str]) -> int:
-    """Make the store, or run a command over it."""
-    if words[0] == "make":
-        make(int(words[1]))
-        return 0
-    began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    with redirect_stdout(sys.stderr):
-        code = mlproject.main(words)
-    took = {
-        "seconds": time.perf_counter() - began_s,
-        "processor_s": time.process_time() - began_cpu_s,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6,
-    }
-    print(json.dumps(took))
-    return code
-
-
 def records(number: int) -> Iterator[tuple[Any, datetime]]:
     """Yield the roofs of the machine and records of all configurations by turns, when uploaded."""
-    import samples
-
-    from bench.config import RunConfig
-
     last = datetime.now(timezone.utc) - timedelta(hours=1)
     yield samples.ceilings_record("fp32", "bf16"), last
     for index, (arch, precision, batch) in enumerate(islice(cycle(CONFIGURATIONS), number)):
@@ -89,11 +69,6 @@ def records(number: int) -> Iterator[tuple[Any, datetime]]:
 
 def make(number: int) -> None:
     """Put so many runs, and the roofs of their machine, into the embedded store of MLflow."""
-    from mlflow.store.tracking.dbmodels import models
-    from sqlalchemy import create_engine
-
-    from tracking.connection import Server
-
     place = Server().client.get_experiment("0").artifact_location.removeprefix("file://")
     tables = [models.SqlRun, models.SqlParam, models.SqlTag, models.SqlLatestMetric]
     engine = create_engine(os.environ["MLFLOW_TRACKING_URI"])
@@ -108,9 +83,6 @@ def make(number: int) -> None:
 
 def rows_of(record: Any, uploaded: datetime, place: Path) -> tuple[list[dict[str, Any]], ...]:
     """Return the rows of a run, its params, tags and metrics; write its record below `place`."""
-    from tracking import schema
-    from tracking.content import content_of, last_values
-
     content, run_id = content_of(record), uuid.uuid4().hex
     artifacts = place / run_id / "artifacts"
     artifacts.mkdir(parents=True)
@@ -141,4 +113,4 @@ def rows_of(record: Any, uploaded: datetime, place: Path) -> tuple[list[dict[str
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    make(int(sys.argv[1]))

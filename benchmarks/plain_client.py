@@ -1,28 +1,30 @@
-"""What a user of MLflow's client writes by hand: many results uploaded, and all runs as CSV.
+"""What a user of MLflow's client writes by hand to upload a table of results.
 
-python benchmarks/plain_client.py table 40    # writes results.csv, for `mlproject import`
-python benchmarks/plain_client.py upload 40
-python benchmarks/plain_client.py pull runs.csv
+python benchmarks/plain_client.py table 40    # writes results.csv, for `mlproject import` too
+python benchmarks/plain_client.py upload
 """
 
+import csv
 import sys
 from pathlib import Path
 
-
-def results(count: int) -> list[dict[str, str]]:
-    """Return made results, each of another batch size or precision."""
-    return [
-        {"arch": "resnet18", "device": "NVIDIA L4", "precision": ("fp32", "amp")[number % 2],
-         "batch_size": str(8 + 8 * (number // 2)), "images_per_s": str(400 + number)}
-        for number in range(count)
-    ]  # fmt: skip
+TABLE = Path("results.csv")
 
 
-def upload(count: int) -> None:
+def write_table(count: int) -> None:
+    """Write made results, each of another batch size or precision."""
+    with TABLE.open("w", encoding="utf-8") as file:
+        file.write("arch,device,precision,batch_size,images_per_s\n")
+        for number in range(count):
+            precision, batch_size = ("fp32", "amp")[number % 2], 8 + 8 * (number // 2)
+            file.write(f"resnet18,NVIDIA L4,{precision},{batch_size},{400 + number}\n")
+
+
+def upload() -> None:
     """Make a run of each result, with its params, its metrics and two JSON artifacts."""
     import mlflow
 
-    for result in results(count):
+    for result in csv.DictReader(TABLE.read_text("utf-8").splitlines()):
         rate = float(result["images_per_s"])
         with mlflow.start_run():
             mlflow.log_params(result)
@@ -31,24 +33,5 @@ def upload(count: int) -> None:
             mlflow.log_dict({"program": "by hand"}, "environment.json")
 
 
-def pull(file: str) -> None:
-    """Write every run as a row."""
-    import mlflow
-
-    mlflow.search_runs(search_all_experiments=True).to_csv(file)
-
-
-def main(what: str, given: str) -> None:
-    """Do one of them."""
-    if what == "table":
-        rows = results(int(given))
-        lines = (",".join(row) for row in ([*rows[0]], *(row.values() for row in rows)))
-        Path("results.csv").write_text("\n".join(lines), "utf-8")
-    elif what == "upload":
-        upload(int(given))
-    else:
-        pull(given)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    write_table(int(sys.argv[2])) if sys.argv[1] == "table" else upload()
