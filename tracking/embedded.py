@@ -11,7 +11,6 @@ import math
 import os
 import re
 import sqlite3
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,14 +22,16 @@ from tracking.store import open_database, sqlite_file
 TABLES = "dc11669786a5"
 #: MLflow's `ViewType`, and the stages of runs that each shows.
 ACTIVE, DELETED, ALL = 1, 2, 3
-_STAGES = {ACTIVE: ("active",), DELETED: ("deleted",), ALL: ("active", "deleted")}
+_STAGES = {ACTIVE: "lifecycle_stage = 'active'", DELETED: "lifecycle_stage = 'deleted'", ALL: "1"}
 _CLAUSE = re.compile(
     r"\s*(tags|params|attributes)\.(?:`([^`]+)`|([\w.]+))\s*(?:=\s*'([^']*)'|LIKE\s*'([^'%_*?\[]*)%'"
     r"|(IS NULL)|IN\s*\(((?:'[^']*'[, ]*)+)\))\s*(?:and\b\s*(?=\S)|$)",
     re.IGNORECASE,
 )
-_OF_RUN = ("run_id", "run_name", "status", "start_time", "artifact_uri", "experiment_id",
-           "lifecycle_stage")  # fmt: skip
+_OF_RUN = (
+    "run_uuid AS run_id, name AS run_name, status, start_time, artifact_uri, lifecycle_stage, "
+    "CAST(experiment_id AS TEXT) AS experiment_id"
+)
 #: A condition of SQL and its values.
 Condition = tuple[str, list[str]]
 
@@ -83,42 +84,33 @@ class EmbeddedReader:
 
     def experiments(self) -> list[Any]:
         """Return every active experiment."""
-        names = ("name", "artifact_location", "creation_time")
-        tags: dict[int, dict[str, str]] = defaultdict(dict)
-        for number, *tag in self._rows("SELECT experiment_id, key, value FROM experiment_tags"):
-            tags[number] |= [tag]
-        columns = f"experiment_id, {', '.join(names)}"
-        rows = self._rows(f"SELECT {columns} FROM experiments WHERE lifecycle_stage = 'active'")
-        return [
-            SimpleNamespace(
-                experiment_id=str(number), tags=tags[number], **dict(zip(names, row, strict=True))
-            )
-            for number, *row in rows
-        ]
+        columns = "CAST(experiment_id AS TEXT) AS experiment_id, name, artifact_location"
+        found = self._entities(
+            f"SELECT {columns}, creation_time FROM experiments WHERE lifecycle_stage = 'active'"
+        )
+        for experiment in found:
+            of_it = "SELECT key, value FROM experiment_tags WHERE experiment_id = ?"
+            experiment.tags = dict(self._rows(of_it, experiment.experiment_id))
+        return found
 
     def run_ids(
         self, experiments: Sequence[str], wanted: Sequence[Condition], stage: int
     ) -> list[str]:
         """Return the ids of the runs that meet all conditions, newest start first."""
-        where = "experiment_id IN (SELECT value FROM json_each(?))"
-        stages = "lifecycle_stage IN (SELECT value FROM json_each(?))"
-        clauses = " AND ".join([where, stages, *(condition for condition, _ in wanted)])
-        given = [json.dumps([*map(int, experiments)]), json.dumps(_STAGES[stage])]
+        where = f"experiment_id IN (SELECT value FROM json_each(?)) AND {_STAGES[stage]}"
+        clauses = " AND ".join([where, *(condition for condition, _ in wanted)])
         rows = self._rows(
             f"SELECT run_uuid FROM runs WHERE {clauses} ORDER BY start_time DESC, run_uuid",
-            *(*given, *(value for _, values in wanted for value in values)),
+            json.dumps([*map(int, experiments)]),
+            *(value for _, values in wanted for value in values),
         )
         return [run_id for (run_id,) in rows]
 
     def runs(self, run_ids: Sequence[str]) -> list[Any]:
         """Return these runs in their order, with their params, tags and last metrics."""
-        chosen = "run_uuid IN (SELECT value FROM json_each(?))"
-        ids = json.dumps([*run_ids])
-        of_run = ", ".join(_OF_RUN).replace("run_id", "run_uuid").replace("run_name", "name")
+        chosen, ids = "run_uuid IN (SELECT value FROM json_each(?))", json.dumps([*run_ids])
         runs = {}
-        for row in self._rows(f"SELECT {of_run} FROM runs WHERE {chosen}", ids):
-            info = SimpleNamespace(**dict(zip(_OF_RUN, row, strict=True)))
-            info.experiment_id = str(info.experiment_id)
+        for info in self._entities(f"SELECT {_OF_RUN} FROM runs WHERE {chosen}", ids):
             data = SimpleNamespace(params={}, tags={}, metrics={}, _metric_objs=[])
             runs[info.run_id] = SimpleNamespace(info=info, data=data)
         for kind in ("params", "tags"):
@@ -126,16 +118,21 @@ class EmbeddedReader:
             for run_id, key, value in rows:
                 getattr(runs[run_id].data, kind)[key] = value
         # of a metric that is no number there is a zero
-        point = "run_uuid, key, CASE is_nan WHEN 0 THEN value END, timestamp, step"
-        points = self._rows(f"SELECT {point} FROM latest_metrics WHERE {chosen}", ids)
-        for run_id, key, value, timestamp, step in points:
-            data = runs[run_id].data
-            data.metrics[key] = math.nan if value is None else value
-            data._metric_objs.append(SimpleNamespace(key=key, timestamp=timestamp, step=step))
+        point = "run_uuid, key, CASE is_nan WHEN 0 THEN value END AS value, timestamp, step"
+        for metric in self._entities(f"SELECT {point} FROM latest_metrics WHERE {chosen}", ids):
+            data = runs[metric.run_uuid].data
+            data.metrics[metric.key] = math.nan if metric.value is None else metric.value
+            data._metric_objs.append(metric)
         for run in runs.values():
             run.info.run_name = run.info.run_name or run.data.tags.get("mlflow.runName")
         return [runs[run_id] for run_id in run_ids if run_id in runs]
 
-    def _rows(self, statement: str, *values: str | float) -> list[Any]:
+    def _entities(self, statement: str, *values: str) -> list[Any]:
+        found = self._database.execute(statement, values)
+        names = [name for name, *_ in found.description]
+        rows = found.fetchall()
+        return [SimpleNamespace(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def _rows(self, statement: str, *values: str) -> list[Any]:
         """Every row at once: a statement that is still read would keep writers waiting."""
         return self._database.execute(statement, values).fetchall()

@@ -63,22 +63,21 @@ def failure_of(error: BaseException, uri: str = "") -> Failure | None:
     It is away where it is not reached or does not answer, and with 5xx, 408 or 429.
     """
     answer, text = _answer(error), str(error)
-    by_http = _is_mlflows(error) or isinstance(error, requests.RequestException)
+    by_http = _is_a(error, "MlflowException") or isinstance(error, requests.RequestException)
     if not by_http and isinstance(error, OSError):
         line = " ".join(text.split()) or type(error).__name__
         away = isinstance(error, ConnectionError | TimeoutError)
         return Failure(CREDENTIALS.sub("", line), away)
     ours = answer is None and not by_http and not isinstance(error, sqlite3.Error)
-    if ours and not _is_sqlalchemys(error, "SQLAlchemyError"):
+    if ours and not _is_a(error, "SQLAlchemyError", "sqlalchemy.exc"):
         return None
     if _FILE_STORE in text:
         return Failure(_OLD_MLRUNS, away=True, denied=True)
     status, strange = _status(error, answer), _is_strange(error, answer)
     from_database = getattr(error, "error_code", None) == _DATABASE and not strange
-    of_database = isinstance(error, sqlite3.OperationalError)
     away = (
-        of_database
-        or _is_sqlalchemys(error, "OperationalError")
+        isinstance(error, sqlite3.OperationalError)
+        or _is_a(error, "OperationalError", "sqlalchemy.exc")
         or (by_http and (from_database or status is None or status >= 500 or status in (408, 429)))
     )
     # what is too large, or has no length, is refused alone
@@ -154,7 +153,7 @@ def _status(error: BaseException, answer: requests.Response | None) -> int | Non
         return answer.status_code
     if code := re.search(r"(?:Tunnel connection failed:|error code) (\d{3})", str(error)):
         return int(code[1])
-    if not _is_mlflows(error) or re.match(
+    if not _is_a(error, "MlflowException") or re.match(
         r"API request to http.* failed with (timeout )?exception ", str(error), re.DOTALL
     ):
         return None
@@ -163,11 +162,6 @@ def _status(error: BaseException, answer: requests.Response | None) -> int | Non
     return int(ERROR_CODE_TO_HTTP_STATUS.get(getattr(error, "error_code", ""), 500))
 
 
-def _is_mlflows(error: BaseException) -> bool:
-    """Whether MLflow raised it; its import takes seconds, and an embedded store is read without."""
-    return isinstance(error, getattr(sys.modules.get("mlflow.exceptions"), "MlflowException", ()))
-
-
-def _is_sqlalchemys(error: BaseException, kind: str) -> bool:
-    """Whether SQLAlchemy raised it; an embedded store alone imports that, which takes long."""
-    return isinstance(error, getattr(sys.modules.get("sqlalchemy.exc"), kind, ()))
+def _is_a(error: BaseException, kind: str, module: str = "mlflow.exceptions") -> bool:
+    """Whether it is of that class; nothing is imported for it, which takes seconds."""
+    return isinstance(error, getattr(sys.modules.get(module), kind, ()))
