@@ -53,6 +53,15 @@ def cached_ops(spec: StepSpec) -> ListedStep:
     return _cached(ListedStep, "ops", spec, "listed_step")
 
 
+@cache
+def _installed(package: str) -> tuple[list[str], list[str]]:
+    """The code that decides a count, and the versions of what it counts with."""
+    from bench.machine.repository import code_id
+
+    versions = [metadata.version(name) for name in ("torch", "torchvision", package)]
+    return [code_id(_BENCH / part) for part in _CODE], versions
+
+
 def _cached(kind: type[Kept], folder: str, spec: StepSpec, counting: str) -> Kept:
     """What the function `counting` of `estimate` makes of `spec`, read or computed and kept."""
 
@@ -63,11 +72,9 @@ def _cached(kind: type[Kept], folder: str, spec: StepSpec, counting: str) -> Kep
     package = package_of(spec.arch)
     if package is None:
         return counted()
-    facts = (
-        *_installed(package),
-        os.environ.get("TIMM_FUSED_ATTN"),  # timm reads from it which attention its models have
-        asdict(spec),
-    )
+    code, versions = _installed(package)
+    # timm reads from the variable which attention its models have
+    facts = (code, versions, os.environ.get("TIMM_FUSED_ATTN"), asdict(spec))
     key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     path: Path = cache_folder() / folder / f"{key}.json"
     with contextlib.suppress(OSError, ValidationError):
@@ -82,12 +89,3 @@ def _cached(kind: type[Kept], folder: str, spec: StepSpec, counting: str) -> Kep
             for old in newest_last[:-_MOST_FILES]:
                 old.unlink(missing_ok=True)
     return made
-
-
-@cache
-def _installed(package: str) -> tuple[list[str], list[str]]:
-    """The code that decides a count, and the versions of what it counts with."""
-    from bench.machine.repository import code_id
-
-    versions = [metadata.version(name) for name in ("torch", "torchvision", package)]
-    return [code_id(_BENCH / part) for part in _CODE], versions
