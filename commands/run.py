@@ -60,8 +60,8 @@ def _removable(context: click.Context, parameter: click.Parameter, given: str | 
     return given
 
 
-def _without_option() -> Any:
-    return option(
+class _Removing:
+    without: str | None = option(
         "after the measurement take this out of the steps, by turns, and measure the gain: "
         "input (batches come from memory), sync (ranks keep their gradients), host (no garbage "
         "collection), several by commas, or auto: those that take 5 % of a step",
@@ -70,7 +70,7 @@ def _without_option() -> Any:
     )
 
 
-class Run(Configured, Measuring):
+class Run(Configured, _Removing, Measuring):
     """Measure one configuration as one tracked run, or several.
 
     The record is on disk before anything is uploaded. The exit code is that of the first repeat
@@ -87,7 +87,6 @@ class Run(Configured, Measuring):
     repeats: Count = option(
         "tracked runs of it, each in a fresh process; from two on, their mean has an interval", 1
     )
-    without: str | None = _without_option()
 
     def run(self) -> int:
         """Measure each repeat, and show it when it is done."""
@@ -268,7 +267,7 @@ class Profile(Configured, Measuring, Answering):
         return timed.config, timed
 
 
-class Watch(Measuring):
+class Watch(_Removing, Measuring):
     """Measure a training script as it is, and end it after that.
 
     COMMAND is what you type to train: mlproject watch -- python train.py --lr 0.1; or torchrun,
@@ -290,7 +289,6 @@ class Watch(Measuring):
         "__main__:train_step for one of the script's own file",
         metavar="MODULE:FUNCTION",
     )
-    without: str | None = _without_option()
     claims_mfu: Share | None = option(
         "the MFU that the script prints, such as 0.41: what it counts is said [with --peak]"
     )

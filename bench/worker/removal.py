@@ -115,16 +115,8 @@ class Loaders(Suspect):
         self._free_bytes = self._left_bytes = 0
         self._is_out = False
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Watch the loaders within the block."""
-        with asked_for_batches(self._given):
-            try:
-                yield
-            finally:
-                self._is_out = False
-
-    def _given(self, next_batch: NextBatch, batches: Any) -> Any:
+    def give(self, next_batch: NextBatch, batches: Any) -> Any:
+        """Return the next batch of a loader's iterator, or a copy of one of the turn before."""
         data = id(batches._dataset)
         self._asked[data] += 1
         kept = self._kept[data]
@@ -153,9 +145,9 @@ class Loaders(Suspect):
         return self._usual is None or asked == self._usual
 
     def preparing(self, *, keeps: bool) -> Around[None]:
-        """Yield where steps run that show which loaders feed most of them, and what is moved.
+        """Yield where steps run that show which loaders feed most of them.
 
-        Raises `UserError` where none does. Batches are kept only if one `keeps` them.
+        To have what they give kept is to look, too, what of it the script moves to its device.
         """
         asked = list[Counter[int]]()
         for _ in range(PREPARING):
@@ -168,9 +160,7 @@ class Loaders(Suspect):
         self._per_step = fmean(sum(step[data] for data in often) for step in asked)
         usual = max(asked, key=asked.count)
         self._usual = usual if asked.count(usual) >= _ALIKE * PREPARING else None
-        if not often:
-            raise UserError("no DataLoader of torch feeds its steps")
-        if not keeps:
+        if not keeps or not often:
             return
         self._free_bytes = psutil.virtual_memory().available // 4
         if self._device.type == "cuda":
@@ -209,8 +199,9 @@ class Loaders(Suspect):
 
     def _place_kept(self) -> None:
         """Put what the script moves on its device. Raises `UserError` where that cannot be."""
-        for data in self._most:
-            kept = self._kept[data]
+        if not self._most:
+            raise UserError("no DataLoader of torch feeds its steps")
+        for kept in map(self._kept.__getitem__, self._most):
             if not kept:
                 raise UserError("its batches cannot be kept in memory")
             if len({tuple(tensor.shape for tensor in _tensors(batch)) for batch in kept}) > 1:

@@ -11,7 +11,6 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
@@ -27,7 +26,14 @@ from bench.records.metrics import data_wait_share
 from bench.records.profile import COMMUNICATION, LOADER
 from bench.training.devices import Device
 from bench.training.window import Around
-from bench.worker.removal import PREPARING, Collector, Exchange, Loaders, Suspect
+from bench.worker.removal import (
+    PREPARING,
+    Collector,
+    Exchange,
+    Loaders,
+    Suspect,
+    asked_for_batches,
+)
 from bench.worker.script_model import Training
 
 #: Steps of a turn at least, and pairs of turns.
@@ -74,11 +80,9 @@ class Turns:
     def taken(self, suspect: Suspect, device: Device, clock: Clock) -> Around[None]:
         """Yield where steps run while `suspect` is taken out of them and put back."""
         loaders = suspect if isinstance(suspect, Loaders) else Loaders(device.torch_device)
-        with loaders.watched():
+        with asked_for_batches(loaders.give):
             try:
-                is_input = loaders is suspect
-                with suppress(*() if is_input else (UserError,)):  # then all steps are like most
-                    yield from loaders.preparing(keeps=is_input)
+                yield from loaders.preparing(keeps=loaders is suspect)
                 for pair in range(self.pairs):
                     if self.until_s and pair >= _FEWEST_PAIRS and clock() > self.until_s:
                         break

@@ -228,7 +228,7 @@ def test_processes_of_a_loader_stop_when_they_are_ahead_and_what_they_made_is_pa
     loader = DataLoader(Numbers(), batch_size=None, num_workers=2, prefetch_factor=3)
     loaders, seen = Loaders(CPU), []
     batches = iter(loader)
-    with loaders.watched():
+    with under_test.asked_for_batches(loaders.give):
         driven(loaders.preparing(keeps=True), lambda: seen.append(next(batches)))
         seen.append(next(batches))
         loaders.switch(out=True)
