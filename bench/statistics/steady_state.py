@@ -84,9 +84,13 @@ def robust_deviation(values: Sequence[float]) -> float:
 def _interval(
     times_s: Sequence[float], deviations: float, independent: float
 ) -> tuple[float, float] | None:
-    """Order statistics about the median, as far apart as independent iterations leave it unsure."""
+    """Order statistics about the median, as far apart as independent iterations leave it unsure.
+
+    By the normal approximation of the binomial distribution with its continuity correction. Without
+    it intervals of 95 % would cover 94 % with five iterations and 93 % with eight.
+    """
     count = len(times_s)
-    low = math.floor((count - deviations * count / math.sqrt(independent)) / 2)
+    low = math.floor((count - 1 - deviations * count / math.sqrt(independent)) / 2)
     ordered = sorted(times_s)
     return (ordered[low], ordered[-1 - low]) if low >= 0 else None
 

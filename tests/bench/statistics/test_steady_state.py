@@ -146,8 +146,21 @@ def test_the_pace_is_known_by_order_statistics():
     # 25 independent values: the median is between the 8th and the 18th by 1.96 deviations
     times_s = [1 + 0.01 * rank for rank in Random(3).sample(range(25), 25)]
     assert pace_half_width(times_s) == pytest.approx(0.05 / 1.12)
-    assert pace_half_width([1.0] * 4) == 0
-    assert pace_half_width([1.0, 2.0, 3.0]) is None
+    assert pace_half_width([1.0] * 6) == 0
+
+
+@pytest.mark.parametrize("count", [*range(3, 20), 40])
+def test_the_interval_of_few_iterations_covers_the_95_percent_that_it_says(count):
+    """By the binomial distribution of those below the median; no five values can."""
+    ordered = [1 + 0.01 * rank for rank in range(count)]
+    ends = [rank // 2 if rank % 2 == 0 else -1 - rank // 2 for rank in range(count)]
+    alternating = [ordered[end] for end in ends]  # neighbours are not alike
+    width = pace_half_width(alternating)
+    assert (width is None) == (count < 6)
+    if width is not None:
+        low = round((count - 1) / 2 - width * median(ordered) / 0.01)
+        outside = 2 * sum(math.comb(count, below) for below in range(low + 1)) / 2**count
+        assert 0 < outside <= 0.05
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.4, 0.7])

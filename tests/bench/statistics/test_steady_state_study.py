@@ -92,7 +92,8 @@ def study(kind, shape="steady"):
     errors = [abs(time_s / truth_s - 1) for _, time_s, _ in found]
     held = [error <= width for error, (*_, width) in zip(errors, found, strict=True) if width]
     called = [fmean(code in codes for codes, *_ in found) for code in ("not-warm", "drift")]
-    shares = *called, median(errors), fmean(held)
+    # windows of less than six iterations have no interval
+    shares = *called, median(errors), fmean(held) if held else math.nan
     print(f"| {kind}, {shape} | " + " | ".join(f"{100 * share:.1f} %" for share in shares) + " |")
     return shares
 
@@ -111,7 +112,7 @@ def test_sound_runs_are_not_suspect_and_their_pace_is_near_the_truth(kind):
     assert not_warm <= 0.03
     assert drift <= 0.03
     assert error <= (0.04 if "disturbed" in kind else 0.02)
-    assert 0.88 <= held <= 0.99
+    assert math.isnan(held) if "8 s" in kind else 0.88 <= held <= 0.99
 
 
 @pytest.mark.long

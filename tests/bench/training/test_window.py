@@ -131,11 +131,12 @@ def test_ranks_come_together_at_both_ends_and_never_between(step, clock, device)
 
 
 def test_waiting_for_data_is_filed_under_its_iteration(clock, window):
-    waits = iter([0.0, 0.3, 0.1, 0.2])
+    waits = iter([0.0, 0.0, 0.2, 0.1, 0.1, 0.0, 0.05, 0.15])
     timed = window.waiting(lambda: clock.pass_s(next(waits)))
 
     def step():
         timed()
+        timed()  # a step of two batches waits twice
         clock.pass_s(1.0)
         return LOSS
 
@@ -404,6 +405,19 @@ def test_phases_hold_the_queued_work_of_their_part(clock, device):
         "forward": pytest.approx([0.2] * 3),
         "backward": pytest.approx([0.4] * 3),
     }
+
+
+def test_what_was_seen_of_a_window_is_in_its_measurement(step, device, window, monkeypatch):
+    monkeypatch.setattr(device, "peak_memory_bytes", lambda: (3000, 4000))
+    losses = map(torch.tensor, (2.5, 2.0))
+    window.warm_up(step(1.0, loss=next(losses)), TimeLimits(1, 3), ignore)
+    window.other_cpu_cores = 0.25
+    window.measure(step(1.0, loss=next(losses)), WindowPlan(3))
+    seen = measured(window)
+    assert (seen.first_loss, seen.last_loss, seen.other_cpu_cores) == (2.5, 2.0, 0.25)
+    assert (seen.peak_memory_allocated_bytes, seen.peak_memory_reserved_bytes) == (3000, 4000)
+    script = measured(window, no_model="a script's loss is its own")
+    assert script.missing["work"] == "a script's loss is its own"
 
 
 @pytest.mark.slow
