@@ -95,8 +95,8 @@ def ahead(batches: Any) -> tuple[int, bool]:
 class Loaders(Suspect):
     """The DataLoaders that feed the steps, seen where torch gives the next batch.
 
-    Out of a step, each of them gives copies of the batches of the turn before, in their order: the
-    same shapes, so that both turns compute the same. What the script moves to its device is there.
+    Out of a step, each of them gives copies of the batches of the turn before, each once: the same
+    shapes, so that both turns compute the same. What the script moves to its device is there.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -110,7 +110,6 @@ class Loaders(Suspect):
         #: By iterators: what their processes had ready when they were left out.
         self._ready: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._kept: defaultdict[int, list[Any]] = defaultdict(list)
-        self._at: Counter[int] = Counter()
         self._moved: set[int] = set()  # which tensors of a batch, in their order
         self._free_bytes = self._left_bytes = 0
         self._is_out = False
@@ -122,8 +121,8 @@ class Loaders(Suspect):
         kept = self._kept[data]
         # one that asks for more is another loop over the same data, which is left to end
         if self._is_out and kept and self._asked[data] <= self._most[data]:
-            self._at[data] += 1
-            return _rebuilt(kept[(self._at[data] - 1) % len(kept)], torch.Tensor.clone)
+            kept.append(kept.pop(0))
+            return _rebuilt(kept[-1], torch.Tensor.clone)
         batch = next_batch(batches)
         if self._left_bytes > 0 and data in self._most and not self._is_out:
             self._ready.setdefault(batches, 0)
@@ -224,7 +223,6 @@ class Loaders(Suspect):
 
     def begin(self) -> None:
         """Note that the steps of a turn that are timed begin."""
-        self._at.clear()
         if not self._is_out:
             self._kept.clear()
             self._left_bytes = self._free_bytes

@@ -49,7 +49,7 @@ from bench.worker.turns import Turns, planned, taking_out, to_take_out
 #: before the window. The rest is for what follows it.
 _WINDOW_SHARE, _WITHOUT_WARMUP = 0.6, 0.8
 #: Of these, and of what is left for a profile, where something is taken out of steps afterwards.
-_BEFORE_TURNS = 0.35
+_BEFORE_TURNS = 0.25
 #: Of its seconds, how long after them the window waits for the end of a step.
 _LATER = 0.25
 #: How often a look at steps is begun that a profile of the script may end, and how long the end of

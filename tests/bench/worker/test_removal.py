@@ -144,16 +144,16 @@ def test_what_a_script_does_to_its_batches_does_not_reach_those_served_later(clo
     first, later = (seen[begin : begin + 10] for begin in (12, 24))
     assert first == [2.0 * index for index in range(12, 22)]
     # what is kept has the script's first write; each later one is into a copy, also of the two
-    # batches that were served twice, before the turn was timed and in it
-    assert later == [2 * value for value in first]
+    # batches that were served before the turn was timed
+    assert sorted(later) == [2 * value for value in first]
 
 
-def test_batches_that_differ_in_shape_are_served_as_they_came(clock):
+def test_of_batches_that_differ_in_shape_the_same_ones_are_served(clock):
     sizes = []
     loader = DataLoader(Samples(clock, shapes=(1, 2, 5)))
     found = measured(clock, loader, use=lambda batch: sizes.append(batch["x"].shape[1]))
     assert "differ in shape" in found.note
-    assert sizes[12:22] == sizes[24:34]
+    assert sorted(sizes[12:22]) == sorted(sizes[24:34])
 
 
 def test_batches_that_differ_in_shape_and_fill_the_memory_are_refused(clock, monkeypatch):
