@@ -176,9 +176,6 @@ def _counters(contact: Contact) -> Seen:
     return seen, near and 1.0 <= executed / cost.flops <= 1.3 and "invalid" not in level_of(record)
 
 
-_MISSES = ("perf", "bytes")
-
-
 def _known_work(contact: Contact) -> Seen:
     """What each counter says over what is true; a cache's misses are shown, and not judged."""
     roofs = measure_roofs(contact.backend, records=contact.records, if_missing=True)
@@ -188,7 +185,8 @@ def _known_work(contact: Contact) -> Seen:
     except UserError as error:
         said = [str(error)]
     seen = "; ".join([*(one.sentence for one in checks), *said])
-    judged = [one for one in checks if one.share and (one.counter, one.quantity) != _MISSES]
+    misses = ("perf", "bytes")
+    judged = [one for one in checks if one.share and (one.counter, one.quantity) != misses]
     if not judged:
         raise CannotTellError(seen)
     return seen, all(one.is_right for one in judged)

@@ -204,11 +204,14 @@ def roof_facts(record: CeilingsRecord) -> dict[str, str]:
             facts[f"roof {ceiling.math_mode}"] = f"{ceiling.peak_flops_per_s / 1e9:.4g} GFLOP/s"
         if ceiling.peak_bytes_per_s is not None:
             facts["roof memory"] = f"{ceiling.peak_bytes_per_s / 1e9:.4g} GB/s"
+        if ceiling.one_way_bytes_per_s is not None:
+            facts["reading or writing alone"] = f"{ceiling.one_way_bytes_per_s / 1e9:.4g} GB/s"
     for roof in record.cache_roofs:
         if roof.peak_bytes_per_s is not None:
             facts[f"roof {roof.level}"] = f"{roof.peak_bytes_per_s / 1e9:.4g} GB/s"
         else:
             facts[f"no roof {roof.level}"] = roof.missing["peak_bytes_per_s"]
+    facts |= {f"known {one.work}": one.sentence for one in record.counter_checks}
     return facts | verdict_fact(record.verdict)
 
 

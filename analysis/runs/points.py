@@ -170,7 +170,7 @@ def roofline_point(
 #: Of a device's counters, which are refreshed ten times a second: 5 % at the two ends.
 _LEAST_COUNTED_S = 2.0
 #: Two counters of one step that differ by more are at odds.
-_COUNTS_APART = 0.1
+_APART = 0.1
 
 
 def device_count(record: RunRecord, used: UsedCeiling) -> float | Unknown:
@@ -201,16 +201,13 @@ def _counted(
             return seen, []
         note = Finding.of("not-counted", why=counted.reason)
         return replace(seen, dram_bytes_missing=seen.dram_bytes_missing and note.sentence), [note]
-    by_ncu = seen.dram_bytes or counted
-    at_odds: list[tuple[bool, str, float, Weight | None]] = [
-        (counted < cost.compulsory_bytes, "the cost model at least", cost.compulsory_bytes, None),
-        (counted > cost.eager_bytes, "the cost model at most", cost.eager_bytes, None),
-        (abs(counted / by_ncu - 1) > _COUNTS_APART, "ncu", by_ncu, "note"),
-    ]
+    limit = min(max(counted, cost.compulsory_bytes), cost.eager_bytes)
+    others = {"the cost model's limit": (limit, 0.0), "ncu": (seen.dram_bytes or counted, _APART)}
+    gb, levels = counted / 1e9, dict[str, Weight](ncu="note")  # it flushes caches before a kernel
     apart = [
-        Finding.of("counts-apart", level, counted_gb=counted / 1e9, who=who, other_gb=others / 1e9)
-        for is_apart, who, others, level in at_odds
-        if is_apart
+        Finding.of("counts-apart", levels.get(who), counted_gb=gb, who=who, other_gb=other / 1e9)
+        for who, (other, most_apart) in others.items()
+        if abs(counted - other) > most_apart * other
     ]
     own = replace(seen, dram_bytes=round(counted), dram_bytes_missing="", counted_by=GPM)
     return own, apart

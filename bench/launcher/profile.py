@@ -193,8 +193,7 @@ def count_known_work(name: ToolName, backend: Backend) -> Iterator[CounterCheck]
             worker = tool.worker(Path(here))
             folder = RecordFolder.create(Path(here), worker.name)
             task = {**worker.task, "work": work}
-            config = RunConfig.model_validate({"backend": backend})
-            job = Job(kind="ceilings", config=config, tool=name, task=task)
+            job = Job(kind="ceilings", config=RunConfig(backend=backend), tool=name, task=task)
             how: Any = {"prefix": worker.prefix, "environment": worker.environment}
             step = WorkerWatch(job, folder, ignore, **how).wait()
             if not step.counter_checks:

@@ -1,6 +1,7 @@
 """A real NVIDIA GPU trains in every way that is offered: `pytest -m cuda`, some five minutes."""
 
 import math
+import statistics
 import sys
 import time
 import types
@@ -14,6 +15,7 @@ from bench.errors import UserError
 from bench.launcher.device_lock import device_names
 from bench.launcher.profile import launch_profile
 from bench.launcher.telemetry.devices import GPU_SERIES
+from bench.machine import UnknownFactError, gpu_drivers
 from bench.profilers.ncu.tool import NcuTool
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
@@ -156,6 +158,33 @@ def test_a_run_has_what_nvml_says_of_its_window(tmp_path):
     assert telemetry.energy_j > 0
     assert telemetry.throttle_share is not None
     assert telemetry.foreign_processes == ()
+
+
+def test_a_gpu_that_counts_itself_is_proved_right_and_is_no_slower_for_it(tmp_path, monkeypatch):
+    """Copy 0.97 to 1.03, product 0.95 to 1.05; steps with and without it by turns, to 0.3 %."""
+    roofs = measure_roofs("cuda", records=tmp_path)
+    checks = {one.work.partition(" ")[0]: one for one in roofs.counter_checks}
+    if why := checks["copy"].missing.get("counted"):
+        pytest.skip(why)
+    assert checks["copy"].share == pytest.approx(1, abs=0.03)
+    assert checks["read"].share == pytest.approx(1, abs=0.03)
+    if checks["matmul"].counted is not None:
+        assert checks["matmul"].share == pytest.approx(1, abs=0.05)
+    asked = config(arch="resnet50", precision="amp", batch_size=256, image_size=224, iters=100)
+
+    def without(*_):
+        raise UnknownFactError("left out")
+
+    ratios = []
+    for _ in range(5):
+        with_it = measure(asked, records=tmp_path)
+        assert with_it.telemetry.dram_bytes > 0
+        with monkeypatch.context() as patched:
+            patched.setattr(gpu_drivers, "GpmCounters", without)
+            alone = measure(asked, records=tmp_path)
+        assert alone.telemetry.missing["dram_bytes"] == "left out"
+        ratios.append(alone.measurement.pace_s / with_it.measurement.pace_s)
+    assert statistics.median(ratios) == pytest.approx(1, abs=0.003)
 
 
 def products_of_the_sixth_second():

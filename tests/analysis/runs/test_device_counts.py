@@ -51,14 +51,16 @@ def test_it_goes_before_ncu_which_may_disagree():
     placed = point(16, make.profile())
     assert codes(placed) == [("counts-apart", "note")]
     assert placed.findings[0].sentence == (
-        "the device counted 16 GB a step, ncu 20 GB: one of them is wrong"
+        "the device counted 16 GB a step, against 20 GB of ncu: one is wrong"
     )
     unproven = point(16, make.profile(), checks=())
     assert (unproven.counted_by, unproven.row["counted_dram_gb"]) == ("ncu", 20)
     assert codes(unproven) == [("not-counted", "note")]
 
 
-@pytest.mark.parametrize(("step_gb", "whose"), [(4, "least 5 GB"), (26, "most 25 GB")])
+@pytest.mark.parametrize(
+    ("step_gb", "whose"), [(4, "5 GB of the cost model"), (26, "25 GB of the cost model")]
+)
 def test_a_count_that_the_cost_model_contradicts_is_said(step_gb, whose):
     placed = point(step_gb)
     assert codes(placed)[0] == ("counts-apart", "suspect")

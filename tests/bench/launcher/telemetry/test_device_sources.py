@@ -10,12 +10,13 @@ from scripted_smi import ScriptedSmi
 from bench.errors import Unknown
 from bench.launcher.telemetry import Sampler
 from bench.launcher.telemetry.devices import GPU_SERIES, RaplSource, device_source
-from bench.machine import UnknownFactError
+from bench.machine import UnknownFactError, gpu_drivers
 from bench.records.metrics import MEAN_SERIES
 
 DEVICE_FACTS = ("energy_j", "throttle_share", "slowed_share", "foreign_processes", "dram_bytes")
 NO_GPM = "AttributeError: nvmlGpmQueryDeviceSupport"
 NOBODY = 4_000_000_000  # above every system's highest process id
+SHARE = "gpu_dram_bandwidth_percent"
 IDLE = "import sys; print('on', flush=True); sys.stdin.read()"
 
 
@@ -88,6 +89,19 @@ def test_what_a_card_does_not_support_has_a_reason(nvml, worker, clock):
     for name in (*DEVICE_FACTS[:-1], "gpu_utilization_percent"):
         assert telemetry.missing[name] == "NVMLError: Not Supported"
     assert {one.name for one in telemetry.series} == set(GPU_SERIES[1:])
+
+
+def test_what_a_gpu_counts_of_itself_stands_beside_the_rest(nvml, worker, clock, monkeypatch):
+    counted = Mock(side_effect=[UnknownFactError("GPM: too soon"), ({SHARE: 50.0}, 3e9)])
+    monkeypatch.setattr(gpu_drivers, "GpmCounters", lambda *_: Mock(read=counted))
+    source = device_source("cuda", "GPU-1", worker.pid)
+    first, second = source.read(), source.read()
+    assert first.dram_bytes.reason == "GPM: too soon"
+    assert set(first.values) == set(GPU_SERIES)
+    assert (second.dram_bytes, second.values[SHARE], second.values["gpu_power_w"]) == (
+        *(3e9, 50.0),
+        412.5,
+    )
 
 
 def test_neighbours_before_or_after_are_named_and_the_workers_own_are_not(nvml, child):
