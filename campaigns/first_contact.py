@@ -178,10 +178,11 @@ def _counters(contact: Contact) -> Seen:
 
 def _known_work(contact: Contact) -> Seen:
     """What each counter says over what is true; a cache's misses are shown, and not judged."""
-    roofs = measure_roofs(contact.backend, records=contact.records, if_missing=True)
-    checks, said = [*roofs.counter_checks], []
+    on_gpu = contact.backend == "cuda"
+    roofs = measure_roofs("cuda", records=contact.records, if_missing=True) if on_gpu else None
+    checks, said = [*(roofs.counter_checks if roofs else ())], []
     try:
-        checks += count_known_work("ncu" if contact.backend == "cuda" else "perf", contact.backend)
+        checks += count_known_work("ncu" if on_gpu else "perf", contact.backend)
     except UserError as error:
         said = [str(error)]
     seen = "; ".join([*(one.sentence for one in checks), *said])

@@ -3,7 +3,11 @@
 import json
 
 import pytest
+import samples
 
+from bench.errors import UserError
+from bench.records import CounterCheck
+from campaigns import first_contact as contacts
 from campaigns.first_contact import CHECKS, first_contact
 
 ANSWERED = ("precisions", "profile")
@@ -43,3 +47,43 @@ def test_what_raises_has_failed_and_what_there_is_no_time_for_is_not_answered(
     assert [row["check"] for row in rows] == list(CHECKS)
     assert {row["passed"] for row in rows} == {None}
     assert mlproject_command("doctor", "--minutes", "1")[0] == 2
+
+
+def check(share, counter="GPM", work="copy", quantity="bytes"):
+    return CounterCheck.of(
+        "no rights", counter=counter, work=work, quantity=quantity, known=100.0, took_s=2.0,
+        counted=None if share is None else 100 * share,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("backend", "by_gpm", "by_tool", "passed"),
+    [
+        ("cuda", [check(0.98), check(1.04, quantity="flops")], [check(1.01, "ncu")], True),
+        ("cuda", [check(0.94)], [check(1.01, "ncu")], False),
+        ("cuda", [check(0.98)], [check(1.3, "ncu")], False),
+        ("cuda", [check(None)], [], None),  # a GPU before Hopper, without rights
+        ("cuda", [check(None)], [check(1.01, "ncu")], True),
+        ("cpu", [], [check(0.2, "perf"), check(1.02, "perf", quantity="flops")], True),
+        ("cpu", [], [check(1.2, "perf", quantity="flops")], False),
+        ("cpu", [], [check(0.9, "perf")], None),  # misses alone judge nothing
+    ],
+)
+def test_each_counter_is_held_against_known_work(
+    tmp_path, monkeypatch, backend, by_gpm, by_tool, passed
+):
+    def by(tool, asked):
+        assert (tool, asked) == ({"cuda": "ncu", "cpu": "perf"}[backend], backend)
+        yield from by_tool
+        if not by_tool:
+            raise UserError("ERR_NVGPUCTRPERM: run it as root")
+
+    roofs = samples.ceilings_record(counter_checks=tuple(by_gpm))
+    monkeypatch.setattr(contacts, "measure_roofs", lambda *_, **__: roofs)
+    monkeypatch.setattr(contacts, "count_known_work", by)
+    for name in CHECKS.keys() - {"known work"}:
+        monkeypatch.delitem(CHECKS, name)
+    (answer,) = first_contact(backend, tmp_path, 1.0)
+    assert answer.passed is passed
+    assert all(one.sentence in answer.seen for one in (*by_gpm, *by_tool))
+    assert ("ERR_NVGPUCTRPERM" in answer.seen) is not bool(by_tool)
