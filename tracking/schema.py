@@ -121,6 +121,7 @@ _SECTIONS = {
     "time": r"iteration_time_ms_(mean|std|p95|p99)|iterations|(window|real|user|system)_s"
     r"|pace_half_width|first_steady_iteration|account_.+|compile_time_s"
     r"|(data|forward|backward|optimizer)_time_s"
+    r"|slowest_rank_time_ms|rank_spread_share"
     r"|(data_wait|communication|computation|exposed_\w+|idle|device_busy|ops_matched)_share",
     "cost": r"step_g\w+|intensity_\w+|parameters|(forward_gmac|executed_gflop|\w+_dram_gb)"
     r"|(weights|gradients|optimizer|activations)_mb|traffic_amplification",
@@ -162,6 +163,7 @@ _NUMBERS = (
     *("step_gflop", "step_gb_compulsory", "step_gb_fused", "step_gb_eager", "forward_gmac"),
     *("intensity_min", "intensity_max"),
     *("weights_mb", "gradients_mb", "optimizer_mb", "activations_mb", "communication_share"),
+    *("slowest_rank_time_ms", "rank_spread_share"),
     *("computation_share", "exposed_communication_share", "exposed_copies_share", "idle_share"),
     *(f"{name}_mean" for name in MEAN_SERIES),
     "iteration_dram_gb",

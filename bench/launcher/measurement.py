@@ -27,6 +27,7 @@ from bench.config import RunConfig
 from bench.config.run_config import node_rank
 from bench.errors import Unknown, UnsupportedError, UserError
 from bench.launcher.device_lock import crowding, device_names, exclusive
+from bench.launcher.rank_steps import with_ranks
 from bench.launcher.watch import ScriptWatch, WorkerWatch
 from bench.machine import value_or_none
 from bench.machine.cpu import cpu_model, cpu_signature
@@ -53,8 +54,9 @@ from bench.records.folders import (
     readable_records,
     write_atomically,
 )
-from bench.records.journal import OnEvent, ignore
+from bench.records.journal import OnEvent, ignore, steps_of_rank
 from bench.records.measurement import RankAccount
+from bench.records.slow_rank import rank_rows
 from bench.records.verdict import judge
 
 R = TypeVar("R", RunRecord, CeilingsRecord, ProfileRecord)
@@ -244,6 +246,9 @@ def finish_run(
     `seen` is what watched its process from outside, or why nothing did.
     """
     config = job.config
+    if account.measurement is not None and account.script:
+        measured = with_ranks(account.measurement, config, folder.path)
+        account = account.replaced(measurement=measured)
     outcome, reason = failure_cause(folder, account.outcome, account.reason, config.world_size)
     known = {name: job.task[name] for name in ("arguments", "command") if name in job.task}
     facts: dict[str, Any] = {
@@ -255,9 +260,12 @@ def finish_run(
         "script": {**known, **account.script},
     }
     why = reason or "the outcome is ok"
-    return finish(
+    record = finish(
         folder, _of_account(RunRecord, why, account, folder, created, config=config, **facts)
     )
+    for rank in range(config.world_size if folder.problem is None else 0):
+        steps_of_rank(folder.path, rank).unlink(missing_ok=True)
+    return record
 
 
 def finish_roofs(
@@ -322,7 +330,8 @@ def _precedence(account: RankAccount) -> tuple[int, float]:
 def write_exports(folder: RecordFolder, record: MeasuredRecord) -> None:
     """Write the tables of what the record holds, and `environment.json`; of roofs nothing.
 
-    Of a run `iterations.csv` and `telemetry.csv`, of a profile `ops.csv` and `kernels.csv`.
+    Of a run `iterations.csv`, `ranks.csv` and `telemetry.csv`, of a profile `ops.csv` and
+    `kernels.csv`.
     """
     if isinstance(record, CeilingsRecord):
         return
@@ -348,6 +357,9 @@ def _of_run(record: RunRecord) -> Tables:
         names = ("iteration", "iteration_time_s", "data_wait_s", *(f"{name}_s" for name in phases))
         columns = range(len(times_s)), times_s, waits_s, *phases.values()
         yield "iterations.csv", names, *zip(*columns, strict=True)
+        if window.ranks is not None:
+            rows = rank_rows(window)
+            yield "ranks.csv", [*rows[0]], *(row.values() for row in rows)
     if record.telemetry is not None and record.telemetry.series:
         samples = (
             (time_s, series.name, value, series.source)

@@ -28,6 +28,7 @@ from bench.launcher.processes import (
     starters,
     terminate_tree,
 )
+from bench.launcher.rank_steps import say_who_was_killed
 from bench.launcher.telemetry import Devices, Sampler
 from bench.launcher.telemetry.devices import HostSource, device_source
 from bench.machine.limits import allocator_settings, describe_exit, oom_kills
@@ -316,6 +317,9 @@ class ScriptWatch(WorkerWatch):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+        if account.outcome != "ok" and not (self._signalled or self._ended_by_us):
+            with suppress(OSError, ValueError):  # the folder is gone
+                say_who_was_killed(self._folder)
         unseen = account.outcome == "refused" and "device" not in self._reached
         if unseen or (account.outcome == "interrupted" and self._ended_by_us):
             return self._death()

@@ -7,6 +7,7 @@ journal.jsonl   what the worker had reached, line by line
 console.log     everything the worker printed
 worker.json     the worker's own account, once it has ended
 rank-N.json     how rank N ended, where several devices measured together
+steps-N.bin     each step of rank N, until the record has them
 record.json     the whole record; a folder without it is half-written
 mlflow_run      the run that `mlflow run` made for it, if it did
 """

@@ -28,6 +28,11 @@ class Event:
     facts: dict[str, Any]
 
 
+def steps_of_rank(folder: Path, rank: int) -> Path:
+    """Return the file in a record's folder that has each step of a rank of a script."""
+    return folder / f"steps-{rank}.bin"
+
+
 OnEvent = Callable[[Event], None]
 
 

@@ -42,16 +42,26 @@ _MOST_APART = 0.05
 
 
 class RankFigures(Facts):
-    """One rank's own times of the common window, and its device's peak memory."""
+    """One rank's own times of the common window, and its device's peak memory.
+
+    What a step takes beside `exchange_wait_s` is the rank's own: its loader's wait, its computing,
+    and what its host does else. `processor_s` is the time in which its main thread ran, but for
+    what the loader used of it.
+    """
 
     rank: Count
     node: Count
-    device: str  # its name
+    device: str | None  # its name
     device_uuid: str | None
-    iteration_times_s: Annotated[tuple[PositiveSeconds, ...], Field(min_length=1)]
-    data_wait_s: tuple[Seconds, ...]
+    iteration_times_s: Annotated[tuple[PositiveSeconds, ...], Field(min_length=1)] | None
+    data_wait_s: tuple[Seconds, ...] | None
     peak_memory_allocated_bytes: Count | None
     peak_memory_reserved_bytes: Count | None
+    host: str | None = Field(NEWER)
+    samples_per_step: PositiveCount | None = Field(NEWER)
+    exchange_wait_s: tuple[Number, ...] | None = Field(NEWER)
+    processor_s: tuple[Number, ...] | None = Field(NEWER)
+    max_rss_bytes: Count | None = Field(NEWER)
 
 
 class DistributedFigures(Facts):
@@ -59,29 +69,32 @@ class DistributedFigures(Facts):
 
     `synced_step_s` are whole steps, `local_step_s` the same without the exchange of gradients
     (DistributedDataParallel's `no_sync`). All ranks begin each together with their devices idle; a
-    time is that of the slowest rank.
+    time is that of the slowest rank. `parallelism` is how a script shares its work.
     """
 
-    communication: Literal["nccl", "gloo"]
+    communication: str  # torch's backend: nccl, gloo
     ranks: Annotated[tuple[RankFigures, ...], Field(min_length=2)]
-    synced_step_s: Annotated[tuple[PositiveSeconds, ...], Field(min_length=1)]
-    local_step_s: Annotated[tuple[PositiveSeconds, ...], Field(min_length=1)]
+    synced_step_s: Annotated[tuple[PositiveSeconds, ...], Field(min_length=1)] | None
+    local_step_s: Annotated[tuple[PositiveSeconds, ...], Field(min_length=1)] | None
+    parallelism: str | None = Field(NEWER)
 
     @model_validator(mode="after")
     def _all_ranks_in_order(self) -> Self:
         if [rank.rank for rank in self.ranks] != list(range(len(self.ranks))):
             raise ValueError("ranks are not 0, 1, 2 and so on")
-        if len({len(rank.iteration_times_s) for rank in self.ranks}) > 1:
+        if len({len(rank.iteration_times_s) for rank in self.ranks if rank.iteration_times_s}) > 1:
             raise ValueError("ranks differ in their number of iterations")
         return self
 
     @property
-    def communication_share(self) -> float:
+    def communication_share(self) -> float | None:
         """Share of a step that communication adds: 1 - median(local) / median(synced).
 
         Only what is exposed counts: communication that runs beside the backward pass costs
         nothing, unless it slows that down. A value a little below 0 means none, and noise.
         """
+        if self.local_step_s is None or self.synced_step_s is None:
+            return None
         return 1 - statistics.median(self.local_step_s) / statistics.median(self.synced_step_s)
 
 

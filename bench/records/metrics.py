@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from bench.config import ResolvedConfig, RunConfig, energy_metric, rate_metric
 from bench.records import (
     Complexity,
+    DistributedFigures,
     ImportedRecord,
     Measurement,
     OpProfile,
@@ -218,7 +219,7 @@ def summary(record: RunRecord) -> dict[str, float]:
             **{f"{name}_time_s": statistics.fmean(timed[name]) for name in PHASES if name in timed},
             "peak_memory_mb": ratio(measured.peak_memory_allocated_bytes, 1e6),
             "compile_time_s": measured.compile_time_s,
-            "communication_share": measured.ranks.communication_share if measured.ranks else None,
+            **(_of_ranks(measured.ranks) if measured.ranks else {}),
         }
     if measured is not None and resolved is not None:
         samples_per_s = measured.throughput_samples_per_s
@@ -372,6 +373,22 @@ def trace_summary(record: TraceRecord) -> dict[str, float]:
     if (idle_share := found.get("idle_share")) is not None:
         found["device_busy_share"] = 1 - idle_share
     return _known(found)
+
+
+def _of_ranks(figures: DistributedFigures) -> dict[str, float | None]:
+    """What communication adds; the longest mean step of a rank itself, and how far they lie apart.
+
+    A rank's own is what is left of the step without its wait in the exchange.
+    """
+    known = [rank for rank in figures.ranks if rank.iteration_times_s and rank.exchange_wait_s]
+    steps_s = [statistics.fmean(rank.iteration_times_s or ()) for rank in known]
+    waits_s = [statistics.fmean(rank.exchange_wait_s or ()) for rank in known]
+    own_s = [step - wait for step, wait in zip(steps_s, waits_s, strict=True)]
+    found: dict[str, float | None] = {"communication_share": figures.communication_share}
+    if len(known) > 1:
+        found["slowest_rank_time_ms"] = 1e3 * max(own_s)
+        found["rank_spread_share"] = (max(own_s) - min(own_s)) / statistics.fmean(steps_s)
+    return found
 
 
 def _known(found: dict[str, float | None]) -> dict[str, float]:

@@ -36,6 +36,7 @@ from bench.records.metrics import (
     matched_share,
     profiled_step_cost,
 )
+from bench.records.slow_rank import slow_rank
 from bench.statistics.steady_state import is_warm, window_class
 
 _THROTTLED_SHARE = 0.05
@@ -221,14 +222,41 @@ def _of_training(measurement: Measurement, run: RunRecord) -> Iterator[Finding]:
         yield Finding.of("changed-switches", file=file, switches=", ".join(changed))
     if measurement.hidden_syncs:
         yield Finding.of("hidden-syncs", times=measurement.hidden_syncs)
+    yield from _of_ranks(measurement, run)
     if run.script:
-        if (ranks := run.config.world_size) > 1:
-            yield Finding.of("one-rank", ranks=ranks)
         return  # its loss is its own
     if measurement.last_loss is None and measurement.first_loss is None:
         yield Finding.of("loss-not-finite", where="beginning")
     elif measurement.last_loss is None and run.outcome == "ok":
         yield Finding.of("loss-not-finite", where="end")
+
+
+def _of_ranks(measurement: Measurement, run: RunRecord) -> Iterator[Finding]:
+    """Yield which ranks are not there, whose batch is another, and who makes the others wait."""
+    if (figures := measurement.ranks) is None:
+        if run.script and run.config.world_size > 1:
+            yield Finding.of("one-rank", ranks=run.config.world_size)
+        return
+    absent = [rank for rank in figures.ranks if not rank.iteration_times_s]
+    if absent:
+        names, why = (f"{rank.rank}" for rank in absent), absent[0].missing["iteration_times_s"]
+        yield Finding.of("ranks-absent", absent=", ".join(names), why=why)
+    sizes = [rank.samples_per_step for rank in figures.ranks if rank.samples_per_step]
+    if len({*sizes}) > 1:
+        yield Finding.of("ranks-differ", least=min(sizes), most=max(sizes))
+    on_card = measurement.iteration_clock == "cuda_events"
+    if (slow := slow_rank(figures, on_card=on_card, telemetry=run.telemetry)) is None:
+        return
+    facts = {name: getattr(slow, f"{name}_s") for name in ("wait", "low", "high")}
+    step_s = statistics.fmean(slow.rank.iteration_times_s or ())
+    yield Finding.of(
+        "slow-rank",
+        rank=slow.rank.rank,
+        host=slow.rank.host,
+        cause=slow.cause,
+        step_ms=1e3 * step_s,
+        **{f"{name}_ms": 1e3 * seconds for name, seconds in facts.items()},
+    )
 
 
 def _of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iterator[Finding]:

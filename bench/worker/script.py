@@ -41,6 +41,12 @@ from bench.training.devices import Device
 from bench.training.team import Team
 from bench.training.window import Window, compiled_graphs
 from bench.worker.attempt import outcome_by
+from bench.worker.rank_meter import (
+    RankMeter,
+    ask_other_machines,
+    ranks_of_a_batch,
+    take_from_other_machines,
+)
 from bench.worker.removal import NextBatch, asked_for_batches, put_on_top
 from bench.worker.script_model import Batches, StepSize, Training
 from bench.worker.turns import Turns, planned, taking_out, to_take_out
@@ -63,7 +69,7 @@ _PROFILES_ITSELF = Unknown("the script profiles itself, and torch has one profil
 _NOT_OF_A_SCRIPT: dict[str, Any] = {
     "startup_s": {},
     "compile_time_s": Unknown("it compiles before it is measured"),
-    "ranks": Unknown("of a script on several devices one rank is measured"),
+    "ranks": Unknown("one process trains, or its ranks left no steps"),
     **dict.fromkeys(("hidden_syncs", "work"), Unknown("not looked for in a script")),
     **dict.fromkeys(("first_loss", "last_loss"), Unknown("a script keeps it to itself")),
 }
@@ -105,6 +111,7 @@ class ScriptMeter:
         self._account: Account | None = None
         self._found: dict[str, Any] = {"script": {}}  # by the fields of `Account`
         self._turns: list[Turns] = []
+        self._rank = RankMeter(folder.path, by_function=bool(self.job.task["step_of"]))
         self._code = _script_code()  # as early as it is imported
         self._lock = threading.Lock()  # held while a step's end is worked on
 
@@ -115,6 +122,7 @@ class ScriptMeter:
 
     def after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         """Note that it has ended; of several optimizers the rarest ends a step."""
+        self._rank.after(optimizer)
         if self._tracer is not None:
             self._tracer.end_update()
         if self._window is None or self._window.timer is None:  # up to the window
@@ -136,7 +144,9 @@ class ScriptMeter:
         """
         if self.has_ended:
             return
-        self._calls += bool(self.job.task["step_of"]) and begins is None
+        if self.job.task["step_of"] and begins is None:
+            self._calls += 1
+            self._rank.stepped()
         card = self._device if self._device and self._device.backend == "cuda" else None
         on_card = torch.cuda.device(card.torch_device) if card else contextlib.nullcontext()
         try:
@@ -176,6 +186,8 @@ class ScriptMeter:
         if self._account is not None:
             return self._account
         self.has_ended, self.is_timing = True, False
+        self._rank.close()
+        take_from_other_machines(self._folder.path)
         if self._steps is not None:
             self._steps.close()
         if self._batches is not None and self._batches.hook is not None:
@@ -286,6 +298,7 @@ class ScriptMeter:
             yield from window.measuring(plan)
         alarm.cancel()
         self.is_timing, self._whole = False, True
+        ask_other_machines()
         self._journal.note("window_ended")
         yield  # what follows may import modules
         self._write("ok", None)
@@ -403,7 +416,7 @@ class ScriptMeter:
             precision=_PRECISIONS.get(mode, mode),
             compile="default" if compiled_graphs() else "none",
         )
-        alike = 1 if resolved.sample == "step" else local * nodes // training.ranks_of_a_batch
+        alike = 1 if resolved.sample == "step" else local * nodes // ranks_of_a_batch(training)
         self._samples = resolved.batch_size * max(alike, 1)
         self._found |= {"resolved": resolved, "script": training.names}
         self._batches = seen

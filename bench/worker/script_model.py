@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import math
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -327,15 +325,15 @@ class Training:
         self._groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         given = [parameter for group in self._groups for parameter in group["params"]]
         trained = set(map(id, given))
-        self._roots = [
+        self.roots = [
             module
             for module in modules
             if id(module) not in inner
             if not trained or any(id(parameter) in trained for parameter in module.parameters())
         ]
-        own = [root for root in self._roots if not isinstance(root, torch.fx.GraphModule)]
-        self._roots = own or self._roots  # not those that torch.compile makes
-        self._models = [_unwrapped(root) for root in self._roots]
+        own = [root for root in self.roots if not isinstance(root, torch.fx.GraphModule)]
+        self.roots = own or self.roots  # not those that torch.compile makes
+        self._models = [_unwrapped(root) for root in self.roots]
         unique = {id(weight): weight for model in self._models for weight in model.parameters()}
         self.parameters = list(unique.values()) or given
         loaders = [item for item in objects if isinstance(item, _BaseDataLoaderIter)]
@@ -368,30 +366,11 @@ class Training:
         )
         return {"model": f"{models} {digest.hexdigest()[:12]}", "optimizer": optimizers}
 
-    @property
-    def ranks_of_a_batch(self) -> int:
-        """How many processes share the work of one batch: those that parameters are cut over.
-
-        Of what fully_shard cuts each has a batch of its own: that is the first dimension so cut.
-        """
-        sharding: Any = sys.modules.get("torch.distributed.fsdp")
-        wrapped = (sharding.FSDPModule,) if sharding else ()
-        modules = (module for root in self._roots for module in root.modules())
-        gathered = {id(parameter) for module in modules if isinstance(module, wrapped)
-                    for parameter in module.parameters()}  # fmt: skip
-        ranks = [1]
-        for parameter in self.parameters:
-            mesh: Any = getattr(parameter, "device_mesh", None)
-            hows = () if mesh is None else enumerate(getattr(parameter, "placements", ()))
-            cut = [mesh.size(dim) for dim, how in hows if not how.is_replicate()]
-            ranks.append(math.prod(cut[1:] if id(parameter) in gathered else cut))
-        return max(ranks)
-
     @contextmanager
     def watched(self, samples: int) -> Iterator[Batches]:
         """Look at what the modules are given within the block; `samples`, if not 0, goes first."""
         seen = Batches(self.parameters[0].device.type)
-        layers = [layer for root in self._roots for layer in _outside_graphs(root)]
+        layers = [layer for root in self.roots for layer in _outside_graphs(root)]
         hooks = [layer.register_forward_pre_hook(seen.look, with_kwargs=True) for layer in layers]
         hooks += [optimizer.register_step_post_hook(seen.updated) for optimizer in self._optimizers]
         try:

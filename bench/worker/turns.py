@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,6 +27,7 @@ from bench.records.metrics import data_wait_share
 from bench.records.profile import COMMUNICATION, LOADER
 from bench.training.devices import Device
 from bench.training.window import Around
+from bench.worker.rank_meter import RankMeter
 from bench.worker.removal import (
     PREPARING,
     Collector,
@@ -209,29 +211,31 @@ def to_take_out(asked: str, measured: Measurement | None, ops: OpProfile | None)
     return [what for what in _IN_ORDER if what in names]
 
 
-class Follower:
-    """Another rank of a script that is watched; torch's hooks call `before` and `after`."""
+class Follower(RankMeter):
+    """Another rank of a script that is watched, which takes rank 0's turns too."""
 
-    is_timing, has_ended = True, False
-
-    def __init__(self, *, by_function: bool) -> None:
-        self._by_function = by_function  # a step ends where a function of the script returns
+    def __init__(self, folder: Path, *, by_function: bool) -> None:
+        super().__init__(folder, by_function=by_function)
         self._order: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._calls = 0
         self._plan: dict[str, Any] | None = None
         self._steps: Around[None] | None = None
 
-    def before(self, *_: object) -> None:
-        """Note nothing: that an optimizer's step begins."""
-
     def after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        """Note that it has ended."""
+        """Note that an optimizer's step has ended."""
+        super().after(optimizer)
         number = self._order.setdefault(optimizer, len(self._order))
         if not self._by_function:
-            self.stepped(number)
+            self._take_part(number)
 
-    def stepped(self, ended: int = 0) -> None:
-        """Note the end of the step of an optimizer, by its number."""
+    def stepped(self) -> None:
+        """Note the end of a step; it is a call of the script's function if that says it."""
+        super().stepped()
+        if self._by_function:
+            self._take_part(0)
+
+    def _take_part(self, ended: int) -> None:
+        """Take the turns that rank 0 plans; the step of an optimizer, by its number, has ended."""
         self._calls += 1
         rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
         if rank and self._plan is None and self._calls % _LOOK_EACH == 0:
@@ -244,6 +248,3 @@ class Follower:
                 turns = [Turns(**turns) for turns in plan["turns"]]
                 self._steps = taking_out(turns, Training(self._order).open_device(), self._order)
             self.has_ended = next(self._steps, self) is self
-
-    def close(self, *_: object) -> None:
-        """Leave the loop as it is."""

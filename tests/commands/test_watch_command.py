@@ -210,14 +210,109 @@ while True:
 
 
 @pytest.mark.slow
-def test_of_several_ranks_one_is_measured(watch):
+def test_all_ranks_of_torchrun_are_measured(watch, tmp_path):
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
     ended, record = watch(RANKS, launcher=launcher)
     assert (ended.returncode, record.outcome) == (0, "ok")
     assert (record.config.devices, record.resolved.batch_size) == (2, 4)
     assert record.measurement.samples == 8 * len(record.measurement.iteration_times_s)
-    assert "one-rank" in {finding.code for finding in record.verdict.findings}
     assert record.script["model"].startswith("Linear ")
+    check_ranks(record, "DistributedDataParallel")
+    [table] = tmp_path.glob("records/*/ranks.csv")
+    assert len(table.read_text().splitlines()) == 3
+    assert not [*tmp_path.glob("records/*/steps-*")]
+
+
+def check_ranks(record, parallelism, sizes=(4, 4)):
+    """All are there, and their times are those of the window's steps."""
+    assert record.measurement.ranks is not None, record.measurement.missing
+    figures, measured = record.measurement.ranks, record.measurement
+    assert (figures.communication, figures.parallelism) == ("gloo", parallelism)
+    assert tuple(rank.samples_per_step for rank in figures.ranks) == sizes
+    for rank in figures.ranks:
+        assert rank.host
+        assert rank.max_rss_bytes > 1e6
+        spent = zip(rank.iteration_times_s, rank.exchange_wait_s, rank.data_wait_s, strict=True)
+        assert all(0 <= wait + load <= 1.0001 * step for step, wait, load in spent)
+        assert sum(rank.exchange_wait_s) > 0
+    own_s = figures.ranks[0].iteration_times_s
+    assert sum(own_s) == pytest.approx(sum(measured.iteration_times_s[: len(own_s)]), rel=0.05)
+
+
+SPAWNED = """
+import os, time, torch
+from torch import distributed, multiprocessing
+
+def train(rank):
+    place = "file://" + os.path.abspath("meet")
+    distributed.init_process_group("gloo", place, rank=rank, world_size=2)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    begun = 0
+    for number in range(10**9):
+        time.sleep(0.005)
+        model(torch.ones(4 + 2 * rank, 8)).sum().backward()
+        optimizer.step()
+        if KILLED and rank and number % 10 == 0:
+            with open(os.environ["MLPROJECT_WATCH"] + "/journal.jsonl") as journal:
+                begun += "window_started" in journal.read()
+            if begun > 4:
+                os.kill(os.getpid(), 9)
+
+if __name__ == "__main__":
+    multiprocessing.spawn(train, nprocs=2)
+"""
+
+
+@pytest.mark.long
+def test_ranks_that_a_script_spawns_are_measured_with_a_batch_each(watch):
+    ended, record = watch(SPAWNED.replace("KILLED", "0"))
+    assert (ended.returncode, record.outcome) == (0, "ok")
+    check_ranks(record, "DistributedDataParallel", (4, 6))
+    assert record.measurement.samples_per_iteration == 10
+    assert "ranks-differ" in {finding.code for finding in record.verdict.findings}
+
+
+@pytest.mark.long
+def test_of_a_rank_that_is_killed_what_was_measured_is_kept(watch):
+    ended, record = watch(SPAWNED.replace("KILLED", "1"))
+    assert ended.returncode != 0
+    assert record.outcome == "crashed"
+    assert record.reason.startswith("rank 1: its process on ")
+    steps = record.measurement.iteration_times_s
+    for rank in record.measurement.ranks.ranks:
+        assert len(rank.iteration_times_s) > len(steps) // 2
+
+
+SHARDED = RANKS.replace(
+    "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))",
+    "from torch.distributed.fsdp import fully_shard\nmodel = fully_shard(torch.nn.Linear(8, 8))",
+).replace('"gloo")', '"gloo")\ntorch.distributed.device_mesh.init_device_mesh("cpu", (2,))')
+ACCELERATED = RANKS.replace(
+    "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))",
+    "import accelerate\nmodel = torch.nn.Linear(8, 8)",
+).replace(
+    "while True:",
+    "model, optimizer = accelerate.Accelerator(cpu=True).prepare(model, optimizer)\nwhile True:",
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("text", "module", "parallelism"),
+    [
+        (SHARDED, ("torch.distributed.run", "--nproc-per-node", "2"), "fully_shard"),
+        (
+            ACCELERATED.replace('distributed.init_process_group("gloo")', ""),
+            ("accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
+            "DistributedDataParallel",
+        ),
+    ],
+)
+def test_ranks_of_other_launchers_and_libraries_are_measured(watch, text, module, parallelism):
+    ended, record = watch(text, launcher=("-m", *module), seconds=40)
+    assert (ended.returncode, record.outcome) == (0, "ok")
+    check_ranks(record, parallelism)
 
 
 STEPS_IN_VAIN = """

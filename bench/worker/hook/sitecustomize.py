@@ -166,11 +166,7 @@ class _Hook:
                     from bench.worker.script import ScriptMeter
 
                     self._meter = ScriptMeter(RecordFolder(self._folder))
-                    self._is_idle = False
-                    atexit.register(self._close)
-                    with contextlib.suppress(ValueError):  # not in the main thread
-                        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-                            signal.signal(signal.SIGTERM, self._end)
+                    self._begun()
         except ImportError as error:
             self._note(f"{error}; install mlproject in the environment of {sys.executable}")
         except OSError:  # another process was faster, or the folder is gone
@@ -178,14 +174,24 @@ class _Hook:
         return not self._is_idle
 
     def _follows(self) -> bool:
-        """Take part, on another rank, where something is to be taken out of steps."""
-        if os.environ.get("MLPROJECT_WITHOUT"):
-            with self._ours:
-                from bench.worker.turns import Follower
+        """Note the steps of another rank; take part where something is to be taken out of them."""
+        with self._ours:
+            if os.environ.get("MLPROJECT_WITHOUT"):
+                from bench.worker.turns import Follower as Meter
+            else:
+                from bench.worker.rank_meter import RankMeter as Meter  # type: ignore[assignment]
+            by_function = bool(os.environ.get("MLPROJECT_STEP_OF"))
+            self._meter = Meter(self._folder, by_function=by_function)
+        self._begun()
+        return True
 
-                self._meter = Follower(by_function=bool(os.environ.get("MLPROJECT_STEP_OF")))
-            self._is_idle = False
-        return not self._is_idle
+    def _begun(self) -> None:
+        """Have what is measured written however the process ends."""
+        self._is_idle = False
+        atexit.register(self._close)
+        with contextlib.suppress(ValueError):  # not in the main thread
+            if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, self._end)
 
     def _claims(self) -> bool:
         """Whether no other process measures, or has done so to the end."""

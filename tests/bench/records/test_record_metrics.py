@@ -193,3 +193,15 @@ def test_the_rule_of_six_needs_tokens():
     assert claimed_work(record, 0.096, 10e9)["claim_counts"].startswith("6 FLOP")
     unknown = samples.run_record(complexity=None)
     assert claimed_work(unknown, 0.2, 10e9)["claim_counts"] == "not in this sample"
+
+
+def test_the_slowest_rank_and_the_spread_are_of_steps_without_the_wait_for_others():
+    waits_s = (0.0, 0.1, None)
+    ranks = tuple(
+        samples.rank_figures(rank, exchange_wait_s=None if wait is None else (wait,) * 6)
+        for rank, wait in enumerate(waits_s)
+    )
+    figures = samples.distributed_figures(ranks=ranks)
+    found = summary(samples.run_record(measurement=samples.measurement(ranks=figures)))
+    assert found["slowest_rank_time_ms"] == pytest.approx(500)
+    assert found["rank_spread_share"] == pytest.approx(0.2)

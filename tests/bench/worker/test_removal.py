@@ -1,6 +1,7 @@
 """What is taken out of steps by turns: on a scripted clock the gain is known to the last digit."""
 
 import gc
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -332,7 +333,7 @@ class Loop:
     def __init__(self, ranks, clock, plan):
         self.ranks, self.clock, self.steps = ranks, clock, [0, 0]
         self.optimizers = [torch.optim.SGD([torch.zeros(1)]) for _ in range(2)]
-        self.follower = Follower(by_function=False)
+        self.follower = Follower(Path(), by_function=False)
         about = CpuDevice(), self.optimizers, clock
         self.turns = taking_out(plan, *about, lambda: (2 * self.steps[0], 1))
 

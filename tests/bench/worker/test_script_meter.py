@@ -19,6 +19,7 @@ from bench.config import TimeLimits
 from bench.cost.estimate import step_complexity
 from bench.records import StepSpec
 from bench.records.metrics import attained_flops_per_s, summary
+from bench.worker.rank_meter import ranks_of_a_batch
 from bench.worker.script_model import Batches, Training
 
 pytestmark = pytest.mark.usefixtures("frozen_heap")
@@ -581,4 +582,4 @@ def test_ranks_that_share_a_batch_are_those_that_split_a_layer(
     if gathered:
         fully_shard(model, mesh=mesh["outer"] if split else mesh)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    assert Training([optimizer]).ranks_of_a_batch == sharing
+    assert ranks_of_a_batch(Training([optimizer])) == sharing

@@ -1,0 +1,141 @@
+"""Joins the steps that every rank has written into what rank 0 has measured."""
+
+from __future__ import annotations
+
+import json
+import time
+from array import array
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from bench.config import RunConfig
+from bench.errors import Unknown
+from bench.records import DistributedFigures, Measurement, RankAccount, RankFigures
+from bench.records.folders import RecordFolder
+from bench.records.journal import steps_of_rank
+
+#: Numbers of a step in a file, and times of more digits than clocks have.
+_NUMBERS, _DIGITS = 5, 7
+_NEVER = "no step of it was seen: it is of another job, on a machine without this watch, or ended"
+_ENDED = "it left {} of the window's {} steps: it ended, or was ended, before the others"
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """One rank's file: what it says of itself, and rows of end, waits, processor and memory.
+
+    `is_closed` unless its process was killed.
+    """
+
+    facts: dict[str, Any]
+    rows: Sequence[Sequence[float]]
+    is_closed: bool
+
+    def place(self, start_clock_s: float) -> int:
+        """The number of the first step that ends after an instant."""
+        ends = (number for number, row in enumerate(self.rows) if row[0] > start_clock_s)
+        return next(ends, len(self.rows))
+
+
+def read_steps(path: Path) -> RankSteps | None:
+    """Return what a rank has written; None where it is not there, or not readable."""
+    with suppress(OSError, ValueError):
+        head, _, body = path.read_bytes().partition(b"\n")
+        numbers = array("d")
+        numbers.frombytes(body[: len(body) // (8 * _NUMBERS) * 8 * _NUMBERS])
+        rows = [numbers[at : at + _NUMBERS] for at in range(0, len(numbers), _NUMBERS)]
+        return RankSteps(json.loads(head), [row for row in rows if row[0]], not all(map(any, rows)))
+    return None
+
+
+def say_who_was_killed(folder: RecordFolder) -> None:
+    """Write an account of each rank that ended without its own, where rank 0 has ended by itself.
+
+    The others end as they lose it, so it is what has ended the job.
+    """
+    ranks = range(folder.read_job(recorded=True).config.world_size)
+    found = {
+        rank: steps for rank in ranks if (steps := read_steps(steps_of_rank(folder.path, rank)))
+    }
+    for rank, steps in found.items() if 0 in found and found[0].is_closed else ():
+        if not steps.is_closed:
+            account = RankAccount(
+                rank=rank,
+                outcome="crashed",
+                reason=f"its process on {steps.facts['host']} was killed, or ended at once",
+                cause="killed",
+                ended_unix_s=time.time(),
+            )
+            folder.write(folder.rank(rank), account)
+
+
+def with_ranks(measured: Measurement, config: RunConfig, folder: Path) -> Measurement:
+    """Return what rank 0 of a script has measured, with the figures of all ranks.
+
+    Steps of ranks are those of the same number: clocks of other machines have another zero. The
+    first row of a file is the instant in which its first step began.
+    """
+    ranks = range(config.world_size)
+    found = {rank: steps for rank in ranks if (steps := read_steps(steps_of_rank(folder, rank)))}
+    if config.world_size < 2 or 0 not in found:
+        return measured
+    first = max(found[0].place(measured.window_start_clock_s + 1e-4), 1)
+    count = len(measured.iteration_times_s)
+    left = {rank: len(steps.rows) - first for rank, steps in found.items()}
+    known = [steps for steps in left.values() if steps >= min(count, max(left[0], 1)) // 2]
+    count = max(0, min([count, *known]))
+    if not count:
+        return measured.replaced(ranks=Unknown("rank 0 noted no step within the window"))
+    figures = []
+    for rank in ranks:
+        if rank not in found:
+            figures.append(RankFigures.of(_NEVER, rank=rank, node=0))
+        elif left[rank] < count:
+            why = _ENDED.format(max(left[rank], 0), count)
+            figures.append(RankFigures.of(why, **_who(found[rank])))
+        else:
+            figures.append(_figures(found[rank], first, count))
+    facts = found[0].facts
+    joined = DistributedFigures.of(
+        "a script's own steps are not run once more without the exchange",
+        communication=facts["communication"],
+        parallelism=facts["parallelism"],
+        ranks=tuple(figures),
+    )
+    return _of_all_samples(measured.replaced(ranks=joined), joined)
+
+
+def _who(steps: RankSteps) -> dict[str, Any]:
+    return {name: fact for name, fact in steps.facts.items() if name in RankFigures.model_fields}
+
+
+def _figures(steps: RankSteps, first: int, count: int) -> RankFigures:
+    rows = steps.rows[first - 1 : first + count]
+    ends_s, *waits, processor_s, peaks = zip(*rows, strict=True)
+    data_wait_s, exchange_s = (tuple(round(s, _DIGITS) for s in series[1:]) for series in waits)
+    times_s = (round(end - begin, _DIGITS) for begin, end in pairwise(ends_s))
+    on_card = steps.facts["device_uuid"] is not None
+    return RankFigures.of(
+        "not asked of a script's rank",
+        iteration_times_s=tuple(max(time_s, 10**-_DIGITS) for time_s in times_s),
+        data_wait_s=data_wait_s,
+        exchange_wait_s=exchange_s,
+        processor_s=tuple(round(seconds, _DIGITS) for seconds in processor_s[1:]),
+        **{"peak_memory_allocated_bytes" if on_card else "max_rss_bytes": round(max(peaks))},
+        **_who(steps),
+    )
+
+
+def _of_all_samples(measured: Measurement, joined: DistributedFigures) -> Measurement:
+    """Where each rank has a batch of its own, and all are known, a step's samples are their sum."""
+    sizes = [rank.samples_per_step for rank in joined.ranks]
+    shared = ("tensor parallel", "pipeline")
+    if len({*sizes}) < 2 or None in sizes or measured.iteration_samples is not None:
+        return measured
+    if any(kind in (joined.parallelism or "") for kind in shared):
+        return measured
+    return measured.replaced(samples_per_iteration=sum(size or 0 for size in sizes))

@@ -1,0 +1,347 @@
+"""What a rank of a script notes of each of its steps: what it waits for, and what it does itself.
+
+A step is the rank's own work, with the wait for its loader, and the wait in the exchange. That wait
+ends for all ranks together: who has waited least made the others wait. Every rank of a machine
+appends its steps to a file in the record's folder, four times a second; ranks of another machine
+send theirs through the script's process group once rank 0 asks. The launcher joins them.
+
+Within a backward pass of DistributedDataParallel the wait is from the end of the own gradients to
+the end of the exchange. Elsewhere it is what Python waits for: torch's `Work`, collectives of
+tensors that are cut over devices, and a model's buffers before its forward pass.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import socket
+import sys
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from functools import wraps
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from bench.machine import value_or_none
+from bench.machine.limits import peak_memory_bytes
+from bench.records.journal import JournalWriter, steps_of_rank
+from bench.training.devices import Device
+
+#: Between two writings of the steps that have ended.
+_WRITE_S = 0.25
+#: Files of a rank begin with a line about it; behind it each step has these numbers.
+STEP = ("end_clock_s", "data_wait_s", "exchange_wait_s", "processor_s", "peak_bytes")
+_ASKED, _STEPS = "mlproject steps", "mlproject steps {}"
+
+
+class RankMeter:
+    """Notes the steps of one rank; torch's hooks call `after`, or `stepped`, as of a `ScriptMeter`.
+
+    The steps are counted from the first that ends, or from the first of the optimizer that steps
+    most rarely: alike on all ranks. Nothing is done in a process that trains alone.
+    """
+
+    has_ended = False
+
+    def __init__(self, folder: Path, *, by_function: bool) -> None:
+        self._folder, self._by_function = folder, by_function
+        self._clock, self._processor = time.perf_counter, time.thread_time
+        self._counts: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+        self._leader: torch.optim.Optimizer | None = None
+        self._looking: ExitStack | None = None
+        self._training: Any = None
+        self._seen: Any = None
+        self._device: Device | None = None
+        self._thread, self._pid = threading.get_ident(), os.getpid()
+        self._path: Path | None = None
+        self._facts = b""  # a line about the rank
+        self._rows: deque[list[Any]] = deque()  # not yet written
+        self._sent = array("d")  # all that was written, for ranks of another machine
+        self._is_off = self._is_remote = self._is_sent = False
+        self._written_s = self._data_wait_s = self._off_s = 0.0
+        self._processor_s = 0.0
+        self._waits: list[tuple[Any, Any]] = []
+        self._depth = 0
+        self._begin: Any = None
+
+    @property
+    def is_timing(self) -> bool:
+        """Whether it imports nothing any more."""
+        return self._path is not None
+
+    def before(self, *_: object) -> None:
+        """Note nothing: that an optimizer's step begins."""
+
+    def after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        """Note that it has ended; of several optimizers the rarest ends a step."""
+        count = self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
+        if self._leader is None:
+            self._leader = optimizer
+        elif count == 2 and self._counts[self._leader] > 2:
+            self._leader = optimizer
+            self._rows.clear()
+            self._open()
+        if optimizer is self._leader and not self._by_function:
+            self.stepped()
+
+    def stepped(self) -> None:
+        """Note the end of a step."""
+        if self._path is None:
+            if not self._is_off:
+                self._is_off = True
+                with suppress(Exception):  # the script's own: rank 0 says what it is
+                    self._look()
+                    self._is_off = False
+            return
+        now_s, processor_s = self._clock(), self._processor()
+        used_s = processor_s - self._processor_s - self._off_s
+        self._rows.append([now_s, self._data_wait_s, self._waits, used_s])
+        self._processor_s, self._data_wait_s, self._off_s, self._waits = processor_s, 0.0, 0.0, []
+        if now_s - self._written_s > _WRITE_S:
+            self._written_s = now_s
+            self.write()
+
+    def _look(self) -> None:
+        """Look at one step for what is trained and how; time those after it."""
+        from bench.worker.script_model import Training
+
+        distributed = torch.distributed
+        is_one_of_several = distributed.is_available() and distributed.is_initialized()
+        if not is_one_of_several or distributed.get_world_size() == 1:
+            return
+        if self._looking is None:
+            self._training = Training(self._counts)
+            self._device = self._training.open_device()
+            self._looking = ExitStack()
+            self._seen = self._looking.enter_context(self._training.watched(0))
+            return
+        self._looking.close()
+        if self._seen.hook is not None:
+            self._seen.hook.remove()
+        size = None if self._seen.sample == "step" else self._seen.samples
+        rank, device = distributed.get_rank(), self._training.device.info()
+        node = int(os.environ.get("GROUP_RANK") or 0)
+        facts = {
+            "rank": rank,
+            "node": node,
+            "host": socket.gethostname(),
+            "device": device.name,
+            "device_uuid": device.uuid,
+            "samples_per_step": size,
+            "communication": distributed.get_backend(),
+            "parallelism": parallelism_of(self._training),
+        }
+        self._facts = json.dumps(facts).encode() + b"\n"
+        self._path = steps_of_rank(self._folder, rank)
+        self._is_remote = node > 0
+        if rank and device.backend == "cuda":  # so that the launcher samples it
+            journal = JournalWriter(self._folder / "journal.jsonl", always={"rank": rank})
+            journal.note("device", backend=device.backend, uuid=device.uuid)
+        self._stand_around()
+        self._training = self._seen = self._looking = None
+        self._open()
+
+    def _open(self) -> None:
+        """Begin the file anew, and the first step that is timed."""
+        if self._path is not None:
+            self._sent = array("d")
+            with suppress(OSError):
+                self._path.write_bytes(self._facts)
+            self._rows.append([self._clock(), 0.0, [], 0.0])
+            self._processor_s, self._written_s = self._processor(), self._clock()
+
+    def _stand_around(self) -> None:
+        """Time what this thread waits for, from now to the end of the process."""
+        from torch._C._distributed_c10d import Work
+        from torch.distributed import _functional_collectives
+        from torch.nn.parallel import DistributedDataParallel
+        from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+        places: list[tuple[Any, str]] = [(Work, "wait"), (_functional_collectives, "wait_tensor")]
+        if any(isinstance(root, DistributedDataParallel) for root in self._training.roots):
+            places.append((DistributedDataParallel, "_sync_buffers"))
+            weights = [weight for weight in self._training.parameters if weight.requires_grad]
+            for weight in {id(weight): weight for weight in (weights[0], weights[-1])}.values():
+                weight.register_post_accumulate_grad_hook(self._on_gradient)
+        for holder, name in places:
+            setattr(holder, name, self._timed(getattr(holder, name)))
+        loaded = _BaseDataLoaderIter.__next__
+        _BaseDataLoaderIter.__next__ = self._loading(loaded)  # type: ignore
+
+    def _timed(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(wait)
+        def waiting(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread or os.getpid() != self._pid:
+                return wait(*args, **kwargs)
+            self._enter()
+            try:
+                return wait(*args, **kwargs)
+            finally:
+                self._leave()
+
+        return waiting
+
+    def _loading(self, next_batch: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @wraps(next_batch)
+        def loading(batches: Any) -> Any:
+            if threading.get_ident() != self._thread or self._depth or os.getpid() != self._pid:
+                return next_batch(batches)
+            begin_s, used_s = self._clock(), self._processor()
+            try:
+                return next_batch(batches)
+            finally:
+                self._data_wait_s += self._clock() - begin_s
+                self._off_s += self._processor() - used_s
+
+        return loading
+
+    def _on_gradient(self, _: torch.Tensor) -> None:
+        """Have the end of the own backward pass noted, and then that of the exchange.
+
+        DistributedDataParallel has what waits for the exchange called between the two.
+        """
+        engine = torch.autograd.Variable._execution_engine
+
+        def own_ended() -> None:
+            self._enter()
+            engine.queue_callback(self._leave)
+
+        engine.queue_callback(own_ended)
+
+    def _enter(self) -> None:
+        self._depth += 1
+        if self._depth == 1:
+            self._begin = self._now()
+
+    def _leave(self) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._begin is not None:
+            self._waits.append((self._begin, self._now()))
+
+    def _now(self) -> Any:
+        """The clock, or an event in the queue of a GPU; None where a graph is recorded."""
+        if self._device is None or self._device.backend != "cuda":
+            return self._clock()
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def write(self) -> None:
+        """Append the steps that have ended, on their device too."""
+        peak_bytes, ended = self._peak_bytes(), array("d")
+        while self._rows and all(_has_ended(end) for _, end in self._rows[0][2]):
+            now_s, data_wait_s, waits, processor_s = self._rows.popleft()
+            exchange_s = sum(_between(*wait) for wait in waits)
+            ended.extend((now_s, data_wait_s, exchange_s, processor_s, peak_bytes))
+        if self._path is not None:
+            with suppress(OSError), self._path.open("ab") as file:
+                ended.tofile(file)
+        if self._is_remote and not self._is_sent:
+            self._sent.extend(ended)
+            self._send()
+
+    def _peak_bytes(self) -> float:
+        if self._device is not None and self._device.backend == "cuda":
+            return float(torch.cuda.max_memory_allocated())
+        return float(value_or_none(peak_memory_bytes) or 0)
+
+    def _send(self) -> None:
+        """Give a rank of another machine's steps to rank 0, once it asks."""
+        with suppress(RuntimeError):  # the store is gone with its machine
+            store = torch.distributed.distributed_c10d._get_default_store()
+            if store.check([_ASKED]):
+                rank = torch.distributed.get_rank()
+                content: Any = self._facts + self._sent.tobytes()
+                store.set(_STEPS.format(rank), content)
+                self._is_sent = True
+
+    def close(self, *_: object) -> None:
+        """Write the last steps, and a row of zeros: what is killed has none."""
+        if self._path is not None and os.getpid() == self._pid:
+            self.write()
+            with suppress(OSError), self._path.open("ab") as file:
+                array("d", [0.0] * len(STEP)).tofile(file)
+
+
+def _cut_over(training: Any) -> Iterator[tuple[bool, int]]:
+    """Of each parameter: whether fully_shard cuts it, and over how many ranks others do.
+
+    Of what fully_shard cuts each has a batch of its own: that is the first dimension so cut.
+    """
+    sharding: Any = sys.modules.get("torch.distributed.fsdp")
+    wrapped = (sharding.FSDPModule,) if sharding else ()
+    modules = (module for root in training.roots for module in root.modules())
+    gathered = {id(parameter) for module in modules if isinstance(module, wrapped)
+                for parameter in module.parameters()}  # fmt: skip
+    for parameter in training.parameters:
+        mesh: Any = getattr(parameter, "device_mesh", None)
+        hows = () if mesh is None else enumerate(getattr(parameter, "placements", ()))
+        cut = [mesh.size(dim) for dim, how in hows if not how.is_replicate()]
+        is_gathered = id(parameter) in gathered
+        yield is_gathered, math.prod(cut[1:] if is_gathered else cut)
+
+
+def _stages() -> int:
+    """How many stages a pipeline has that a rank of this process is part of; 1 without one."""
+    pipelining: Any = sys.modules.get("torch.distributed.pipelining.stage")
+    kinds = (pipelining.PipelineStage,) if pipelining else ()
+    stages = (item.num_stages for item in gc.get_objects() if kinds and type(item) in kinds)
+    return max(stages, default=1)
+
+
+def ranks_of_a_batch(training: Any) -> int:
+    """Return how many processes share the work of one batch: by cut parameters, and by stages."""
+    return max((ranks for _, ranks in _cut_over(training)), default=1) * _stages()
+
+
+def parallelism_of(training: Any) -> str:
+    """Return how processes share the work, by torch's names, as far as this one shows it."""
+    sharding: Any = sys.modules.get("torch.distributed.fsdp")
+    kinds = {
+        "DistributedDataParallel": torch.nn.parallel.DistributedDataParallel,
+        "FullyShardedDataParallel": sharding.FullyShardedDataParallel if sharding else (),
+    }
+    shown = {
+        **{name: any(isinstance(r, kind) for r in training.roots) for name, kind in kinds.items()},
+        "fully_shard": any(is_gathered for is_gathered, _ in _cut_over(training)),
+        "tensor parallel": any(ranks > 1 for _, ranks in _cut_over(training)),
+        "pipeline": _stages() > 1,
+    }
+    return ", ".join(name for name, is_so in shown.items() if is_so) or "the script's own exchange"
+
+
+def _has_ended(mark: Any) -> bool:
+    return mark is None or isinstance(mark, float) or bool(mark.query())
+
+
+def _between(begin: Any, end: Any) -> float:
+    if begin is None or end is None:
+        return 0.0
+    return float(end - begin if isinstance(begin, float) else begin.elapsed_time(end) / 1e3)
+
+
+def ask_other_machines() -> None:
+    """Ask the ranks of other machines, as rank 0, for the steps up to now."""
+    with suppress(RuntimeError, ValueError):
+        torch.distributed.distributed_c10d._get_default_store().set(_ASKED, "")
+
+
+def take_from_other_machines(folder: Path) -> None:
+    """Put the steps that ranks of other machines have sent into files, as those of this one."""
+    with suppress(RuntimeError, ValueError, OSError):
+        store = torch.distributed.distributed_c10d._get_default_store()
+        for rank in range(torch.distributed.get_world_size()):
+            path = steps_of_rank(folder, rank)
+            if not path.exists() and store.check([_STEPS.format(rank)]):
+                path.write_bytes(store.get(_STEPS.format(rank)))

@@ -1,0 +1,106 @@
+"""Who makes the others wait: planted in steps of known noise, and never in an even job."""
+
+import random
+
+import pytest
+import samples
+
+from bench.records.slow_rank import rank_rows, slow_rank
+
+#: Seconds of a step's parts, alike on all ranks: the loader's, computing, other use of the host.
+LOADS_S, COMPUTES_S, HOST_S = 0.001, 0.080, 0.010
+STEPS = 120
+
+
+def job(ranks=4, slow=None, seed=0, noise=0.03, steps=STEPS, **more_s):
+    """Ranks whose steps end together; the parts scatter by `noise` of the step."""
+    rng = random.Random(seed)
+    own = []
+    for rank in range(ranks):
+        usual_s = {"loader": LOADS_S, "compute": COMPUTES_S, "host": HOST_S}
+        part_s = {
+            name: [
+                abs(seconds + rng.gauss(0, noise * 0.1)) + (rank == slow) * more_s.get(name, 0.0)
+                for _ in range(steps)
+            ]
+            for name, seconds in usual_s.items()
+        }
+        own.append(part_s)
+    whole_s = [[sum(parts) for parts in zip(*part_s.values(), strict=True)] for part_s in own]
+    ends_s = [0.005 + max(step) for step in zip(*whole_s, strict=True)]
+    figures = [
+        samples.rank_figures(
+            rank,
+            ends_s,
+            data_wait_s=tuple(own[rank]["loader"]),
+            processor_s=tuple(own[rank]["compute"]),
+            exchange_wait_s=tuple(
+                end - busy for end, busy in zip(ends_s, whole_s[rank], strict=True)
+            ),
+            host=f"machine-{rank}",
+        )
+        for rank in range(ranks)
+    ]
+    return samples.distributed_figures(ranks=tuple(figures))
+
+
+@pytest.mark.parametrize("cause", ["loader", "compute", "host"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_is_slower_by_5_percent_is_named_with_its_cause(ranks, cause):
+    found = slow_rank(job(ranks, slow=1, **{cause: 0.005}), on_card=False)
+    assert (found.rank.rank, found.cause) == (1, cause)
+    assert found.low_s < 0.005 < found.high_s
+    assert found.wait_s == pytest.approx(0.005, rel=0.3)
+
+
+def test_of_even_jobs_none_is_named():
+    named = [slow_rank(job(2 + seed % 3, seed=seed), on_card=False) for seed in range(100)]
+    assert named == [None] * 100
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"slow": 1, "loader": 0.0015},  # less than the floor
+        {"slow": 1, "loader": 0.005, "steps": 20},  # too few to tell
+        {"slow": 1, "loader": 0.005, "compute": -0.01},  # it is faster elsewhere
+    ],
+)
+def test_nobody_is_named_without_need(changes):
+    assert slow_rank(job(**changes), on_card=False) is None
+
+
+def test_a_single_stop_of_one_rank_makes_it_no_slow_one():
+    figures = job()
+    stopped = list(figures.ranks[2].data_wait_s)
+    stopped[50] += 1.0  # 10 % of the window
+    rank = figures.ranks[2].replaced(data_wait_s=tuple(stopped))
+    ranks = tuple(rank if old.rank == 2 else old for old in figures.ranks)
+    assert slow_rank(figures.replaced(ranks=ranks), on_card=False) is None
+
+
+@pytest.mark.parametrize(("clock_mhz", "cause"), [(1400.0, "clock"), (1790.0, "compute")])
+def test_a_gpu_of_a_lower_clock_is_slow_by_that(clock_mhz, cause):
+    clocks = {"": 1800.0, "rank1_": clock_mhz, "rank2_": 1795.0}
+    series = tuple(
+        samples.SampledSeries(
+            name=f"{rank}gpu_sm_clock_mhz", source="nvml", times_s=(0.0,), values=(value,)
+        )
+        for rank, value in clocks.items()
+    )
+    telemetry = samples.telemetry(series=series)
+    found = slow_rank(job(3, slow=1, compute=0.01), on_card=True, telemetry=telemetry)
+    assert (found.rank.rank, found.cause) == (1, cause)
+
+
+def test_a_rank_that_is_not_there_is_in_the_table_with_its_reason():
+    figures = job(2)
+    absent = samples.facts(samples.RankFigures, "it was killed", rank=2, node=0)
+    window = samples.measurement(ranks=figures.replaced(ranks=(*figures.ranks, absent)))
+    rows = rank_rows(window)
+    assert [row["why"] for row in rows] == [None, None, "it was killed"]
+    assert rows[0]["compute_ms"] == pytest.approx(80, rel=0.02)
+    assert rows[0]["step_ms"] == pytest.approx(
+        sum(rows[0][f"{part}_ms"] for part in ("loader", "compute", "host", "exchange_wait"))
+    )
+    assert (rows[2]["step_ms"], rows[1]["host"]) == (None, "machine-1")
