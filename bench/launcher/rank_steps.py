@@ -7,10 +7,9 @@ import time
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.config import RunConfig
 from bench.errors import Unknown
@@ -20,12 +19,11 @@ from bench.records.journal import steps_of_rank
 
 #: Numbers of a step in a file, and times of more digits than clocks have.
 _NUMBERS, _DIGITS = 5, 7
-_NEVER = "no step of it was seen: it is of another job, on a machine without this watch, or ended"
+_NEVER = "no step of it was seen: it runs on another machine, never stepped, or ended"
 _ENDED = "it left {} of the window's {} steps: it ended, or was ended, before the others"
 
 
-@dataclass(frozen=True)
-class RankSteps:
+class RankSteps(NamedTuple):
     """One rank's file: what it says of itself, and rows of end, waits, processor and memory.
 
     `is_closed` unless its process was killed.
@@ -35,21 +33,19 @@ class RankSteps:
     rows: Sequence[Sequence[float]]
     is_closed: bool
 
-    def place(self, start_clock_s: float) -> int:
-        """The number of the first step that ends after an instant."""
-        ends = (number for number, row in enumerate(self.rows) if row[0] > start_clock_s)
-        return next(ends, len(self.rows))
 
-
-def read_steps(path: Path) -> RankSteps | None:
-    """Return what a rank has written; None where it is not there, or not readable."""
-    with suppress(OSError, ValueError):
-        head, _, body = path.read_bytes().partition(b"\n")
-        numbers = array("d")
-        numbers.frombytes(body[: len(body) // (8 * _NUMBERS) * 8 * _NUMBERS])
-        rows = [numbers[at : at + _NUMBERS] for at in range(0, len(numbers), _NUMBERS)]
-        return RankSteps(json.loads(head), [row for row in rows if row[0]], not all(map(any, rows)))
-    return None
+def read_steps(folder: Path, ranks: int) -> dict[int, RankSteps]:
+    """Return what each of so many ranks has written, if it can be read."""
+    found = {}
+    for rank in range(ranks):
+        with suppress(OSError, ValueError):
+            head, _, body = steps_of_rank(folder, rank).read_bytes().partition(b"\n")
+            numbers = array("d")
+            numbers.frombytes(body[: len(body) // (8 * _NUMBERS) * 8 * _NUMBERS])
+            rows = [numbers[at : at + _NUMBERS] for at in range(0, len(numbers), _NUMBERS)]
+            timed = [row for row in rows if row[0]]
+            found[rank] = RankSteps(json.loads(head), timed, len(timed) < len(rows))
+    return found
 
 
 def say_who_was_killed(folder: RecordFolder) -> None:
@@ -57,10 +53,7 @@ def say_who_was_killed(folder: RecordFolder) -> None:
 
     The others end as they lose it, so it is what has ended the job.
     """
-    ranks = range(folder.read_job(recorded=True).config.world_size)
-    found = {
-        rank: steps for rank in ranks if (steps := read_steps(steps_of_rank(folder.path, rank)))
-    }
+    found = read_steps(folder.path, folder.read_job(recorded=True).config.world_size)
     for rank, steps in found.items() if 0 in found and found[0].is_closed else ():
         if not steps.is_closed:
             account = RankAccount(
@@ -79,19 +72,19 @@ def with_ranks(measured: Measurement, config: RunConfig, folder: Path) -> Measur
     Steps of ranks are those of the same number: clocks of other machines have another zero. The
     first row of a file is the instant in which its first step began.
     """
-    ranks = range(config.world_size)
-    found = {rank: steps for rank in ranks if (steps := read_steps(steps_of_rank(folder, rank)))}
+    found = read_steps(folder, config.world_size)
     if config.world_size < 2 or 0 not in found:
         return measured
-    first = max(found[0].place(measured.window_start_clock_s + 1e-4), 1)
-    count = len(measured.iteration_times_s)
+    start_s, rows = measured.window_start_clock_s + 1e-4, found[0].rows
+    first = next((number for number, row in enumerate(rows) if number and row[0] > start_s), 0)
+    asked = len(measured.iteration_times_s)
     left = {rank: len(steps.rows) - first for rank, steps in found.items()}
-    known = [steps for steps in left.values() if steps >= min(count, max(left[0], 1)) // 2]
-    count = max(0, min([count, *known]))
-    if not count:
+    # The last quarter of a second may not be written; who lacks half of the window has ended.
+    count = min([asked, *(steps for steps in left.values() if 2 * steps >= min(asked, left[0]))])
+    if not first or count < 1:
         return measured.replaced(ranks=Unknown("rank 0 noted no step within the window"))
     figures = []
-    for rank in ranks:
+    for rank in range(config.world_size):
         if rank not in found:
             figures.append(RankFigures.of(_NEVER, rank=rank, node=0))
         elif left[rank] < count:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -86,47 +86,36 @@ def slow_rank(
     rank is named where one is longer by more than `FLOOR` of the step in blocks of steps (Student's
     t of their means, corrected for all ranks and parts), and the whole is not surely shorter.
     """
-    known = {rank.rank: (rank, parts_of(rank, on_card=on_card)) for rank in figures.ranks}
-    known = {number: both for number, both in known.items() if both[1]}
-    steps_s = [rank.iteration_times_s or () for rank, _ in known.values()]
-    if len(known) < 2 or len(steps_s[0]) < _FEWEST_BLOCKS * _FEWEST_STEPS:
+    ranks = {rank.rank: rank for rank in figures.ranks}
+    parts = {number: parts_of(rank, on_card=on_card) for number, rank in ranks.items()}
+    parts = {number: own for number, own in parts.items() if own}
+    steps_s = [ranks[number].iteration_times_s or () for number in parts]
+    if len(parts) < 2 or len(steps_s[0]) < _FEWEST_BLOCKS * _FEWEST_STEPS:
         return None
     step_s = statistics.fmean(map(statistics.fmean, steps_s))
-    excesses = [*_excesses({number: parts for number, (_, parts) in known.items()})]
-    tests = [excess.error.p_value(excess.mean_s - FLOOR * step_s) for *_, excess in excesses]
-    sure = [found for found, p in zip(excesses, holm(tests), strict=True) if p < _ALPHA]
-    for number, cause, excess in sorted(sure, key=lambda found: -found[2].mean_s):
-        whole = {n: [sum(step) for step in zip(*parts.values(), strict=True)]
-                 for n, (_, parts) in known.items()}  # fmt: skip
-        _, longest_s = _Excess.of(whole.pop(number), [*whole.values()]).ends_s
+    found = [
+        (rank, cause, _Excess.of(own_s, [parts[other][cause] for other in parts if other != rank]))
+        for rank, own in parts.items()
+        for cause, own_s in own.items()
+    ]
+    tests = [excess.error.p_value(excess.mean_s - FLOOR * step_s) for *_, excess in found]
+    sure = [excess for excess, p in zip(found, holm(tests), strict=True) if p < _ALPHA]
+    for rank, cause, excess in sorted(sure, key=lambda named: -named[2].mean_s):
+        whole = {r: [*map(sum, zip(*own.values(), strict=True))] for r, own in parts.items()}
+        _, longest_s = _Excess.of(whole.pop(rank), [*whole.values()]).ends_s
         if longest_s < excess.mean_s / 2:
             continue  # it waits there, and is faster elsewhere
-        if cause == "compute" and _is_clock(number, known, telemetry, excess.mean_s / step_s):
+        if cause == "compute" and _is_clock(rank, parts, telemetry, excess.mean_s / step_s):
             cause = "clock"
-        return SlowRank(known[number][0], cause, excess.mean_s, *excess.ends_s)
+        return SlowRank(ranks[rank], cause, excess.mean_s, *excess.ends_s)
     return None
 
 
-def _excesses(
-    parts: Mapping[int, Mapping[Cause, Sequence[float]]],
-) -> Iterator[tuple[int, Cause, _Excess]]:
-    for number, own in parts.items():
-        for cause, own_s in own.items():
-            others_s = [other[cause] for rank, other in parts.items() if rank != number]
-            yield number, cause, _Excess.of(own_s, others_s)
-
-
-def _is_clock(
-    number: int, known: Mapping[int, object], telemetry: Telemetry | None, share: float
-) -> bool:
+def _is_clock(slow: int, ranks: Collection[int], telemetry: Telemetry | None, share: float) -> bool:
     """Whether a GPU's lower clock explains half of what its rank computes longer."""
-    if telemetry is None:
-        return False
-    clocks = {
-        rank: telemetry.mean(f"{'' if rank == min(known) else f'rank{rank}_'}gpu_sm_clock_mhz")
-        for rank in known
-    }
-    own, others = clocks.pop(number), [clock for clock in clocks.values() if clock]
+    names = {rank: "" if rank == min(ranks) else f"rank{rank}_" for rank in ranks}
+    means = {r: telemetry and telemetry.mean(f"{n}gpu_sm_clock_mhz") for r, n in names.items()}
+    own, others = means.pop(slow), [mean for mean in means.values() if mean]
     return bool(own and others) and statistics.median(others) / (own or 1.0) - 1 > share / 2
 
 
@@ -138,22 +127,13 @@ def rank_rows(window: Measurement) -> list[dict[str, int | float | str | None]]:
     rows = []
     for rank in window.ranks.ranks if window.ranks else ():
         parts = parts_of(rank, on_card=window.iteration_clock == "cuda_events")
-        spent: dict[str, Sequence[float] | None] = {
-            "step": rank.iteration_times_s,
-            "loader": rank.data_wait_s,
-            "compute": parts.get("compute"),
-            "host": parts.get("host"),
-            "exchange_wait": rank.exchange_wait_s,
-        }
+        known = {"step": rank.iteration_times_s, "loader": rank.data_wait_s,
+                 **{name: parts.get(name) for name in ("compute", "host")},
+                 "exchange_wait": rank.exchange_wait_s}  # fmt: skip
         peak_bytes = rank.peak_memory_allocated_bytes or rank.max_rss_bytes
-        rows.append(
-            {
-                **{name: getattr(rank, name) for name in ("rank", "host", "device")},
-                "samples": rank.samples_per_step,
-                **{f"{name}_ms": 1e3 * statistics.fmean(s) if s else None
-                   for name, s in spent.items()},
-                "peak_memory_mb": peak_bytes and peak_bytes / 1e6,
-                "why": next(iter(rank.missing.values())) if not rank.iteration_times_s else None,
-            }
-        )  # fmt: skip
+        rows.append({name: getattr(rank, name) for name in ("rank", "host", "device")})
+        rows[-1] |= {"samples": rank.samples_per_step}
+        rows[-1] |= {f"{n}_ms": 1e3 * statistics.fmean(s) if s else None for n, s in known.items()}
+        rows[-1] |= {"peak_memory_mb": peak_bytes and peak_bytes / 1e6}
+        rows[-1] |= {"why": rank.missing.get("iteration_times_s")}
     return rows

@@ -2,8 +2,7 @@
 
 A step is the rank's own work, with the wait for its loader, and the wait in the exchange. That wait
 ends for all ranks together: who has waited least made the others wait. Every rank of a machine
-appends its steps to a file in the record's folder, four times a second; ranks of another machine
-send theirs through the script's process group once rank 0 asks. The launcher joins them.
+appends its steps to a file in the record's folder, four times a second; the launcher joins them.
 
 Within a backward pass of DistributedDataParallel the wait is from the end of the own gradients to
 the end of the exchange. Elsewhere it is what Python waits for: torch's `Work`, collectives of
@@ -23,7 +22,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -34,13 +33,12 @@ import torch
 from bench.machine import value_or_none
 from bench.machine.limits import peak_memory_bytes
 from bench.records.journal import JournalWriter, steps_of_rank
-from bench.training.devices import Device
 
 #: Between two writings of the steps that have ended.
 _WRITE_S = 0.25
-#: Files of a rank begin with a line about it; behind it each step has these numbers.
-STEP = ("end_clock_s", "data_wait_s", "exchange_wait_s", "processor_s", "peak_bytes")
-_ASKED, _STEPS = "mlproject steps", "mlproject steps {}"
+#: A file begins with a line about the rank. Behind it each step has five numbers: the clock at its
+#: end, the waits for the loader and in the exchange, time of the processor, and the peak in bytes.
+_NUMBERS = 5
 
 
 class RankMeter:
@@ -57,21 +55,15 @@ class RankMeter:
         self._clock, self._processor = time.perf_counter, time.thread_time
         self._counts: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._leader: torch.optim.Optimizer | None = None
-        self._looking: ExitStack | None = None
-        self._training: Any = None
-        self._seen: Any = None
-        self._device: Device | None = None
+        self._look = self._looking()
+        self._on_card = False
         self._thread, self._pid = threading.get_ident(), os.getpid()
         self._path: Path | None = None
         self._facts = b""  # a line about the rank
         self._rows: deque[list[Any]] = deque()  # not yet written
-        self._sent = array("d")  # all that was written, for ranks of another machine
-        self._is_off = self._is_remote = self._is_sent = False
-        self._written_s = self._data_wait_s = self._off_s = 0.0
-        self._processor_s = 0.0
-        self._waits: list[tuple[Any, Any]] = []
-        self._depth = 0
-        self._begin: Any = None
+        self._written_s = self._data_wait_s = self._loaded_s = self._processor_s = 0.0
+        self._waits: list[tuple[Any, Any]] = []  # begin and end, of the clock or of the GPU
+        self._depth, self._begin = 0, None
 
     @property
     def is_timing(self) -> bool:
@@ -96,70 +88,61 @@ class RankMeter:
     def stepped(self) -> None:
         """Note the end of a step."""
         if self._path is None:
-            if not self._is_off:
-                self._is_off = True
-                with suppress(Exception):  # the script's own: rank 0 says what it is
-                    self._look()
-                    self._is_off = False
+            with suppress(Exception):  # the script's own: rank 0 says what it is
+                next(self._look, None)
             return
         now_s, processor_s = self._clock(), self._processor()
-        used_s = processor_s - self._processor_s - self._off_s
+        used_s = processor_s - self._processor_s - self._loaded_s
         self._rows.append([now_s, self._data_wait_s, self._waits, used_s])
-        self._processor_s, self._data_wait_s, self._off_s, self._waits = processor_s, 0.0, 0.0, []
+        self._processor_s, self._waits = processor_s, []
+        self._data_wait_s = self._loaded_s = 0.0
         if now_s - self._written_s > _WRITE_S:
             self._written_s = now_s
             self.write()
 
-    def _look(self) -> None:
-        """Look at one step for what is trained and how; time those after it."""
+    def _looking(self) -> Iterator[None]:
+        """Look at one step for what is trained and how; time those after it. A step ends a turn."""
         from bench.worker.script_model import Training
 
         distributed = torch.distributed
-        is_one_of_several = distributed.is_available() and distributed.is_initialized()
-        if not is_one_of_several or distributed.get_world_size() == 1:
+        while not (distributed.is_available() and distributed.is_initialized()):
+            yield
+        if distributed.get_world_size() == 1:
             return
-        if self._looking is None:
-            self._training = Training(self._counts)
-            self._device = self._training.open_device()
-            self._looking = ExitStack()
-            self._seen = self._looking.enter_context(self._training.watched(0))
-            return
-        self._looking.close()
-        if self._seen.hook is not None:
-            self._seen.hook.remove()
-        size = None if self._seen.sample == "step" else self._seen.samples
-        rank, device = distributed.get_rank(), self._training.device.info()
-        node = int(os.environ.get("GROUP_RANK") or 0)
+        training = Training(self._counts)
+        device, rank = training.open_device(), distributed.get_rank()
+        with training.watched(0) as seen:
+            yield
+        if seen.hook is not None:
+            seen.hook.remove()
+        self._on_card, info = device.backend == "cuda", device.info()
         facts = {
             "rank": rank,
-            "node": node,
+            "node": int(os.environ.get("GROUP_RANK") or 0),
             "host": socket.gethostname(),
-            "device": device.name,
-            "device_uuid": device.uuid,
-            "samples_per_step": size,
+            "device": info.name,
+            "device_uuid": info.uuid,
+            "samples_per_step": None if seen.sample == "step" else seen.samples,
             "communication": distributed.get_backend(),
-            "parallelism": parallelism_of(self._training),
+            "parallelism": parallelism_of(training),
         }
         self._facts = json.dumps(facts).encode() + b"\n"
         self._path = steps_of_rank(self._folder, rank)
-        self._is_remote = node > 0
-        if rank and device.backend == "cuda":  # so that the launcher samples it
+        if rank and self._on_card:  # so that the launcher samples it
             journal = JournalWriter(self._folder / "journal.jsonl", always={"rank": rank})
-            journal.note("device", backend=device.backend, uuid=device.uuid)
-        self._stand_around()
-        self._training = self._seen = self._looking = None
+            journal.note("device", backend=device.backend, uuid=info.uuid)
+        self._stand_around(training)
         self._open()
 
     def _open(self) -> None:
         """Begin the file anew, and the first step that is timed."""
         if self._path is not None:
-            self._sent = array("d")
             with suppress(OSError):
                 self._path.write_bytes(self._facts)
             self._rows.append([self._clock(), 0.0, [], 0.0])
             self._processor_s, self._written_s = self._processor(), self._clock()
 
-    def _stand_around(self) -> None:
+    def _stand_around(self, training: Any) -> None:
         """Time what this thread waits for, from now to the end of the process."""
         from torch._C._distributed_c10d import Work
         from torch.distributed import _functional_collectives
@@ -167,9 +150,9 @@ class RankMeter:
         from torch.utils.data.dataloader import _BaseDataLoaderIter
 
         places: list[tuple[Any, str]] = [(Work, "wait"), (_functional_collectives, "wait_tensor")]
-        if any(isinstance(root, DistributedDataParallel) for root in self._training.roots):
+        if any(isinstance(root, DistributedDataParallel) for root in training.roots):
             places.append((DistributedDataParallel, "_sync_buffers"))
-            weights = [weight for weight in self._training.parameters if weight.requires_grad]
+            weights = [weight for weight in training.parameters if weight.requires_grad]
             for weight in {id(weight): weight for weight in (weights[0], weights[-1])}.values():
                 weight.register_post_accumulate_grad_hook(self._on_gradient)
         for holder, name in places:
@@ -200,7 +183,7 @@ class RankMeter:
                 return next_batch(batches)
             finally:
                 self._data_wait_s += self._clock() - begin_s
-                self._off_s += self._processor() - used_s
+                self._loaded_s += self._processor() - used_s
 
         return loading
 
@@ -229,7 +212,7 @@ class RankMeter:
 
     def _now(self) -> Any:
         """The clock, or an event in the queue of a GPU; None where a graph is recorded."""
-        if self._device is None or self._device.backend != "cuda":
+        if not self._on_card:
             return self._clock()
         if torch.cuda.is_current_stream_capturing():
             return None
@@ -247,31 +230,18 @@ class RankMeter:
         if self._path is not None:
             with suppress(OSError), self._path.open("ab") as file:
                 ended.tofile(file)
-        if self._is_remote and not self._is_sent:
-            self._sent.extend(ended)
-            self._send()
 
     def _peak_bytes(self) -> float:
-        if self._device is not None and self._device.backend == "cuda":
+        if self._on_card:
             return float(torch.cuda.max_memory_allocated())
         return float(value_or_none(peak_memory_bytes) or 0)
-
-    def _send(self) -> None:
-        """Give a rank of another machine's steps to rank 0, once it asks."""
-        with suppress(RuntimeError):  # the store is gone with its machine
-            store = torch.distributed.distributed_c10d._get_default_store()
-            if store.check([_ASKED]):
-                rank = torch.distributed.get_rank()
-                content: Any = self._facts + self._sent.tobytes()
-                store.set(_STEPS.format(rank), content)
-                self._is_sent = True
 
     def close(self, *_: object) -> None:
         """Write the last steps, and a row of zeros: what is killed has none."""
         if self._path is not None and os.getpid() == self._pid:
             self.write()
             with suppress(OSError), self._path.open("ab") as file:
-                array("d", [0.0] * len(STEP)).tofile(file)
+                array("d", [0.0] * _NUMBERS).tofile(file)
 
 
 def _cut_over(training: Any) -> Iterator[tuple[bool, int]]:
@@ -307,13 +277,9 @@ def ranks_of_a_batch(training: Any) -> int:
 
 def parallelism_of(training: Any) -> str:
     """Return how processes share the work, by torch's names, as far as this one shows it."""
-    sharding: Any = sys.modules.get("torch.distributed.fsdp")
-    kinds = {
-        "DistributedDataParallel": torch.nn.parallel.DistributedDataParallel,
-        "FullyShardedDataParallel": sharding.FullyShardedDataParallel if sharding else (),
-    }
+    averaged = torch.nn.parallel.DistributedDataParallel
     shown = {
-        **{name: any(isinstance(r, kind) for r in training.roots) for name, kind in kinds.items()},
+        "DistributedDataParallel": any(isinstance(root, averaged) for root in training.roots),
         "fully_shard": any(is_gathered for is_gathered, _ in _cut_over(training)),
         "tensor parallel": any(ranks > 1 for _, ranks in _cut_over(training)),
         "pipeline": _stages() > 1,
@@ -329,19 +295,3 @@ def _between(begin: Any, end: Any) -> float:
     if begin is None or end is None:
         return 0.0
     return float(end - begin if isinstance(begin, float) else begin.elapsed_time(end) / 1e3)
-
-
-def ask_other_machines() -> None:
-    """Ask the ranks of other machines, as rank 0, for the steps up to now."""
-    with suppress(RuntimeError, ValueError):
-        torch.distributed.distributed_c10d._get_default_store().set(_ASKED, "")
-
-
-def take_from_other_machines(folder: Path) -> None:
-    """Put the steps that ranks of other machines have sent into files, as those of this one."""
-    with suppress(RuntimeError, ValueError, OSError):
-        store = torch.distributed.distributed_c10d._get_default_store()
-        for rank in range(torch.distributed.get_world_size()):
-            path = steps_of_rank(folder, rank)
-            if not path.exists() and store.check([_STEPS.format(rank)]):
-                path.write_bytes(store.get(_STEPS.format(rank)))

@@ -41,12 +41,7 @@ from bench.training.devices import Device
 from bench.training.team import Team
 from bench.training.window import Window, compiled_graphs
 from bench.worker.attempt import outcome_by
-from bench.worker.rank_meter import (
-    RankMeter,
-    ask_other_machines,
-    ranks_of_a_batch,
-    take_from_other_machines,
-)
+from bench.worker.rank_meter import RankMeter, ranks_of_a_batch
 from bench.worker.removal import NextBatch, asked_for_batches, put_on_top
 from bench.worker.script_model import Batches, StepSize, Training
 from bench.worker.turns import Turns, planned, taking_out, to_take_out
@@ -187,7 +182,6 @@ class ScriptMeter:
             return self._account
         self.has_ended, self.is_timing = True, False
         self._rank.close()
-        take_from_other_machines(self._folder.path)
         if self._steps is not None:
             self._steps.close()
         if self._batches is not None and self._batches.hook is not None:
@@ -298,7 +292,6 @@ class ScriptMeter:
             yield from window.measuring(plan)
         alarm.cancel()
         self.is_timing, self._whole = False, True
-        ask_other_machines()
         self._journal.note("window_ended")
         yield  # what follows may import modules
         self._write("ok", None)
