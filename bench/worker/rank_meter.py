@@ -158,7 +158,7 @@ class RankMeter:
         for holder, name in places:
             setattr(holder, name, self._timed(getattr(holder, name)))
         loaded = _BaseDataLoaderIter.__next__
-        _BaseDataLoaderIter.__next__ = self._loading(loaded)  # type: ignore
+        _BaseDataLoaderIter.__next__ = self._loading(loaded)  # type: ignore[assignment, method-assign]
 
     def _timed(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(wait)

@@ -266,7 +266,7 @@ if __name__ == "__main__":
 
 @pytest.mark.long
 def test_ranks_that_a_script_spawns_are_measured_with_a_batch_each(watch):
-    ended, record = watch(SPAWNED.replace("KILLED", "0"))
+    ended, record = watch(SPAWNED.replace("KILLED", "0"), seconds=40)
     assert (ended.returncode, record.outcome) == (0, "ok")
     check_ranks(record, "DistributedDataParallel", (4, 6))
     assert record.measurement.samples_per_iteration == 10
@@ -275,7 +275,7 @@ def test_ranks_that_a_script_spawns_are_measured_with_a_batch_each(watch):
 
 @pytest.mark.long
 def test_of_a_rank_that_is_killed_what_was_measured_is_kept(watch):
-    ended, record = watch(SPAWNED.replace("KILLED", "1"))
+    ended, record = watch(SPAWNED.replace("KILLED", "1"), seconds=60)
     assert ended.returncode != 0
     assert record.outcome == "crashed"
     assert record.reason.startswith("rank 1: its process on ")
