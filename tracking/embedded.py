@@ -24,9 +24,9 @@ TABLES = "dc11669786a5"
 ACTIVE, DELETED, ALL = 1, 2, 3
 _STAGES = {ACTIVE: "lifecycle_stage = 'active'", DELETED: "lifecycle_stage = 'deleted'", ALL: "1"}
 _CLAUSE = re.compile(
-    r"\s*(tags|params|attributes)\.(?:`([^`]+)`|([\w.]+))\s*(?:=\s*'([^']*)'|LIKE\s*'([^'%_*?\[]*)%'"
-    r"|(IS NULL)|IN\s*\(((?:'[^']*'[, ]*)+)\))\s*(?:and\b\s*(?=\S)|$)",
-    re.IGNORECASE,
+    r"\s*(tags|params|attributes)\.(?:`([^`]+)`|([\w.]+))\s*"
+    r"(?i:=\s*'([^']*)'|LIKE\s*'([^'%_*?\[]*)%'|(IS NULL)|IN\s*\(((?:'[^']*'[, ]*)+)\))"
+    r"\s*(?i:and\b\s*(?=\S)|$)"
 )
 _OF_RUN = (
     "run_uuid AS run_id, name AS run_name, status, start_time, artifact_uri, lifecycle_stage, "
@@ -43,7 +43,7 @@ def conditions(filter_string: str) -> list[Condition] | None:
         if (clause := _CLAUSE.match(filter_string, at)) is None:
             return None
         of, quoted, plain, text, begin, is_null, ids = clause.groups()
-        key, of = quoted or plain, of.lower()
+        key = quoted or plain
         held = f"EXISTS (SELECT 1 FROM {of} AS held WHERE held.run_uuid = runs.run_uuid AND key = ?"
         if of != "attributes" and is_null:
             found.append((f"NOT {held})", [key]))
@@ -121,7 +121,8 @@ class EmbeddedReader:
         point = "run_uuid, key, CASE is_nan WHEN 0 THEN value END AS value, timestamp, step"
         for metric in self._entities(f"SELECT {point} FROM latest_metrics WHERE {chosen}", ids):
             data = runs[metric.run_uuid].data
-            data.metrics[metric.key] = math.nan if metric.value is None else metric.value
+            metric.value = math.nan if metric.value is None else metric.value
+            data.metrics[metric.key] = metric.value
             data._metric_objs.append(metric)
         for run in runs.values():
             run.info.run_name = run.info.run_name or run.data.tags.get("mlflow.runName")

@@ -131,6 +131,7 @@ def test_a_store_that_is_read_by_sql_says_what_mlflow_says(varied, wanted, is_re
 
     uri = varied.tracking_uri
     assert (conditions(wanted) is not None) is is_read
+    assert conditions(f"Tags.a = 'b' and {wanted}") is None  # which MLflow refuses
     for stage in (ViewType.ACTIVE_ONLY, ViewType.DELETED_ONLY, ViewType.ALL):
         by_sql = facts(Server(uri).search(wanted, stage=stage))
         there = varied.search_runs(["0", "1"], wanted, stage)
