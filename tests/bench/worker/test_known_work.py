@@ -1,13 +1,14 @@
 """Work of known bytes and FLOP, for counters that are proved on it."""
 
 import time
+from datetime import datetime, timezone
 
 import pytest
 import samples
 
 from bench.config import RunConfig
-from bench.launcher.measurement import _by_gpm
-from bench.records import CounterCheck, Job, SampledSeries
+from bench.launcher.measurement import _by_gpm, launch_ceilings
+from bench.records import Account, CounterCheck, Job, SampledSeries
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalReader, JournalWriter
 from bench.training.devices import open_device
@@ -104,3 +105,32 @@ def test_of_another_architecture_a_clocks_flops_are_not_known():
     blackwell = H100.replaced(compute_capability="10.0")
     check = _by_gpm(known("flops"), seen(dram_bytes=1.0), blackwell)
     assert "9.0 alone" in check.missing["counted"]
+
+
+def test_ceilings_hold_what_was_counted_between_the_marks_of_each_work(tmp_path, monkeypatch):
+    gb = {"copy": 0.97, "read": 1.02}
+    checks = tuple(
+        CounterCheck.of("", {"counted": "not yet"}, counter="GPM", work=f"{name} 4 MiB x 9",
+                        quantity="bytes", known=1e9, took_s=2.0)
+        for name in gb
+    )  # fmt: skip
+    asked = []
+
+    class Watch:
+        started = datetime.now(timezone.utc)
+
+        def __init__(self, *_):
+            pass
+
+        def wait(self):
+            return Account.of("not here", outcome="ok", counter_checks=checks)
+
+        def telemetry_between(self, first, last):
+            asked.append((first, last))
+            return samples.telemetry(dram_bytes=1e9 * gb.get(first.partition("_")[0], 0.0))
+
+    monkeypatch.setattr("bench.launcher.measurement.WorkerWatch", Watch)
+    record = launch_ceilings("cuda", RecordFolder.create(tmp_path))
+    assert [one.share for one in record.counter_checks] == [0.97, 1.02]
+    assert all(one.is_right for one in record.counter_checks)
+    assert asked[1:] == [("copy_started", "copy_ended"), ("read_started", "read_ended")]
