@@ -41,6 +41,7 @@ from analysis.roofs import Roof
 from bench.errors import Unknown
 from bench.records import Measurement, OpProfile, OpTime, ProfileRecord, RunRecord, TracedOp
 from bench.records.base import ratio
+from bench.records.complexity import CallWork
 from bench.records.metrics import data_wait_share
 from bench.records.profile import COMMUNICATION, HOST_COPY, LOADER, profiler_cost
 
@@ -276,7 +277,7 @@ class Difference:
         return f"{said}: {three_digits(1e3 * stays.time_s)} ms of {stays.short} do not shrink"
 
 
-def class_of(op: OpTime | TracedOp) -> str:
+def class_of(op: OpTime | TracedOp | CallWork) -> str:
     """Return the class of an op: its kind without sizes, and its phase if that is backward.
 
     What a graph launched has its kernel's name for a label, which is shortened.

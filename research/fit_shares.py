@@ -25,7 +25,6 @@ import pandas as pd
 from scipy import linalg, optimize
 
 from analysis.prediction.shares import (
-    DIRECT,
     KINDS,
     PRODUCTS,
     UNPROVEN,
@@ -285,7 +284,7 @@ class Fit:
 
         def known_of(values: Any) -> dict[str, float]:
             pairs = zip(_NAMES, np.exp(values[:size]).tolist(), strict=True)
-            return dict(pairs) | {UNPROVEN: 0.5, DIRECT: 0.25}
+            return dict(pairs) | {UNPROVEN: 0.5}
 
         def residuals(values: Any) -> Any:
             known, effects = known_of(values), values[size:].reshape(4, -1)
@@ -422,9 +421,9 @@ def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, 
         print(f"tensor cores: {name} {run.name} {100 * missed:+.0f} %")
     known |= {"tensor": float(np.exp(best)), "newer_convolution": float(np.exp(np.mean(newer)))}
     tensor = np.sqrt((weights * error**2).sum() / (weights * part**2).sum())
-    # A mean of two, and a third device: half more. The last three no data shows: chosen wide.
+    # A mean of two, and a third device: half more. The last two no data shows: chosen wide.
     return {"tensor": float(tensor), "newer_convolution": float(1.5 * np.std(newer, ddof=1)),
-            "host": 0.4, UNPROVEN: 0.7, DIRECT: 0.7}  # fmt: skip
+            "host": 0.4, UNPROVEN: 0.7}  # fmt: skip
 
 
 def print_table(found: Sequence[HeldOut], scores: Mapping[int, float], limit: float) -> None:
@@ -440,15 +439,14 @@ def print_table(found: Sequence[HeldOut], scores: Mapping[int, float], limit: fl
 
 
 def main() -> None:
-    """Read, fit, leave each chip out, print the table, and write the numbers if asked."""
+    """Read, fit, leave each chip out, print the table and the numbers, as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--out", type=Path, help="file for the fitted numbers, as JSON")
-    asked = parser.parse_args()
+    folder = parser.parse_args().folder
     table = {name: row for row in (*datasheet_peaks(), *_UNLISTED) if row.processors
              for name in row.names}  # fmt: skip
-    steps = [*read_steps(asked.folder), *read_runs("Tesla T4", "fp32")]
-    ops = [*read_op_times(asked.folder, 250)]
+    steps = [*read_steps(folder), *read_runs("Tesla T4", "fp32")]
+    ops = [*read_op_times(folder, 250)]
     fitted = [one for one in (*ops, *steps) if one.chip not in _UNLIKE]
 
     def generation(one: Timed) -> int:
@@ -487,9 +485,7 @@ def main() -> None:
     numbers = {"source": _SOURCE, "shares": kept, "errors": deviations, "quantiles": quantiles,
                "carried": deviations["model"] ** 2 / whole}  # fmt: skip
     rounded = json.loads(json.dumps(numbers), parse_float=lambda text: float(f"{float(text):.4g}"))
-    print(text := json.dumps(rounded, indent=1))
-    if asked.out:
-        asked.out.write_text(f"{text}\n")
+    print(json.dumps(rounded, indent=1))
 
 
 if __name__ == "__main__":

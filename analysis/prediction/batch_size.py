@@ -150,15 +150,10 @@ def fit_curve(curve: BatchCurve) -> PredictedCurve:
     sizes, steps_s = _sizes_and_steps(measured)
     # The least time of a sample by the roof, of arithmetic alone: the bytes of a step hold its
     # parameters too, which are not of a sample.
-    least_s = min(
-        (
-            run.point.times.compute_s / run.record.measurement.samples_per_iteration
-            for group in measured
-            for run in group.runs
-            if run.point and run.record and run.record.measurement
-        ),
-        default=0.0,
-    )
+    runs = [run for group in measured for run in group.runs]
+    least_s = min((run.point.times.compute_s / run.record.measurement.samples_per_iteration
+                   for run in runs if run.point and run.record and run.record.measurement),
+                  default=0.0)  # fmt: skip
     model = fit_step(sizes, steps_s, least_s)
     held_out = []
     for group, size, step_s in zip(measured, sizes, steps_s, strict=True):
@@ -166,9 +161,8 @@ def fit_curve(curve: BatchCurve) -> PredictedCurve:
         without = fit_step(*_sizes_and_steps(others), least_s)
         held_out.append((size, step_s / without.step_s(size) - 1))
     squares = ((model.step_s(n) / s - 1) ** 2 for n, s in zip(sizes, steps_s, strict=True))
-    own = (group.repeats().log_variance for group in measured)
-    scattered = [variance for variance in own if variance is not None]
-    variance = max(sum(squares) / (len(sizes) - _TERMS), fmean(scattered or [0.0]))
+    own = [one for group in measured if (one := group.repeats().log_variance) is not None]
+    variance = max(sum(squares) / (len(sizes) - _TERMS), fmean(own or [0.0]))
     return PredictedCurve(measured, model, tuple(held_out), math.sqrt(variance))
 
 
@@ -191,11 +185,9 @@ def choose_curve(
     tokens = None if seq_len is None else f"{seq_len}"
     asked = {"arch": arch, "precision": precision, "env": env, "seq_len": tokens}
     wanted = {name: value for name, value in asked.items() if value is not None}
-    curves = Runs(
-        run
-        for run in runs
-        if all(value in (run.settings.get(n), run.asked_for(n)) for n, value in wanted.items())
-    ).curves
+    curves = Runs(run for run in runs if all(
+        value in (run.settings.get(n), run.asked_for(n)) for n, value in wanted.items()
+    )).curves  # fmt: skip
     if not curves:
         what = " ".join(f"{name}={value!r}" for name, value in wanted.items())
         raise UserError(f"{what}: none of the {len(runs)} runs fits and has a throughput")
@@ -203,12 +195,9 @@ def choose_curve(
         settings = [curve[0].first.settings for curve in curves]
         names = sorted({name for each in settings for name in each} - {"batch_size"})
         values = {name: sorted({each.get(name, "none") for each in settings}) for name in names}
-        differing = {name: several for name, several in values.items() if len(several) > 1}
-        remedy = ", ".join(
-            f"{name} ({', '.join(several)})"
-            for name, several in differing.items()
-            if not is_implied_by(name, [*differing])
-        )
+        differing = [name for name in names if len(values[name]) > 1]
+        remedy = ", ".join(f"{name} ({', '.join(values[name])})" for name in differing
+                           if not is_implied_by(name, differing))  # fmt: skip
         raise UserError(f"arch={arch!r}: several configurations fit, choose one by {remedy}")
     return curves[0]
 
@@ -241,15 +230,11 @@ class Prediction:
         """The prediction and the two terms of its model, for JSON and tables."""
         model, sample = self.curve.model, self.of.sample
         return {
-            "label": self.of.series,
-            "batch_size": self.batch_size,
-            rate_column(sample): self.samples_per_s,
-            **self.interval._asdict(),
-            "fixed_s": self.curve.fixed_s,
-            f"per_{column_noun(sample)}_s": model.per_sample_s,
-            "held_out_error": self.curve.held_out_error,
-            "memory": self.memory,
-        }
+            "label": self.of.series, "batch_size": self.batch_size,
+            rate_column(sample): self.samples_per_s, **self.interval._asdict(),
+            "fixed_s": self.curve.fixed_s, f"per_{column_noun(sample)}_s": model.per_sample_s,
+            "held_out_error": self.curve.held_out_error, "memory": self.memory,
+        }  # fmt: skip
 
     def lines(self) -> Iterator[str]:
         """Yield the prediction for a terminal."""
@@ -268,10 +253,7 @@ def predict_batch(curve: BatchCurve, batch_size: int, runs: Sequence[Run] = ()) 
     """
     fitted = fit_curve(curve)
     sizes = [group.batch_size or 0 for group in fitted.measured]
-    try:
-        memory = _why_it_fits(curve, batch_size, max(sizes), runs)
-    except UserError as error:
-        raise UserError(f"batch_size={batch_size}: {error}") from None
+    memory = _why_it_fits(curve, batch_size, max(sizes), runs)
     if not min(sizes) / _MOST_BEYOND <= batch_size <= max(sizes) * _MOST_BEYOND:
         raise UserError(
             f"batch_size={batch_size}: more than {_MOST_BEYOND} times beyond what was measured "
@@ -282,24 +264,25 @@ def predict_batch(curve: BatchCurve, batch_size: int, runs: Sequence[Run] = ()) 
 
 def _why_it_fits(curve: BatchCurve, batch_size: int, largest: int, runs: Sequence[Run]) -> str:
     """Why the batch fits into memory; raises `UserError` where it does not, or may not."""
+    asked = f"batch_size={batch_size}:"
     if batch_size <= largest:
         return f"batch {largest} was measured, so a smaller one fits"
     if curve.cliff is not None:
         fell = f"batch {curve[curve.cliff].batch_size} fell to {curve[curve.cliff].rate}"
-        raise UserError(f"{fell}, where memory spilled; predictions end at {largest}")
+        raise UserError(f"{asked} {fell}, where memory spilled; predictions end at {largest}")
     failed = least_failed_batch(curve[0], runs, largest)
     if failed is not None and batch_size >= (failed.batch_size or 0):
         ran_out = f"batch {failed.batch_size} ran out of memory (run {failed.name})"
-        raise UserError(f"{ran_out}; predictions end below it")
+        raise UserError(f"{asked} {ran_out}; predictions end below it")
     memory = memory_of(curve)
     if isinstance(memory, Unknown):
-        remedy = "measure it, or ask for a batch within"
-        raise UserError(f"beyond the measured {largest}, and {memory.reason}; {remedy}")
+        beyond = f"beyond the measured {largest}, and {memory.reason}"
+        raise UserError(f"{asked} {beyond}; measure it, or ask for a batch within")
     sizes = (memory.need_bytes(batch_size), memory.device_bytes)
     need, total = (three_digits(size / 1e9) for size in sizes)
     if batch_size > memory.largest_batch:
-        most = f"at most {memory.largest_batch} fits"
-        raise UserError(f"needs {need} GB by {memory.source}, the device has {total} GB; {most}")
+        raise UserError(f"{asked} needs {need} GB by {memory.source}, the device has {total} GB; "
+                        f"at most {memory.largest_batch} fits")  # fmt: skip
     return f"{need} of {total} GB by {memory.source}"
 
 
@@ -352,11 +335,10 @@ def memory_of(curve: Sequence[Group]) -> MemoryModel | Unknown:
     device_sizes: list[int] = []
     peaks: dict[int, int] = {}  # the highest of each batch size
     for record in records:
-        if (environment := record.environment) is not None:
-            on_cpu = environment.device.backend == "cpu"
+        if (there := record.environment) is not None:
             # processes on a CPU share its memory
-            share = environment.memory_bytes // record.config.devices
-            size = share if on_cpu else environment.device.memory_bytes
+            share = there.memory_bytes // record.config.devices
+            size = share if there.device.backend == "cpu" else there.device.memory_bytes
             device_sizes += [size] if size else []
         if (measured := record.measurement) and (resolved := record.resolved):
             peak = measured.peak_memory_reserved_bytes or measured.peak_memory_allocated_bytes

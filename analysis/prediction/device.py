@@ -141,10 +141,9 @@ def _met(name: str, records: RecordSet | None) -> Environment | None:
     """The environment of the newest record of a device or a machine's label of this name."""
     of_machines: list[RunRecord | CeilingsRecord] = []
     of_machines += [*records.measurements, *records.ceilings] if records else []
-    there = [(record.created, record.environment) for record in of_machines if record.environment]
-    called = name.casefold()
-    named = [(created, machine) for created, machine in there
-             if called in (machine.label.casefold(), machine.device.name.casefold())]  # fmt: skip
+    named = [(made.created, there) for made in of_machines if (there := made.environment)
+             if name.casefold() in (there.label.casefold(), there.device.name.casefold())
+             ]  # fmt: skip
     return max(named, key=itemgetter(0))[1] if named else None
 
 
@@ -191,14 +190,14 @@ def _op_times_s(ops: Sequence[CallWork], target: Target, nhwc: bool) -> tuple[Nu
     return np.bincount(kernels["op"], times_s, len(ops)).astype(float), kinds
 
 
-def _timed(op: CallWork, time_s: float = 0.0) -> OpTime:
+def _timed(op: CallWork, time_s: float) -> OpTime:
     """The op as a profile has one, of all its calls."""
     work = {name: op.calls * getattr(op, name) for name in (*WORK, "causal_skipped_flops")}
     named = {name: getattr(op, name) for name in ("label", "op", "phase", "calls")}
     return OpTime(**named, **work, time_s=time_s, exclusive_s=time_s, missing={})
 
 
-def _keys(op: OpTime) -> tuple[tuple[str, str], ...]:
+def _keys(op: OpTime | CallWork) -> tuple[tuple[str, str], ...]:
     """What an op's kind is known by: its label and phase, else its class."""
     return (op.label, op.phase or ""), (class_of(op), "")
 
@@ -220,7 +219,7 @@ class OwnRuns:
 
     def ratio(self, op: CallWork) -> float | None:
         """Return that of ops like `op`, or None where no run had one."""
-        return next((self.ratios[key] for key in _keys(_timed(op)) if key in self.ratios), None)
+        return next((self.ratios[key] for key in _keys(op) if key in self.ratios), None)
 
 
 def own_runs(runs: Sequence[Run], count: Count) -> list[OwnRuns]:
@@ -228,7 +227,7 @@ def own_runs(runs: Sequence[Run], count: Count) -> list[OwnRuns]:
 
     Those whose ops cannot be listed, a script's or of a model that is not here, say nothing.
     """
-    groups: dict[tuple[str, MathMode], list[_ProfiledStep]] = defaultdict(list)
+    groups: dict[tuple[str, MathMode], list[_Profiled]] = defaultdict(list)
     for run in runs:
         record = run.record
         if not (record and record.ops and run.point and record.environment and record.resolved):
@@ -237,30 +236,25 @@ def own_runs(runs: Sequence[Run], count: Count) -> list[OwnRuns]:
         target = _measured(record.environment, mode, run.point.roof, record.record_id)
         with suppress(UserError):
             ops = count(StepSpec.of(record.config, record.resolved)).ops
-            step = _ProfiledStep(
-                target, ops, record.ops, record.measurement, record.resolved.channels_last
-            )
+            times_s, _ = _op_times_s(ops, target, record.resolved.channels_last)
+            step = target, [*zip(ops, times_s, strict=True)], record.ops, record.measurement
             groups[target.name, mode].append(step)
     return sorted(map(_of_device, groups.values()), key=lambda own: -own.count)
 
 
-class _ProfiledStep(NamedTuple):
-    target: Target
-    ops: Sequence[CallWork]
-    profile: OpProfile
-    timed: Measurement | None
-    nhwc: bool
+#: A run's device, its ops with their predicted times, its profile and its measurement.
+_Profiled = tuple[Target, list[tuple[CallWork, float]], OpProfile, Measurement | None]
 
 
-def _of_device(steps: Sequence[_ProfiledStep]) -> OwnRuns:
+def _of_device(steps: Sequence[_Profiled]) -> OwnRuns:
     took_s: defaultdict[tuple[str, str], float] = defaultdict(float)
     predicted_s: defaultdict[tuple[str, str], float] = defaultdict(float)
     rest_s, calls = 0.0, 0
-    for target, ops, profile, timed, nhwc in steps:
+    for _, ops, profile, timed in steps:
         # The profile of a CUDA graph, or of a compiled model, has other names for some ops.
         seen = {key for op in profile.ops for key in _keys(op)}
-        for listed, time_s in zip(ops, _op_times_s(ops, target, nhwc)[0], strict=True):
-            for key in seen.intersection(_keys(_timed(listed))):
+        for listed, time_s in ops:
+            for key in seen.intersection(_keys(listed)):
                 predicted_s[key] += time_s
         # Profiling stretches a step on a processor, and not the kernels of a device.
         on_host = profile.device_busy_share is None
@@ -270,11 +264,11 @@ def _of_device(steps: Sequence[_ProfiledStep]) -> OwnRuns:
                 took_s[key] += stretch * op.exclusive_s
         if on_host:
             rest_s += stretch * (profile.step_time_s - profile.exclusive_s)
-            calls += sum(op.calls for op in ops)
+            calls += sum(op.calls for op, _ in ops)
     whole_s = sum(took_s.values()) / 2  # by both keys
     ratios = {key: math.log(time_s / predicted_s[key]) * time_s / (time_s + _SLIGHT * whole_s)
               for key, time_s in took_s.items() if time_s and predicted_s.get(key)}  # fmt: skip
-    device = steps[-1].target
+    device = steps[-1][0]
     host_call_s = rest_s / calls if calls else None
     return OwnRuns(device.name, device.mode, device.is_gpu, len(steps), ratios, host_call_s)
 
@@ -445,7 +439,7 @@ class _Guess:
         has_basis = ~of_others | (target.is_gpu or target.mode == "fp32")
         self._corrected = np.array([ratio is not None for ratio in ratios]) & has_basis
         self.times_s = times_s * np.exp(self._part * [ratio or 0.0 for ratio in ratios])
-        is_unproven = (self._kinds >= KINDS.index(UNPROVEN)) | (not target.is_gpu)
+        is_unproven = (self._kinds == KINDS.index(UNPROVEN)) | (not target.is_gpu)
         self.unproven = is_unproven & ~self._corrected
         kinds = [KINDS.index(kind) for kind in _CONVOLUTIONS]
         self._convolves = self.part_of(np.isin(self._kinds, kinds)) > _SLIGHT

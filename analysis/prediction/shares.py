@@ -41,10 +41,8 @@ PRODUCTS = ("product", "batched product", "convolution", "input gradient", "weig
 PASSES = ("elementwise", "softmax", "layer norm", "batch norm", "sum", "depthwise", "optimizer")
 #: Attention in one kernel, recurrent layers, grouped convolutions: no timing supports them.
 UNPROVEN = "unproven"
-#: Grouped convolutions in NHWC without a kernel for tensor cores: neither.
-DIRECT = "direct convolution"
-KINDS = (*PRODUCTS, *PASSES, UNPROVEN, DIRECT)
-#: Channels of a group that cuDNN has kernels for in NHWC, where all fill tiles of 32.
+KINDS = (*PRODUCTS, *PASSES, UNPROVEN)
+#: Channels of a group that cuDNN has tensor cores' kernels for in NHWC, where all fill tiles of 32.
 _GROUPS, _GROUP_TILE = (4, 8, 16, 32), 32
 #: Modes with operands of 16 bits.
 HALVES = ("bf16", "fp16")
@@ -154,7 +152,7 @@ def kernel_times_s(kernels: Any, chip: Chip, fitted: Shares) -> Numbers:
         moved = kernels["bytes"][at] + fitted["winograd_bytes"] * winograd[at, 4]
         tiled_s = _tiled_s(winograd[at, :4], faster, rates[at], units[at], fitted)
         times_s[at] = np.minimum(times_s[at], moved / rates[at] + tiled_s)
-    at = kind >= KINDS.index(UNPROVEN)
+    at = kind == KINDS.index(UNPROVEN)
     times_s[at] = np.maximum(times_s[at], (kernels["flops"] / reached)[at])
     whole_s: Numbers = times_s + fitted["kernel_s"]
     return whole_s
@@ -246,9 +244,10 @@ def _of_convolution(op: CallWork, nhwc: bool | None) -> list[tuple[Any, ...]]:
     area = prod(window)
     flops = op.flops if is_forward else 2 * prod(op.shapes[0]) * depth * area
     if depth != channels or "transposed" in op.label:
-        is_direct = nhwc and (depth not in _GROUPS or channels % _GROUP_TILE > 0)
-        kind = "depthwise" if depth == 1 and channels > 1 else DIRECT if is_direct else UNPROVEN
-        return [(kind, *_bytes_of(op, op.flops))]
+        kind = "depthwise" if depth == 1 and channels > 1 else UNPROVEN
+        # Without tensor cores the rate is at most half: twice the FLOP stand for it.
+        is_slow = nhwc and (depth not in _GROUPS or channels % _GROUP_TILE > 0)
+        return [(kind, *_bytes_of(op, 2.0 * op.flops if is_slow else op.flops))]
     outputs = flops / (2 * filters * depth * area)  # pixels of all images
     seen = float(images * prod(pixels))
     tiles = images * float(np.prod(np.ceil(np.array(pixels) / 4)))

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from analysis.prediction.shares import (
-    DIRECT,
     KERNEL,
     KINDS,
     UNPROVEN,
@@ -157,14 +156,14 @@ def test_kernels_of_tensor_cores_take_nhwc():
     moved = {nhwc: kernels_of([dense], nhwc)["bytes"].tolist() for nhwc in (None, True, False)}
     assert moved == {None: [500], True: [500], False: [500, 1000]}
 
-    def kind_of(channels, depth, nhwc=True):
+    def times_flops(channels, depth, nhwc=True):
         flops = 2 * channels * 16 * depth * 9
         grouped = op("convolution", ((1, channels, 4, 4), (channels, depth, 3, 3)), flops)
-        return KINDS[kernels_of([grouped], nhwc)["kind"][0]]
+        return kernels_of([grouped], nhwc)["flops"][0] / flops
 
-    assert [kind_of(128, 4), kind_of(96, 32), kind_of(128, 1)] == [UNPROVEN, UNPROVEN, "depthwise"]
-    assert [kind_of(128, 64), kind_of(48, 16), kind_of(72, 24)] == [DIRECT] * 3
-    assert kind_of(128, 64, nhwc=None) == kind_of(128, 64, nhwc=False) == UNPROVEN
+    assert [times_flops(128, 4), times_flops(96, 32), times_flops(128, 16)] == [1, 1, 1]
+    assert [times_flops(128, 64), times_flops(48, 16), times_flops(72, 24)] == [2, 2, 2]
+    assert times_flops(128, 64, nhwc=None) == times_flops(128, 64, nhwc=False) == 1
 
 
 def test_batched_products_have_one_tile_by_generation():

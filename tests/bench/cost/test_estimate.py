@@ -6,11 +6,16 @@ import torch
 from generated_steps import tiny
 from refusals import refusal
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.utils._pytree import tree_leaves
 
 from bench import count_step
+from bench.config import RunConfig
 from bench.cost.cuda_rules import cuda_rules
 from bench.cost.estimate import step_complexity
 from bench.records import StepSpec
+from bench.training.step import AmpBf16, Fp32, TrainingStep, make_optimizer
+from bench.training.workloads import find_workload
 
 
 @pytest.mark.parametrize(
@@ -134,6 +139,45 @@ def test_gradients_come_as_activations_go():
     assert held < memory.needed_bytes == memory.peak_bytes < memory.total_bytes
     of_old = memory.model_copy(update={"peak_bytes": None})
     assert of_old.needed_bytes == held + memory.gradients_bytes
+
+
+def live_bytes(spec):
+    """The most bytes that a second step, whose momentum is there, holds on this processor."""
+    workload = find_workload(spec.arch, image_size=spec.image_size)
+    model, batch = workload.build(), workload.batch(spec.batch_size)
+    optimizer = make_optimizer(model, spec.optimizer, fused=spec.fused_optimizer)
+    precision = AmpBf16("cpu") if spec.precision == "amp" else Fp32()
+    step = TrainingStep(workload, model, optimizer, precision)
+    step(lambda: batch)
+    live = MemTracker()
+    live.track_external(model, optimizer, *(x for x in tree_leaves(batch) if torch.is_tensor(x)))
+    with live:
+        step(lambda: batch)
+    return live.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+
+
+LONG = [
+    pytest.param(arch, batch, precision, optimizer, None, marks=pytest.mark.long)
+    for arch, batches, optimizer in (
+        ("resnet18", (2, 16), "sgd"), ("resnet50", (2, 8), "sgd"), ("vgg16", (1, 4), "sgd"),
+        ("mobilenet_v2", (2, 8), "adamw"), ("densenet121", (1, 4), "sgd"),
+        ("vit_b_16", (1, 4), "adamw"),
+    )
+    for batch in batches
+    for precision in ("fp32", "amp")
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arch", "batch_size", "precision", "optimizer", "pixels"),
+    [("mobilenet_v2", 2, "amp", "adamw", 64), *LONG],
+)
+def test_a_step_needs_what_its_tensors_hold_at_once(arch, batch_size, precision, optimizer, pixels):
+    spec = StepSpec.of(RunConfig(arch=arch, batch_size=batch_size, precision=precision,
+                                 optimizer=optimizer, image_size=pixels or "auto"))  # fmt: skip
+    needed = step_complexity(spec).memory.needed_bytes
+    assert needed == pytest.approx(live_bytes(spec), rel=1e-4)
 
 
 def test_pools_of_3_dimensions_are_in_16_bits_on_cuda_alone():
