@@ -19,6 +19,7 @@ from bench.records.journal import steps_of_rank
 
 #: Numbers of a step in a file, and times of more digits than clocks have.
 _NUMBERS, _DIGITS = 5, 7
+_DDP = "DistributedDataParallel"
 _NEVER = "no step of it was seen: it runs on another machine, never stepped, or ended"
 _ENDED = "it left {} of the window's {} steps: it ended, or was ended, before the others"
 
@@ -111,12 +112,13 @@ def _figures(steps: RankSteps, first: int, count: int) -> RankFigures:
     ends_s, *waits, processor_s, peaks = zip(*rows, strict=True)
     data_wait_s, exchange_s = (tuple(round(s, _DIGITS) for s in series[1:]) for series in waits)
     times_s = (round(end - begin, _DIGITS) for begin, end in pairwise(ends_s))
-    on_card = steps.facts["device_uuid"] is not None
+    on_card, exchange = steps.facts["device_uuid"] is not None, steps.facts["parallelism"]
+    why = f"of {exchange} a GPU waits where no hook is" if on_card and exchange != _DDP else ""
     return RankFigures.of(
         "not asked of a script's rank",
         iteration_times_s=tuple(max(time_s, 10**-_DIGITS) for time_s in times_s),
         data_wait_s=data_wait_s,
-        exchange_wait_s=exchange_s,
+        exchange_wait_s=Unknown(why) if why else exchange_s,
         processor_s=tuple(round(seconds, _DIGITS) for seconds in processor_s[1:]),
         **{"peak_memory_allocated_bytes" if on_card else "max_rss_bytes": round(max(peaks))},
         **_who(steps),

@@ -54,6 +54,7 @@ class _Excess:
 
     @property
     def ends_s(self) -> tuple[float, float]:
+        """Of the 95 % interval; that of a `LogError` has the logarithm's ends as its own."""
         low, high = self.error.interval(0.0)
         return self.mean_s + math.log(low), self.mean_s + math.log(high)
 

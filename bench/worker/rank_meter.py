@@ -157,35 +157,27 @@ class RankMeter:
                 weight.register_post_accumulate_grad_hook(self._on_gradient)
         for holder, name in places:
             setattr(holder, name, self._timed(getattr(holder, name)))
-        loaded = _BaseDataLoaderIter.__next__
-        _BaseDataLoaderIter.__next__ = self._loading(loaded)  # type: ignore[assignment, method-assign]
+        loaded: Any = self._timed(_BaseDataLoaderIter.__next__, loads=True)
+        _BaseDataLoaderIter.__next__ = loaded  # type: ignore[method-assign]
 
-    def _timed(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(self, wait: Callable[..., Any], *, loads: bool = False) -> Callable[..., Any]:
+        """A function whose time in this thread is a wait, for a batch if it `loads`."""
+
         @wraps(wait)
         def waiting(*args: Any, **kwargs: Any) -> Any:
             if threading.get_ident() != self._thread or os.getpid() != self._pid:
                 return wait(*args, **kwargs)
-            self._enter()
+            begin_s, used_s = self._clock(), self._processor()
+            self._enter(counts=not loads)
             try:
                 return wait(*args, **kwargs)
             finally:
                 self._leave()
+                if loads and not self._depth:
+                    self._data_wait_s += self._clock() - begin_s
+                    self._loaded_s += self._processor() - used_s
 
         return waiting
-
-    def _loading(self, next_batch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        @wraps(next_batch)
-        def loading(batches: Any) -> Any:
-            if threading.get_ident() != self._thread or self._depth or os.getpid() != self._pid:
-                return next_batch(batches)
-            begin_s, used_s = self._clock(), self._processor()
-            try:
-                return next_batch(batches)
-            finally:
-                self._data_wait_s += self._clock() - begin_s
-                self._loaded_s += self._processor() - used_s
-
-        return loading
 
     def _on_gradient(self, _: torch.Tensor) -> None:
         """Have the end of the own backward pass noted, and then that of the exchange.
@@ -200,10 +192,10 @@ class RankMeter:
 
         engine.queue_callback(own_ended)
 
-    def _enter(self) -> None:
+    def _enter(self, *, counts: bool = True) -> None:
         self._depth += 1
         if self._depth == 1:
-            self._begin = self._now()
+            self._begin = self._now() if counts else None
 
     def _leave(self) -> None:
         self._depth -= 1

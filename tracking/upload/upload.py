@@ -31,6 +31,7 @@ from tracking.store import CREDENTIALS, public_uri
 
 ARTIFACTS = (
     "iterations.csv",
+    "ranks.csv",
     "telemetry.csv",
     "environment.json",
     "console.log",

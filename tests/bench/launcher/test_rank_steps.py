@@ -94,6 +94,15 @@ def test_without_files_the_measurement_is_rank_0s_alone(tmp_path):
     assert joined(tmp_path).ranks is None
 
 
+@pytest.mark.parametrize("parallelism", ["DistributedDataParallel", "fully_shard"])
+def test_on_a_gpu_the_wait_is_known_of_what_has_hooks_around_it(tmp_path, parallelism):
+    for rank in range(2):
+        write(tmp_path, rank, device_uuid=f"GPU-{rank}", parallelism=parallelism)
+    first, _ = joined(tmp_path).ranks.ranks
+    assert first.peak_memory_allocated_bytes == 2_000_000
+    assert (first.exchange_wait_s is None) is (parallelism == "fully_shard")
+
+
 def test_of_ranks_that_ended_the_one_without_a_last_row_was_killed(tmp_path):
     folder = RecordFolder.create(tmp_path)
     folder.write(folder.config, Job(config=RunConfig(arch="resnet18", devices=3)))

@@ -19,7 +19,7 @@ from bench.config import TimeLimits
 from bench.cost.estimate import step_complexity
 from bench.records import StepSpec
 from bench.records.metrics import attained_flops_per_s, summary
-from bench.worker.rank_meter import ranks_of_a_batch
+from bench.worker.rank_meter import parallelism_of, ranks_of_a_batch
 from bench.worker.script_model import Batches, Training
 
 pytestmark = pytest.mark.usefixtures("frozen_heap")
@@ -553,18 +553,18 @@ def four_ranks():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("sizes", "split", "gathered", "sharing"),
+    ("sizes", "split", "gathered", "sharing", "named"),
     [
-        ((4,), True, False, 4),  # tensor parallel
-        ((4,), False, True, 1),  # fully_shard
-        ((2, 2), False, True, 1),  # the same, of which each half has a copy
-        ((2, 2), True, True, 2),  # both
-        ((2, 2), True, False, 2),  # tensor parallel, of which each half has a copy
-        ((4,), False, False, 1),  # DistributedDataParallel
+        ((4,), True, False, 4, "tensor parallel"),
+        ((4,), False, True, 1, "fully_shard"),
+        ((2, 2), False, True, 1, "fully_shard"),  # of which each half has a copy
+        ((2, 2), True, True, 2, "fully_shard, tensor parallel"),
+        ((2, 2), True, False, 2, "tensor parallel"),  # of which each half has a copy
+        ((4,), False, False, 1, "DistributedDataParallel"),
     ],
 )
 def test_ranks_that_share_a_batch_are_those_that_split_a_layer(
-    four_ranks, sizes, split, gathered, sharing
+    four_ranks, sizes, split, gathered, sharing, named
 ):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -581,5 +581,17 @@ def test_ranks_that_share_a_batch_are_those_that_split_a_layer(
         parallelize_module(model, mesh["inner"] if len(sizes) > 1 else mesh, plan)
     if gathered:
         fully_shard(model, mesh=mesh["outer"] if split else mesh)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    assert ranks_of_a_batch(Training([optimizer])) == sharing
+    if named == "DistributedDataParallel":
+        model = nn.parallel.DistributedDataParallel(model)
+    training = Training([torch.optim.SGD(model.parameters(), 0.1)])
+    assert (ranks_of_a_batch(training), parallelism_of(training)) == (sharing, named)
+
+
+@pytest.mark.slow
+def test_stages_of_a_pipeline_share_a_batch(four_ranks):
+    from torch.distributed.pipelining import PipelineStage
+
+    model = nn.Linear(8, 8)
+    stage = PipelineStage(model, 0, 4, torch.device("cpu"))
+    training = Training([torch.optim.SGD(stage.submod.parameters(), 0.1)])
+    assert (ranks_of_a_batch(training), parallelism_of(training)) == (4, "pipeline")
