@@ -38,7 +38,7 @@ from analysis.prediction.shares import (
 from analysis.roofs import Peaks, datasheet_peaks, normalised
 from bench.config import RunConfig
 from bench.cost import cached_ops
-from bench.records import MathMode, StepSpec
+from bench.records import StepSpec
 from bench.records.complexity import CallWork
 
 #: Where a share starts, and how far from there it may be drawn: the deviation of its logarithm.
@@ -148,6 +148,7 @@ def _rows(path: Path) -> list[dict[Any, str]]:
 
 def _op_of(row: Mapping[str, str], name: str) -> CallWork:
     """The op that was timed, in fp32 with the names of torch."""
+    shapes: list[tuple[int, ...]]
     if name == "conv":
         keys = ("B", "Input_Channel", "Output_Channel", "Kernel_Szie", "Input_Size")
         images, channels, filters, side, pixels = (int(row[key]) for key in keys)
@@ -382,17 +383,17 @@ def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, 
     # An H200's products in bf16 are as fast as 700 W allow in 4 nm.
     known["w_per_tensor_tflop_nm"] = known["compute"] * 700 / (4 * _H200_FLOPS["amp"] / 1e12)
     calls, took_s = [], []
-    for *run, rate in _HOST_BOUND:
-        kernels = _of_run(*run)
+    for *case, rate in _HOST_BOUND:
+        kernels = _of_run(*case)
         calls.append(kernels["calls"][np.unique(kernels["op"], return_index=True)[1]].sum())
-        took_s.append(int(run[1]) / rate)
+        took_s.append(int(case[1]) / rate)
     call_s, fixed_s = np.polyfit(calls, took_s, 1).tolist()
     known |= {"host_call_s": call_s, "host_step_s": fixed_s}
     steps: list[tuple[Chip, Timed]] = []
     newer = []
     for device, precision in [key for key in _RUNS if key[0] != "Tesla T4"]:
         one = table[normalised(device)]
-        mode: MathMode = "bf16" if precision == "amp" else precision
+        mode: Any = "bf16" if precision == "amp" else precision
         peak, rate = one.flops_per_s[mode], one.bytes_per_s
         reach = datasheet_reach(one, known, mode)
         if device == "NVIDIA H200":
@@ -408,7 +409,7 @@ def from_runs(known: dict[str, float], table: Mapping[str, Peaks]) -> dict[str, 
     weights = np.array([1 / names.count(name) for name in names])  # devices count alike
 
     def errors(log: float) -> tuple[Any, Any]:
-        shares = known | dict.fromkeys(PRODUCTS, np.exp(log))
+        shares = known | dict.fromkeys(PRODUCTS, float(np.exp(log)))
         found = [products_and_all_s(run, chip, shares) for chip, run in steps]
         product_s, step_s = np.array(found).T
         return np.log(step_s / [run.time_s for _, run in steps]), product_s / step_s
@@ -465,7 +466,7 @@ def main() -> None:
             late = Fit(older, table).fit(known, 12)[0] if len(older) < len(others) else without
             by_older += zip(by_all, held_out(left_out, late, table), strict=True)
     proven = [one for one in found if one.step.chip not in _UNLIKE]
-    scores = {}
+    scores: dict[int, float] = {}
     for chip in {one.step.chip for one in found}:  # by what the other chips say of it
         learned = learn_deviations([one for one in proven if one.step.chip != chip])
         scores |= {id(one): abs(one.error) / deviation_of(one, learned)

@@ -142,10 +142,9 @@ def fit_curve(curve: BatchCurve) -> PredictedCurve:
     """
     measured = curve.before_cliff
     if len(measured) < FEWEST_SIZES:
-        sizes_here = ", ".join(f"{group.batch_size}" for group in measured) or "none"
+        here = ", ".join(f"{group.batch_size}" for group in measured) or "none"
         raise UserError(
-            f"a prediction needs {FEWEST_SIZES} measured batch sizes, here {sizes_here}: measure "
-            "more"
+            f"a prediction needs {FEWEST_SIZES} measured batch sizes, here {here}: measure more"
         )
     sizes, steps_s = _sizes_and_steps(measured)
     # The least time of a sample by the roof, of arithmetic alone: the bytes of a step hold its

@@ -20,7 +20,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -144,7 +143,7 @@ def _met(name: str, records: RecordSet | None) -> Environment | None:
     named = [(made.created, there) for made in of_machines if (there := made.environment)
              if name.casefold() in (there.label.casefold(), there.device.name.casefold())
              ]  # fmt: skip
-    return max(named, key=itemgetter(0))[1] if named else None
+    return max(named, key=lambda pair: pair[0])[1] if named else None
 
 
 def _measured(met: Environment, mode: MathMode, roof: Roof, record_id: str) -> Target:
@@ -391,16 +390,14 @@ def predict_on(
     if loader and loader.sample == step.sample:
         loader_s = max(int(config.batch_size) / loader.samples_per_s - step_s, 0.0)
     if loader and loader_s:
-        rate = f"{three_digits(loader.samples_per_s)} {rate_unit(loader.sample)}"
-        rests_on.append(f"a loader that gives {rate} ({loader.run}), and the step waits for it")
+        gives = f"{three_digits(loader.samples_per_s)} {rate_unit(loader.sample)}"
+        rests_on.append(f"a loader that gives {gives} ({loader.run}), and the step waits for it")
     account = account_of_times(
         timed, target.roof, step_s + loader_s, on_host=not target.is_gpu, loader_s=loader_s
     )
-    made = Elsewhere(
-        target, config, step, account, guess.deviation, unproven, tuple(rests_on), loader_s
-    )
-    cost = prices.cost_at([target.name], made.samples_per_s) if prices else None
-    return replace(made, cost=cost)
+    known = target, config, step, account, guess.deviation, unproven, tuple(rests_on), loader_s
+    rate = int(config.batch_size) / account.step_time_s
+    return Elsewhere(*known, prices.cost_at([target.name], rate) if prices else None)
 
 
 def _check_memory(step: ListedStep, target: Target, config: RunConfig) -> None:
