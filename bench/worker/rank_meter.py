@@ -56,7 +56,7 @@ class RankMeter:
         self._counts: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._leader: torch.optim.Optimizer | None = None
         self._look = self._looking()
-        self._on_card = False
+        self._on_card = self._is_done = False
         self._thread, self._pid = threading.get_ident(), os.getpid()
         self._path: Path | None = None
         self._facts = b""  # a line about the rank
@@ -86,7 +86,9 @@ class RankMeter:
             self.stepped()
 
     def stepped(self) -> None:
-        """Note the end of a step."""
+        """Note the end of a step, until rank 0 has ended its window."""
+        if self._is_done:
+            return
         if self._path is None:
             with suppress(Exception):  # the script's own: rank 0 says what it is
                 next(self._look, None)
@@ -99,6 +101,7 @@ class RankMeter:
         if now_s - self._written_s > _WRITE_S:
             self._written_s = now_s
             self.write()
+            self._is_done = (self._folder / "worker.json").exists()
 
     def _looking(self) -> Iterator[None]:
         """Look at one step for what is trained and how; time those after it. A step ends a turn."""
@@ -165,7 +168,8 @@ class RankMeter:
 
         @wraps(wait)
         def waiting(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != self._thread or os.getpid() != self._pid:
+            is_ours = threading.get_ident() == self._thread and os.getpid() == self._pid
+            if self._is_done or not is_ours:
                 return wait(*args, **kwargs)
             begin_s, used_s = self._clock(), self._processor()
             self._enter(counts=not loads)
@@ -184,6 +188,8 @@ class RankMeter:
 
         DistributedDataParallel has what waits for the exchange called between the two.
         """
+        if self._is_done:
+            return
         engine = torch.autograd.Variable._execution_engine
 
         def own_ended() -> None:
@@ -230,6 +236,7 @@ class RankMeter:
 
     def close(self, *_: object) -> None:
         """Write the last steps, and a row of zeros: what is killed has none."""
+        self._is_done = True
         if self._path is not None and os.getpid() == self._pid:
             self.write()
             with suppress(OSError), self._path.open("ab") as file:

@@ -1,0 +1,80 @@
+"""What a rank notes of its steps, in this process."""
+
+import time
+
+import pytest
+import torch
+from torch import distributed
+from torch.utils.data import DataLoader, Dataset
+
+from bench.launcher.rank_steps import read_steps
+from bench.worker.rank_meter import RankMeter
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("frozen_heap")]
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 10_000
+
+    def __getitem__(self, index):
+        until_s = time.thread_time() + 0.002
+        while time.thread_time() < until_s:
+            pass
+        return torch.ones(4, 8)
+
+
+@pytest.fixture
+def rank_of_two(monkeypatch):
+    """A rank that takes itself for one of two; nothing that it wraps stays so."""
+    from torch._C._distributed_c10d import Work
+    from torch.distributed import _functional_collectives
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    ddp = torch.nn.parallel.DistributedDataParallel
+    for holder, name in (
+        (Work, "wait"),
+        (_functional_collectives, "wait_tensor"),
+        (ddp, "_sync_buffers"),
+        (_BaseDataLoaderIter, "__next__"),
+    ):
+        monkeypatch.setattr(holder, name, getattr(holder, name))
+    distributed.init_process_group("gloo", rank=0, world_size=1, store=distributed.HashStore())
+    monkeypatch.setattr(distributed, "get_world_size", lambda *_: 2)
+    yield
+    distributed.destroy_process_group()
+
+
+def test_steps_are_noted_until_rank_0_has_ended_its_window(rank_of_two, tmp_path):
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    meter, batches = RankMeter(tmp_path, by_function=False), iter(DataLoader(Slow(), None))
+
+    def steps(count):
+        for _ in range(count):
+            model(next(batches)).sum().backward()
+            distributed.all_reduce(torch.ones(1))
+            optimizer.step()
+            optimizer.zero_grad()
+            meter.after(optimizer)
+
+    steps(22)  # it looks at the second, and the first row is a beginning
+    meter.write()
+    found = read_steps(tmp_path, 1)[0]
+    assert (len(found.rows), found.is_closed) == (21, False)
+    assert found.facts["samples_per_step"] == 4
+    assert found.facts["parallelism"] == "DistributedDataParallel"
+    for (begin_s, *_), (end_s, data_wait_s, exchange_s, processor_s, peak_bytes) in zip(
+        found.rows, found.rows[1:], strict=False
+    ):
+        assert 0.002 <= data_wait_s < end_s - begin_s
+        assert 0 < exchange_s < end_s - begin_s
+        assert 0 < processor_s < end_s - begin_s
+        assert peak_bytes > 1e6
+    (tmp_path / "worker.json").touch()
+    meter._written_s = 0.0
+    steps(10)
+    meter.close()
+    found = read_steps(tmp_path, 1)[0]
+    assert (len(found.rows), found.is_closed) == (22, True)
+    assert meter._waits == []
