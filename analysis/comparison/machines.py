@@ -1,11 +1,8 @@
 """A machine by itself: how far noise alone goes, whether it is odd, and what an hour of it costs.
 
 Repeats of one configuration differ only by noise: their scatter says how large a change has to be
-to be found, and their halves against each other (A/A) how often noise is called a change.
-
-Of machines of one kind one is odd in a configuration where its mean differs from the geometric mean
-of the others by more than 2 %, and lies so far out seldom enough by chance, raised for the number
-of configurations. There is no price here: they differ by region, contract and week.
+to be found, and their halves against each other (A/A) how often noise is called a change. There is
+no price here: they differ by region, contract and week.
 """
 
 from __future__ import annotations
@@ -15,12 +12,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from analysis.comparison.judgement import ComparedMetric, compare_pairs
 from analysis.presentation.columns import Row
@@ -42,11 +39,9 @@ HALVINGS, _FEWEST_TO_HALVE = 200, 4
 #: The chance of a false alarm, and a change that is of no consequence, as in a comparison.
 _LEVEL, _THRESHOLD = 0.05, 0.02
 
-# The noise floor
-
 
 def noise_floor(
-    runs: Sequence[Run], metric: ComparedMetric, *, threshold: float = 0.02
+    runs: Sequence[Run], metric: ComparedMetric, *, threshold: float = _THRESHOLD
 ) -> dict[str, Any]:
     """Return how much the repeats of `runs` scatter and which changes that leaves to be found.
 
@@ -55,41 +50,46 @@ def noise_floor(
     and in how many of `halvings` its halves were called different. In `failed` of them some
     configuration was called worse. `single` have one repeat. Raises `UserError` where all do.
     """
+    from scipy import stats
+
     groups = group_runs(runs, metric.name)
-    scattered = [one for one in groups if one.repeats(metric.name).log_variance is not None]
+    scattered = [group for group in groups if group.repeats(metric.name).log_variance is not None]
     if not scattered:
         raise UserError(
             f"none of {counted(len(groups), 'configuration')} has two repeats with a "
             f"{metric.name}: measure five of each, with --repeats 5"
         )
     halved = [group for group in scattered if len(group.runs) >= _FEWEST_TO_HALVE]
-    called, failed = _halve(halved, metric, threshold)
+    different, failed, rng = Counter[tuple[str, ...]](), 0, np.random.default_rng(0)
+    for _ in range(HALVINGS if halved else 0):
+        pairs = []
+        for group in halved:
+            order = [group.runs[index] for index in rng.permutation(len(group.runs))]
+            middle = len(order) // 2
+            pairs.append((Group(tuple(order[:middle])), Group(tuple(order[middle:]))))
+        words = [one.judgement for one in compare_pairs(pairs, metric, threshold=threshold)]
+        both = zip(halved, words, strict=True)
+        different.update(group.names for group, word in both if word in ("better", "worse"))
+        failed += "worse" in words
 
     def row(label: str, members: Sequence[Group]) -> Row:
-        from scipy import stats
-
         repeats = [group.repeats(metric.name) for group in members]
         scatter = pooled_scatter(repeats)
         assert scatter  # each has a variance  # noqa: S101
         deviation, degrees = scatter
-        low, high = np.sqrt(degrees / stats.chi2.ppf((0.975, 0.025), degrees)).tolist()
-        changes = {
-            f"smallest_change_{number}_repeats": smallest_change(
-                deviation, number, threshold=threshold, among=len(groups)
-            )
-            for number in REPEATS
-        }
+        low, high = deviation * np.sqrt(degrees / stats.chi2.ppf((0.975, 0.025), degrees))
+        smallest = partial(smallest_change, deviation, threshold=threshold, among=len(groups))
         return {
             "env": members[0].env,
             "configuration": label,
             "repeats": sum(one.count for one in repeats),
             "scatter": deviation,
-            "scatter_low": deviation * low,
-            "scatter_high": deviation * high,
-            **changes,
+            "scatter_low": float(low),
+            "scatter_high": float(high),
+            **{f"smallest_change_{number}_repeats": smallest(number) for number in REPEATS},
         }
 
-    halves = {group.names: {"called_different": called[group.names], "halvings": HALVINGS}
+    halves = {group.names: {"called_different": different[group.names], "halvings": HALVINGS}
               for group in halved}  # fmt: skip
     machines = grouped(scattered, lambda group: group.env).values()
     return {
@@ -107,31 +107,11 @@ def noise_floor(
     }
 
 
-def _halve(
-    groups: Sequence[Group], metric: ComparedMetric, threshold: float
-) -> tuple[Counter[tuple[str, ...]], int]:
-    """How often each group's halves were called different, and how often any was called worse."""
-    rng, called, failed = np.random.default_rng(0), Counter[tuple[str, ...]](), 0
-    for _ in range(HALVINGS if groups else 0):
-        pairs = []
-        for group in groups:
-            order = [group.runs[index] for index in rng.permutation(len(group.runs))]
-            middle = len(order) // 2
-            pairs.append((Group(tuple(order[:middle])), Group(tuple(order[middle:]))))
-        judged = [one.judgement for one in compare_pairs(pairs, metric, threshold=threshold)]
-        both = zip(groups, judged, strict=True)
-        called.update(group.names for group, word in both if word in ("better", "worse"))
-        failed += "worse" in judged
-    return called, failed
-
-
-# Machines of one kind
-
-
 class OfKind(NamedTuple):
     """A machine in one configuration: its mean over that of the `others` that are not odd.
 
-    `p_value` is the corrected chance of lying so far off.
+    It is odd where that differs by more than 2 %, and lies so far out seldom enough by chance:
+    `p_value`, raised for the number of configurations.
     """
 
     machine: str
@@ -163,15 +143,31 @@ def same_kinds(runs: Sequence[Run], metric: str = THROUGHPUT) -> list[OfKind]:
         environment = run.record.environment if run.record else None
         if environment is None:
             return None
-        if not any(alike_devices(one, environment) for one in kinds):
+        if not any(alike_devices(known, environment) for known in kinds):
             kinds.append(environment)
-        return next(n for n, one in enumerate(kinds) if alike_devices(one, environment))
+        return next(n for n, known in enumerate(kinds) if alike_devices(known, environment))
 
     measured = (run for group in group_runs(runs, metric) for run in group.runs)
     alike = grouped(measured, lambda run: (run.identity.key(("env",)), kind(run))).values()
     machines = [grouped(own, lambda run: run.machine or run.env) for own in alike]
     enough = [own for own in machines if len(own) >= FEWEST_MACHINES]
-    return [one for own in enough for one in _judged(own, metric, len(enough))]
+    judged = []
+    for own in enough:
+        groups = {name: Group(tuple(runs)) for name, runs in own.items()}
+        labels = Counter(group.env for group in groups.values())
+        repeats = [group.repeats(metric) for group in groups.values()]
+        scatter = pooled_scatter(repeats)
+        errors = [scatter.deviation / math.sqrt(one.count) for one in repeats] if scatter else []
+        means = [one.log_mean for one in repeats]
+        p_values = [min(1.0, len(enough) * p) for p in chances_of_outlying(means, errors)]
+        both = [*zip(means, p_values, strict=True)]
+        centre = fmean(mean for mean, p in both if p > _LEVEL)
+        odd = [p <= _LEVEL and abs(mean - centre) > math.log1p(_THRESHOLD) for mean, p in both]
+        for (name, group), (mean, p), is_odd in zip(groups.items(), both, odd, strict=True):
+            label = group.env if labels[group.env] == 1 else f"{group.env} ({name})"
+            others = odd.count(False)
+            judged.append(OfKind(label, group, math.exp(mean - centre), p, is_odd, others))
+    return judged
 
 
 def odd_machines(runs: Sequence[Run], metric: str = THROUGHPUT) -> dict[str, list[OfKind]]:
@@ -182,70 +178,46 @@ def odd_machines(runs: Sequence[Run], metric: str = THROUGHPUT) -> dict[str, lis
     return {label: found[label] for label in dict.fromkeys(one.machine for one in odd)}
 
 
-def _judged(
-    machines: Mapping[str, Sequence[Run]], metric: str, configurations: int
-) -> Iterator[OfKind]:
-    """The machines by their labels, with the identity where several share one."""
-    groups = [Group(tuple(runs)) for runs in machines.values()]
-    labels, repeats = [one.env for one in groups], [one.repeats(metric) for one in groups]
-    scatter = pooled_scatter(repeats)
-    errors = [scatter.deviation / math.sqrt(one.count) for one in repeats] if scatter else []
-    means = [one.log_mean for one in repeats]
-    p_values = [min(1.0, configurations * p) for p in chances_of_outlying(means, errors)]
-    centre = fmean(m for m, p in zip(means, p_values, strict=True) if p > _LEVEL)
-    odd = [
-        p <= _LEVEL and abs(mean - centre) > math.log1p(_THRESHOLD)
-        for mean, p in zip(means, p_values, strict=True)
-    ]
-    for name, label, group, mean, p, is_odd in zip(
-        machines, labels, groups, means, p_values, odd, strict=True
-    ):
-        unique = label if labels.count(label) == 1 else f"{label} ({name})"
-        yield OfKind(unique, group, math.exp(mean - centre), p, is_odd, odd.count(False))
-
-
-# Prices
-
-_PER_H = {"price_per_h": False, "spot_price_per_h": True}
-_COLUMNS = ("machine", *_PER_H, "currency", "date", "source")
 _BY_OPTION = "given by --price"
 _OPTION = re.compile(
     r"(?P<machine>[^=]*\S)\s*=\s*(?P<per_h>[^\sA-Za-z/]+|[A-Za-z]+)\s*(?P<currency>[A-Za-z]{3})?"
     r"\s*/\s*h(?P<spot>\s+spot)?(\s+(?P<date>\S+))?",
     re.IGNORECASE,
 )
+_PER_H = {"price_per_h": False, "spot_price_per_h": True}
+_COLUMNS = ("machine", *_PER_H, "currency", "date", "source")
+_FORMS = {"machine": ".+", "per_h": r"(?=.*[1-9])\d*\.?\d+", "currency": "[A-Z]{3}",
+          "date": r"(\d{4}-\d\d-\d\d)?", "source": ".+"}  # fmt: skip
 
 
-def _day(text: str) -> dt.date:
-    if (day := dt.date.fromisoformat(text)) > dt.datetime.now(dt.timezone.utc).date():
-        raise ValueError("it is to come")
-    return day
-
-
-class Price(BaseModel):
+class Price(NamedTuple):
     """What an hour of a whole machine costs, however much of it a run uses.
 
     `machine` is its label, its cloud machine type or its device. `spot` is of a machine that may be
     taken away. `date` is None where an option did not give it.
     """
 
-    model_config = ConfigDict(frozen=True, str_strip_whitespace=True)
-
-    machine: str = Field(min_length=1)
-    per_h: float = Field(gt=0, allow_inf_nan=False)
-    currency: str = Field("USD", pattern="^[A-Z]{3}$")
-    spot: bool = False
-    date: Annotated[dt.date, BeforeValidator(_day)] | None = None
-    source: str = Field(_BY_OPTION, min_length=1)
+    machine: str
+    per_h: float
+    currency: str
+    spot: bool
+    date: dt.date | None
+    source: str
 
     @classmethod
-    def read(cls, **texts: Any) -> Price:
-        """Return the price of these texts; raises `ValueError` of one line for what is none."""
+    def of(cls, texts: Mapping[str, str], *, spot: bool) -> Price:
+        """Return the price of texts; raises `ValueError` with the text that is none."""
+        for name, form in _FORMS.items():
+            if not re.fullmatch(form, texts[name]):
+                raise ValueError(f"{name}={texts[name]!r} is not of the form {form}")
         try:
-            return cls(**texts)
-        except ValidationError as error:
-            fault = error.errors()[0]
-            raise ValueError(f"{fault['loc'][0]}={fault['input']!r}: {fault['msg']}") from None
+            date = dt.date.fromisoformat(texts["date"]) if texts["date"] else None
+        except ValueError as error:
+            raise ValueError(f"date={texts['date']!r}: {error}") from None
+        if date and date > dt.datetime.now(dt.timezone.utc).date():
+            raise ValueError(f"date={texts['date']!r}: it is to come")
+        rate, currency = float(texts["per_h"]), texts["currency"]
+        return cls(texts["machine"], rate, currency, spot, date, texts["source"])
 
     def __str__(self) -> str:
         """The price with its date and its source."""
@@ -286,15 +258,14 @@ class Prices(tuple[Price, ...]):
         self, names: Sequence[str], samples_per_s: float, *, spot: bool = False
     ) -> Cost | Unknown:
         """Return what a million samples cost on a machine of these names, the first one's first."""
-        folded = [_folded(name) for name in names]
+        folded = [*map(_folded, names)]
 
         def rank(price: Price) -> tuple[object, ...]:
             name = -folded.index(_folded(price.machine))
             return price.source == _BY_OPTION, name, price.date or dt.date.max
 
         fitting = (p for p in self if p.spot == spot and _folded(p.machine) in folded)
-        price = max(fitting, key=rank, default=None)
-        if price is None:
+        if (price := max(fitting, key=rank, default=None)) is None:
             kind = "spot price" if spot else "price"
             return Unknown(f"no {kind} was given for its label, machine type or device")
         return Cost(1e6 * price.per_h / 3600 / samples_per_s, price)
@@ -331,38 +302,39 @@ def gather_prices(options: Sequence[str], table: Path | None) -> Prices:
     `docs/compare.md` has both forms. Raises `UserError` for what is not a price, with the line of
     the file, and for two of one machine.
     """
-    found: dict[tuple[str, bool], Price] = {}
+    given: dict[tuple[str, bool], Price] = {}
+    usual = {"currency": "USD", "date": "", "source": _BY_OPTION}
     for text in options:
-        match = _OPTION.fullmatch(text.strip())
         try:
-            if match is None:
+            if (match := _OPTION.fullmatch(text.strip())) is None:
                 raise ValueError("no price per hour of a machine")
-            given = {name: value for name, value in match.groupdict().items() if value}
-            price = Price.read(**given | {"spot": "spot" in given})
+            texts = usual | {name: value for name, value in match.groupdict().items() if value}
+            price = Price.of(texts, spot="spot" in texts)
         except ValueError as error:
             example = "write --price gcp-l4=0.71/h, or 'gcp-l4=0.21 EUR/h spot 2026-11-01'"
             raise UserError(f"--price {text!r}: {error}; {example}") from None
-        if found.setdefault((_folded(price.machine), price.spot), price) is not price:
+        if given.setdefault((_folded(price.machine), price.spot), price) is not price:
             raise UserError(f"--price {price.machine}: given twice; keep one of them")
-    rows = [] if table is None else read_rows(
+    if table is None:
+        return Prices(given.values())
+    rows = read_rows(
         table,
         f"prices={str(table)!r}",
         _COLUMNS,
         lambda row: _of_row(row, table.name),
         lambda price: {(_folded(price.machine), price.spot, price.date): repr(price.machine)},
-    )  # fmt: skip
-    return Prices((*found.values(), *rows))
+    )
+    return Prices((*given.values(), *rows))
 
 
 def _of_row(row: Mapping[str, str], file: str) -> Iterator[Price]:
     """The prices of a row, on demand and spot."""
     if unknown := [name for name in row if name not in _COLUMNS]:
         raise ValueError(f"unknown column {unknown[0]!r}; known are {', '.join(_COLUMNS)}")
-    rates = {spot: row.get(name, "").strip() for name, spot in _PER_H.items()}
-    if not any(rates.values()):
+    texts = {name: row.get(name, "").strip() for name in _COLUMNS}
+    if not any(texts[name] for name in _PER_H):
         raise ValueError(f"no price: fill in {' or '.join(_PER_H)}")
-    texts = {name: row.get(name, "").strip() for name in ("machine", "currency", "date", "source")}
-    for spot, rate in rates.items():
-        if rate:
-            price = Price.read(**texts, per_h=rate, spot=spot)
-            yield price.model_copy(update={"source": f"{price.source} ({file})"})
+    for name, spot in _PER_H.items():
+        if texts[name]:
+            price = Price.of(texts | {"per_h": texts[name]}, spot=spot)
+            yield price._replace(source=f"{price.source} ({file})")
