@@ -6,6 +6,7 @@ after its first run without a doubt.
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
@@ -22,7 +23,7 @@ from bench.launcher.measurement import find_ceilings, launch_ceilings, launch_me
 from bench.launcher.profile import TOOLS, launch_profile, obstacle_to
 from bench.launcher.telemetry import Source
 from bench.launcher.telemetry.devices import HostSource, device_source
-from bench.launcher.watch import TimeLimit, WorkerWatch
+from bench.launcher.watch import WorkerWatch
 from bench.records import (
     CeilingsRecord,
     Environment,
@@ -61,21 +62,23 @@ class LocalExecutor:
         The record is on disk before `deliver` sees it. An interrupted run is the last. What does
         not end before the order's deadline is left over, and so is what was not begun then.
         """
-        limit = TimeLimit(order.deadline_s, watch.on_event)
         devices = [_SweptDevice(here, order, deliver, watch) for here in self.environments]
         for config in order.plan.runs:
             device = devices[self.environments.index(environment_of(config, self.environments))]
             turn = device.earlier(config)
-            if turn is None and not limit.is_over:
-                turn = device.measure(config, limit.on_event)
-            if turn is None or (limit.passed and turn.outcome == "interrupted"):
+            if turn is None and time.perf_counter() <= order.deadline_s:
+                turn = device.measure(config)
+            is_late = time.perf_counter() > order.deadline_s
+            if turn is None or (
+                turn.outcome == "interrupted" and is_late and not device.is_interrupted
+            ):
                 turn = Turn(config, "left over", None, "time was up", None)
             yield turn
             if turn.record is not None and turn.record.outcome == "interrupted":
                 return
-            if device.is_interrupted and not limit.passed:
+            if device.is_interrupted:
                 raise KeyboardInterrupt  # after its window, so that its record is whole
-            if turn.outcome == "ok" and not limit.is_over:
+            if turn.outcome == "ok" and not is_late:
                 device.profile(config)
 
 
@@ -113,7 +116,7 @@ class _SweptDevice:
         why = f"batch {smaller.config.batch_size} of it ran out of memory ({smaller.record_id})"
         return Turn(config, "skipped", None, why, None)
 
-    def measure(self, config: RunConfig, on_event: OnEvent) -> Turn:
+    def measure(self, config: RunConfig) -> Turn:
         """Measure a run once no other benchmark has the device."""
         with exclusive(device_names(config.backend, config.devices), self._watch.waiting):
             # Another sweep of this campaign may have measured it while we waited.
@@ -123,7 +126,9 @@ class _SweptDevice:
                 self._settler.settle(self._order.settle_s)
             self._watch.starting(config)
             folder = RecordFolder.create(self._order.records)
-            record = launch_measurement(config, folder, on_event)
+            record = launch_measurement(
+                config, folder, self._watch.on_event, deadline_s=self._order.deadline_s
+            )
             self.is_interrupted = folder.is_interrupted
             self._deliver(folder, record)
         return Turn.of(record, folder.problem)
@@ -186,6 +191,7 @@ def measure_roofs(
     deliver: Deliver,
     on_event: OnEvent,
     waiting: Callable[[str], None],
+    deadline_s: float = math.inf,
 ) -> dict[str, CeilingsRecord]:
     """Return the roofs of each backend, measured where `records` holds none of its device."""
     roofs = {}
@@ -194,7 +200,7 @@ def measure_roofs(
         if record is None:
             with exclusive(device_names(backend), waiting):
                 folder = RecordFolder.create(records)
-                record = launch_ceilings(backend, folder, on_event)
+                record = launch_ceilings(backend, folder, on_event, deadline_s)
                 deliver(folder, record)
         roofs[backend] = record
     return roofs

@@ -15,7 +15,6 @@ from typing import Literal
 from bench.config import RunConfig, Sample, common_sample, rate_unit
 from bench.launcher.device_lock import device_names, exclusive
 from bench.launcher.measurement import launch_measurement
-from bench.launcher.watch import TimeLimit
 from bench.machine.repository import has_changed
 from bench.records import RunRecord
 from bench.records.folders import RecordFolder
@@ -377,9 +376,10 @@ def measure_here(
         lambda holder: on_event(Event("waiting", 0.0, {"holder": holder})),
     ):
         folder = RecordFolder.create(records)
-        limit = TimeLimit(time.perf_counter() + limit_s, on_event)
-        record = launch_measurement(config, folder, limit.on_event)
+        deadline_s = time.perf_counter() + limit_s
+        record = launch_measurement(config, folder, on_event, deadline_s=deadline_s)
     deliver(folder, record)
-    if (record.outcome == "interrupted" or folder.is_interrupted) and not limit.passed:
+    by_another = record.outcome == "interrupted" and time.perf_counter() < deadline_s
+    if folder.is_interrupted or by_another:
         raise KeyboardInterrupt
     return record

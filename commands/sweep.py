@@ -30,7 +30,6 @@ from bench.config import (
 from bench.cost import config_complexity
 from bench.errors import UserError
 from bench.launcher.profile import TOOLS, obstacle_to
-from bench.launcher.watch import TimeLimit
 from bench.records import Environment, ProfileRecord, RunRecord
 from bench.records.folders import readable_records
 from bench.records.journal import Event
@@ -363,13 +362,13 @@ def _after_roofs(
     """The order in the precisions that the roofs show, and whether some could not be measured."""
     backends = {environment_of(run, environments).device.backend for run in order.plan.runs}
     with WorkerProgress("roofs") as bar:
-        on_event = TimeLimit(order.deadline_s, bar.on_event).on_event
         roofs = measure_roofs(
             sorted(backends),
             order.records,
             delivery.deliver,
-            on_event,
+            bar.on_event,
             lambda holder: bar.say(f"waiting for {holder}"),
+            order.deadline_s,
         )
     for record in roofs.values():
         if record.reason is not None:

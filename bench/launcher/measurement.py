@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 import re
 import shlex
@@ -69,10 +70,12 @@ def launch_measurement(
     *,
     while_preparing: Callable[[], object] | None = None,
     without: str | None = None,
+    deadline_s: float = math.inf,
 ) -> RunRecord:
     """Measure `config` in a fresh process and leave the record in `folder`.
 
-    What `without` names (`input,sync`) is taken out of steps after the window.
+    What `without` names (`input,sync`) is taken out of steps after the window. At `deadline_s`, a
+    reading of `time.perf_counter`, the worker is ended; `folder` then is not interrupted.
 
     `while_preparing` is called in a thread while a worker on one device imports and prepares; its
     warm-up begins once that has returned. It must not raise. With several devices it is not called.
@@ -87,7 +90,7 @@ def launch_measurement(
         refused, now = Account.of_none("unsupported", crowded), datetime.now(timezone.utc)
         return finish_run(folder, job, now, refused, Unknown(crowded))
     prepares = while_preparing if config.world_size == 1 else None
-    watch = WorkerWatch(job, folder, on_event, while_preparing=prepares)
+    watch = WorkerWatch(job, folder, on_event, while_preparing=prepares, deadline_s=deadline_s)
     return finish_run(folder, job, watch.started, watch.wait(), watch)
 
 
@@ -107,11 +110,14 @@ def take_part(config: RunConfig, on_event: OnEvent = ignore) -> tuple[Outcome, s
 
 
 def launch_ceilings(
-    backend: str, folder: RecordFolder, on_event: OnEvent = ignore
+    backend: str, folder: RecordFolder, on_event: OnEvent = ignore, deadline_s: float = math.inf
 ) -> CeilingsRecord:
-    """Measure the roofs of `backend` in a fresh process and leave the record in `folder`."""
+    """Measure the roofs of `backend` in a fresh process and leave the record in `folder`.
+
+    At `deadline_s`, a reading of `time.perf_counter`, the worker is ended.
+    """
     job = Job(kind="ceilings", config=RunConfig.model_validate({"backend": backend}))
-    watch = WorkerWatch(job, folder, on_event)
+    watch = WorkerWatch(job, folder, on_event, deadline_s=deadline_s)
     account = watch.wait()
     telemetry = watch.telemetry_between("device", "ended")
     if account.counter_checks:

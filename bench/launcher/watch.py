@@ -45,30 +45,6 @@ _TICK_S = 1.0
 _GRACE_S, _INTERRUPT_S = 20.0, 60.0
 
 
-class TimeLimit:
-    """Follows workers and ends the running one as Ctrl-C would, once, when the time is up.
-
-    `deadline_s` is a reading of `time.perf_counter`. `passed` says whether a worker was ended.
-    """
-
-    def __init__(self, deadline_s: float, on_event: OnEvent) -> None:
-        self.passed = False
-        self._deadline_s = deadline_s
-        self._on_event = on_event
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it is too late to begin something."""
-        return self.passed or time.perf_counter() > self._deadline_s
-
-    def on_event(self, event: Event) -> None:
-        """Pass the event on, and look at its clock if it is a tick."""
-        self._on_event(event)
-        if event.name == "tick" and not self.passed and event.clock_s > self._deadline_s:
-            self.passed = True
-            raise KeyboardInterrupt
-
-
 class WorkerWatch:
     """The worker of a job, from its start to its end, with everything that was seen of it.
 
@@ -77,7 +53,8 @@ class WorkerWatch:
     is torch's elastic launcher, which starts every rank in a session of its own; rank 0 reports the
     progress. `prefix` is the command of a tool under which the worker runs. `while_preparing` is
     called in a thread as the worker prepares, and must not raise; a measurement begins its warm-up
-    when it has returned.
+    when it has returned. At `deadline_s`, a reading of `time.perf_counter`, it is ended as by
+    Ctrl-C, but that the folder does not say so.
     """
 
     what = "worker"
@@ -91,11 +68,13 @@ class WorkerWatch:
         prefix: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         while_preparing: Callable[[], object] | None = None,
+        deadline_s: float = math.inf,
     ) -> None:
         self.started = datetime.now(timezone.utc)
         self._job = job
         self._folder = folder
         self._on_event = on_event
+        self._deadline_s = deadline_s
         self._journal = JournalReader(folder.journal)
         self._oom_kills_before = oom_kills()
         self._reached: dict[str, float] = {}
@@ -155,8 +134,10 @@ class WorkerWatch:
                 self._report()
                 self._sampler.sample()
                 if (now_s := time.perf_counter()) >= next_tick_s:
-                    if not all(map(is_running, starters())):
-                        raise KeyboardInterrupt
+                    self._folder.is_interrupted = not all(map(is_running, starters()))
+                    if self._folder.is_interrupted or now_s > self._deadline_s:
+                        self._interrupted = True
+                        break
                     next_tick_s = now_s + _TICK_S
                     self._on_event(Event("tick", now_s, {}))
                 time.sleep(_POLL_S)
@@ -261,8 +242,8 @@ class ScriptWatch(WorkerWatch):
     ) -> None:
         self._command = command
         self._keeps_going = bool(job.task["keep_going"])
-        self._deadline_s = float(job.task["deadline_s"])
-        first_step_by_s = math.inf if self._keeps_going else self._deadline_s
+        self._begins_by_s = float(job.task["deadline_s"])
+        first_step_by_s = math.inf if self._keeps_going else self._begins_by_s
         #: When it is ended where no step was seen, and where one was.
         self._limits_s = [
             first_step_by_s,
@@ -342,7 +323,7 @@ class ScriptWatch(WorkerWatch):
         if not any(map(is_running, self._left)) and (left := pythons_of(self._folder.path)):
             self._left = left
             self._folder.claim(os.getpid(), *(process.pid for process in left))
-        may_begin = has_begun or time.perf_counter() <= self._deadline_s
+        may_begin = has_begun or time.perf_counter() <= self._begins_by_s
         return may_begin and any(map(is_running, self._left))
 
     @override

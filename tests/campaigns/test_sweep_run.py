@@ -102,7 +102,7 @@ def scripted(monkeypatch):
     """Sweeps without workers: the environment, what was profiled, and the doubts of each run."""
     here, profiles, doubts = (samples.environment(),), [], []
 
-    def measured(config, folder, on_event):
+    def measured(config, folder, on_event, deadline_s):
         known = {"environment": here[0], "verdict": Verdict.of(doubts.pop(0) if doubts else [])}
         folder.close(samples.run_record(config, record_id=folder.record_id, **known))
         return folder.read_record()

@@ -114,7 +114,7 @@ def test_a_worker_past_its_time_is_ended_and_its_record_kept(place):
 def test_a_tuning_that_lost_a_record_does_not_end_well(tuned, monkeypatch):
     measure = Device(lambda knobs: 16.0)
 
-    def launch(config, folder, on_event):
+    def launch(config, folder, on_event, deadline_s):
         folder.problem = "records/x: cannot be written"
         return measure(config, 600.0)
 
