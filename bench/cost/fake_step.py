@@ -24,6 +24,7 @@ from typing_extensions import Self
 
 from bench.config import split_arch
 from bench.cost.cuda_rules import cuda_rules
+from bench.cost.masks import KnownValues
 from bench.cost.op_table import OpMode, first_line, quiet_torch
 from bench.cost.step_tracer import ASK_VALUE, RecordedCalls, StepTracer, in_recomputation
 from bench.errors import UserError, one_line
@@ -77,7 +78,8 @@ def record_step(
     Raises `UserError` where the model cannot be built or run at this size.
     """
     fake = FakeTensorMode(allow_fallback_kernels=False)
-    workload, model = fake_workload(spec, fake)
+    known = KnownValues()
+    workload, model = fake_workload(spec, fake, known)
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise UserError(
             f"arch={spec.arch!r}: TorchScript does not run on fake tensors, so its cost is not "
@@ -86,7 +88,7 @@ def record_step(
     if spec.depthwise_fp32:
         keep_depthwise_in_fp32(model)
     modules = ModulePaths(model)
-    tracer = StepTracer(modules.current)
+    tracer = StepTracer(modules.current, known)
     weights = [*model.parameters(), *model.buffers()]
     autocasts = spec.precision.startswith("amp")
     rules = cuda_rules() if spec.backend == "cuda" else nullcontext()
@@ -304,9 +306,12 @@ def sizes_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def fake_workload(spec: StepSpec, fake: FakeTensorMode) -> tuple[Workload, torch.nn.Module]:
+def fake_workload(
+    spec: StepSpec, fake: FakeTensorMode, known: KnownValues | None = None
+) -> tuple[Workload, torch.nn.Module]:
     """Return the workload that `spec` names, and its model with the fake tensors of `fake`.
 
+    The values of buffers, which no data changes, are put into `known`.
     The state of torch's random numbers is left as it was. Raises `UserError`.
     """
     with torch.random.fork_rng(devices=[]):
@@ -317,16 +322,20 @@ def fake_workload(spec: StepSpec, fake: FakeTensorMode) -> tuple[Workload, torch
             model = workload.build()
     # A generator's state must be a real tensor.
     kept = getattr(workload.step, "__dict__", {}).values()
-    memo = {id(value): value for value in kept if isinstance(value, torch.Generator)}
+    memo: dict[int, Any] = {id(v): v for v in kept if isinstance(v, torch.Generator)}
     try:
         with FakeCopyMode(fake):
             # Together: a user's loss may use the weights of the model.
-            return copy.deepcopy((workload, model), memo)
+            copied = copy.deepcopy((workload, model), memo)
     except Exception as error:
         raise UserError(
             f"arch={spec.arch!r}: it cannot be copied to fake tensors ({one_line(error)}), so its "
             "cost is not known; keep open files, locks and the like out of its attributes"
         ) from error
+    for real in memo.get(id(memo), ()):
+        if known and type(real) is torch.Tensor and not real.requires_grad:
+            known.exact[memo[id(real)]] = real
+    return copied
 
 
 @contextmanager

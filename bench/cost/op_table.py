@@ -93,7 +93,7 @@ OPS: dict[str, Op] = {
     **_pointwise(
         "binary_cross_entropy_backward elu_backward glu glu_backward hardsigmoid_backward "
         "hardswish hardswish_backward hardtanh hardtanh_backward huber_loss_backward "
-        "leaky_relu_backward mish_backward mse_loss_backward native_dropout "
+        "leaky_relu_backward masked_fill mish_backward mse_loss_backward native_dropout "
         "native_dropout_backward rsub smooth_l1_loss_backward softplus_backward"
     ),
     **_ops("lerp addcmul addcdiv", flops=3),
@@ -236,6 +236,7 @@ class OpCall:
     arguments: Mapping[str, Any]
     mutable: frozenset[str]
     outputs: tuple[torch.Tensor, ...]
+    func: Any = None  # of torch
 
     @property
     def known(self) -> Op:
@@ -318,6 +319,7 @@ def bind(
         arguments={**dict(zip(names, args, strict=False)), **kwargs},
         mutable=mutable,
         outputs=tuple(tensors_in(result)),
+        func=func,
     )
 
 

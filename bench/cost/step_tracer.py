@@ -164,13 +164,17 @@ class StepTracer(OpMode):
     hold weights: what is computed from weights alone is one too.
     """
 
-    def __init__(self, module_now: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(
+        self,
+        module_now: Callable[[], str | None] = lambda: None,
+        known: KnownValues | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._module_now = module_now
         self.phase: Phase | None = None
         self.calls: list[RecordedCall] = []
         self.values = Values()
-        self.known = KnownValues()
+        self.known = known or KnownValues()
         self.weights: set[int] = set()
 
     def recorded(self, lasting: frozenset[int]) -> RecordedCalls:
@@ -202,14 +206,13 @@ class StepTracer(OpMode):
             wide = (kept.to(torch.promote_types(kept.dtype, torch.float32)) for kept in result[1:])
             result = (result[0], *wide)
         if self.phase is not None:
-            call = bind(func, args, kwargs, result)
-            if self.phase == "forward":
-                self.known.follow(func, args, kwargs, call)
-            self.record(call, self.phase, module)
+            self.record(bind(func, args, kwargs, result), self.phase, module)
         return result
 
     def record(self, call: OpCall, phase: Phase, module: str | None = None) -> None:
         """Record one call that was made, or that is known to be made, in `phase`."""
+        if phase != "optimizer":
+            self.known.follow(call)
         inputs = set(map(self.values.key, call.tensors()))
         fresh = [tensor for tensor in call.outputs if self.values.key(tensor) not in inputs]
         for tensor in fresh:

@@ -37,8 +37,14 @@ def _per_sequence(name, **changes):
         ("causal_op_by_op", CAUSAL),
         ("window_op_by_op", WINDOW),
         ("weak_mask", PAIRS),  # -100 makes a score small, not its product unneeded
+        ("packed", 6 * 7 // 2 + 10 * 11 // 2),
+        ("of_heads", (CAUSAL + PAIRS) // 2),
+        ("weighed", CAUSAL),
+        *((f"causal_by_{how}", CAUSAL) for how in ("buffer", *tiny.MASKED)),
+        *((f"{how}_by_{mask}", CAUSAL) for how in ("checkpointed", "reentrant")
+          for mask in ("added", "kernel", "where")),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
 def test_masks_hide_pairs_of_all_six_products(name, seen, backend):
     counted = 6 * (LOGITS + PROJECTIONS + PAIRS * PRODUCTS)
@@ -101,7 +107,10 @@ def test_a_tied_embedding_multiplies_once():
     assert _complexity("tied").parameters == W * D
 
 
-@pytest.mark.parametrize("name", ["window", "window_op_by_op", "unknown_mask"])
+@pytest.mark.parametrize(
+    "name",
+    ["window", "window_op_by_op", "unknown_mask", *(f"window_by_{how}" for how in tiny.MASKED)],
+)
 def test_a_step_that_runs_shows_its_masks(name):
     step = getattr(tiny, name)()
     batch = step.batch(BATCH)

@@ -16,24 +16,47 @@ from torch.utils.checkpoint import checkpoint
 S, W, D, H = 16, 32, 8, 2
 
 
+def _added(seen):
+    return torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)
+
+
+#: How models mask scores of attention.
+MASKED = {
+    "in_place": lambda scores, seen: scores.masked_fill_(~seen, -torch.inf),
+    "where": lambda scores, seen: torch.where(seen, scores, torch.tensor(-torch.inf)),
+    "where_hidden": lambda scores, seen: torch.where(~seen, -torch.inf, scores),
+    "where_full": lambda scores, seen: torch.where(seen, scores, torch.full_like(scores, -1e9)),
+    "added": lambda scores, seen: scores + _added(seen),
+    "added_in_place": lambda scores, seen: scores.add_((1 - seen.float()) * -10_000.0),
+    "learned_bias": lambda scores, seen: (
+        scores + (torch.ones(1, requires_grad=True) + _added(seen))
+    ),
+}
+
+
 class Attention(nn.Module):
     """Scores of all queries with all keys; `mask` says from positions which pairs are seen."""
 
-    def __init__(self, mask=None, *, kv_heads=H, op_by_op=False, fill=-torch.inf, **options):
+    def __init__(self, mask=None, *, kv_heads=H, op_by_op=False, fill=-torch.inf, how=None,
+                 **options):  # fmt: skip
         super().__init__()
         self.project = nn.Linear(D, D + 2 * kv_heads * (D // H), bias=False)
         self.out = nn.Linear(D, D, bias=False)
         self.kv_heads, self.mask, self.options = kv_heads, mask, options
-        self.op_by_op, self.fill = op_by_op, fill
+        self.op_by_op, self.fill, self.how = op_by_op or how, fill, MASKED.get(how)
+        at = torch.arange(S)
+        self.register_buffer("bias", mask(at[:, None], at) if how == "buffer" else None)
 
     def forward(self, x):
         heads = self.project(x).unflatten(-1, (-1, D // H)).transpose(1, 2)
         query, key, value = heads.split([H, self.kv_heads, self.kv_heads], dim=1)
         at = torch.arange(x.shape[1])
-        seen = self.mask and self.mask(at[:, None], at[None, :])
+        seen = self.mask and self.mask(at[:, None], at[None, :]) if self.bias is None else self.bias
         if self.op_by_op:
             scores = query @ key.transpose(-1, -2) / (D // H) ** 0.5
-            if seen is not None:
+            if self.how is not None:
+                scores = self.how(scores, seen)
+            elif seen is not None:
                 scores = scores.masked_fill(~seen, self.fill)
             mixed = functional.dropout(scores.softmax(-1), 0.1) @ value
         else:
@@ -43,13 +66,25 @@ class Attention(nn.Module):
         return x + self.out(mixed.transpose(1, 2).flatten(2))
 
 
-class Checkpointed(nn.Module):
-    def __init__(self, inner):
+class Weighed(nn.Module):
+    """torch's own attention, which adds its mask within the product if it returns weights."""
+
+    def __init__(self):
         super().__init__()
-        self.inner = inner
+        self.inner = nn.MultiheadAttention(D, H, bias=False, batch_first=True)
 
     def forward(self, x):
-        return checkpoint(self.inner, x, use_reentrant=False)
+        mask = nn.Transformer.generate_square_subsequent_mask(S)
+        return x + self.inner(x, x, x, attn_mask=mask)[0]
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, inner, *, use_reentrant=False):
+        super().__init__()
+        self.inner, self.use_reentrant = inner, use_reentrant
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=self.use_reentrant)
 
 
 class LowRank(nn.Module):
@@ -90,6 +125,16 @@ def _window(i, j):
     return (j <= i) & (j > i - 4)
 
 
+def _packed(i, j):
+    """Two documents, of 6 and of 10 tokens."""
+    return (j <= i) & ((i < 6) == (j < 6))
+
+
+def _of_heads(i, j):
+    """Earlier tokens for the first head, all for the second."""
+    return torch.stack([j <= i, (j <= i) | True])
+
+
 def _on_data(i, j):
     return torch.rand(S, S) > 0.5
 
@@ -110,10 +155,32 @@ grouped = partial(_step, kv_heads=1, is_causal=True)
 grouped_op_by_op = grouped  # as CUDA computes it in fp32, with a mask that is added
 
 
+packed = partial(_step, mask=_packed)
+of_heads = partial(_step, mask=_of_heads)
+
+
 def both():
     """A window in the first block, all earlier tokens in the second."""
     masks = (_window, _causal)
     return Step(*(Attention(mask, op_by_op=True) for mask in masks))
+
+
+def weighed():
+    return Step(Weighed())
+
+
+def __getattr__(name):
+    """Each of `MASKED`: `causal_by_added`; `checkpointed_by_added` computes it again."""
+    kind, _, how = name.partition("_by_")
+    if how not in {*MASKED, "buffer", "kernel"}:
+        raise AttributeError(name)
+    mask = _window if kind == "window" else _causal
+    inner = partial(Attention, mask, how=None if how == "kernel" else how)
+    return lambda: Step(
+        inner()
+        if kind in ("causal", "window")
+        else Checkpointed(inner(), use_reentrant=kind == "reentrant")
+    )
 
 
 def low_rank():
