@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _UNITS = {"GMAC": 1e9, "GFLOP": 1e9, "MB": 1e6, "%": 0.01, "FLOP/B": 1.0, "parameters": None}
 #: Names of `bench.cost.compared`, which imports torch.
 PROJECTS, COUNTERS = ("palm", "megatron", "torchtitan", "nanogpt", "hf"), ("fvcore", "torch")
+#: Headings of `--as`, and their keys.
+_AS = {"project": "as", "GFLOP": "", "of counted %": "of_counted", "of required %": "of_required",
+       "why": "why", "source": "source"}  # fmt: skip
 _INPUTS = ("arch", "batch_size", "image_size", "tokens_per_sample", "precision")
 _OF_MODULES = (
     "A module's row has all within it; (model), (loss) and (optimizer) add up to the step."
@@ -84,49 +87,38 @@ class Complexity(Shown, Answering):
         facts = [item.row() for item, *_ in counted]
         parts: list[Table | str] = [*_step_tables([item for item, *_ in counted])]
         for config, row, (item, modules, ties) in zip(configs, facts, counted, strict=True):
-            step = f"{item.arch}, one step of {item.batch_size}"
+            step, each = f"{item.arch}, one step of {item.batch_size}", f"per {item.sample}"
             if self.by is not None:
                 row |= {"modules": modules, "tied_parameters": ties}
-                rows = [_module(module, item.sample) for module in modules]
-                parts.append(_table(f"Modules of {step}, per {item.sample}", rows))
+                shown = [_module(module, item.sample) for module in modules]
+                parts.append(_table(f"Modules of {step}, {each}", shown))
                 for name, first_name in ties.items():
                     parts.append(f"{name} is {first_name}: its parameters are counted once, there.")
             if self.ops:
                 names = "op", "phase", "calls"
-                rows = [{name: getattr(op, name) for name in (*names, *WORK)} for op in item.ops]
-                row["ops"] = rows
+                row["ops"] = [{n: getattr(op, n) for n in (*names, *WORK)} for op in item.ops]
                 shown = [{n: getattr(op, n) for n in names} | _work(op) for op in item.ops]
                 parts.append(_table(f"Ops of {step} {item.sample}s in {item.precision}", shown))
-            others = self._others(config, item, projects, counters)
-            row |= others
+            if projects or counters:
+                from bench.cost.compared import against, as_others
+
+                spec = StepSpec.of(config)
             if projects:
-                shown = [_as_row(other, item.sample) for other in others["as"]]
-                parts.append(_table(f"{step}, as others count it, per {item.sample}", shown))
+                row["as"] = as_others(spec, item, projects)
+                keys = _AS | {"GFLOP": f"step_flops_{each.replace(' ', '_')}"}
+                shown = [{n: other.get(key) for n, key in keys.items()} for other in row["as"]]
+                parts.append(_table(f"{step}, as others count it, {each}", shown))
             if counters:
+                row["against"] = [row for counter in counters for row in against(counter, spec)]
                 kinds = ("counter", "ops", "theirs", "ours", "unit", "reason")
-                shown = [{n: other[n] for n in kinds} for other in others["against"]]
+                shown = [{n: other[n] for n in kinds} for other in row["against"]]
                 title = f"Where other counters differ on {item.arch}"
                 parts.append(_table(title, shown) if shown else f"{title}: nowhere.")
         parts += [_OF_MODULES] if self.by else []
         parts += _notes([item for item, *_ in counted])
-        if part := next(
-            (name for name in ("ops", "modules", "as", "against") if name in facts[0]), None
-        ):
+        if part := next((n for n in ("ops", "modules", "as", "against") if n in facts[0]), None):
             data = [{n: row[n] for n in _INPUTS} | each for row in facts for each in row[part]]
         return Output(parts, facts, [table_of("complexity", data if part else facts)])
-
-    def _others(
-        self, config: RunConfig, item: Counted, projects: Sequence[str], counters: Sequence[str]
-    ) -> dict[str, Any]:
-        """The rows of `--as` and of `--against` for a model, by these names."""
-        if not (projects or counters):
-            return {}
-        from bench.cost.compared import against, as_others
-
-        spec = StepSpec.of(config)
-        rows = [row for counter in counters for row in against(counter, spec)]
-        found = {"as": as_others(spec, item, projects)} if projects else {}
-        return found | ({"against": rows} if counters else {})
 
     def _config(self, arch: str, batch_size: str) -> RunConfig:
         """Refuse wrong values before torch is imported, which takes seconds."""
@@ -151,17 +143,6 @@ def _names(option: str, given: str | None, known: Sequence[str]) -> list[str]:
     if wrong := next((name for name in names if name not in known), None):
         raise UserError(f"{option}={wrong!r}: give some of {','.join(known)}")
     return names
-
-
-def _as_row(other: Mapping[str, Any], sample: str) -> dict[str, Any]:
-    return {
-        "project": other["as"],
-        "GFLOP": other.get(f"step_flops_per_{sample}"),
-        "of counted %": other.get("of_counted"),
-        "of required %": other.get("of_required"),
-        "why": other["why"],
-        "source": other["source"],
-    }
 
 
 def _step_tables(found: Sequence[Counted]) -> Iterator[Table]:

@@ -128,19 +128,21 @@ class KnownValues:
             return shares[0]
         if any(share != SEEN for share in shares):
             return None
-        masks = [m for m in known if isinstance(m, torch.Tensor) and m.shape[-1:] == out.shape[-1:]]
-        if not (is_view or call.op in ("masked_fill", "where") or any(m.dim() > 1 for m in masks)):
+        masks = [mask for mask in known if isinstance(mask, torch.Tensor)]
+        is_mask = any(is_view or (m.dim() > 1 and m.shape[-1] == out.shape[-1]) for m in masks)
+        if not (is_mask or call.op in ("masked_fill", "where")):
             return SEEN
-        packet = getattr(torch.ops.aten, call.op, None)
-        func = getattr(packet, call.func._overloadname) if call.mutable else call.func
+        func = call.func
         if call.op == "baddbmm":
-            func = _first
+            func = lambda self, **_: self  # noqa: E731 - what the products are added to
+        elif call.mutable:
+            func = getattr(getattr(torch.ops.aten, call.op), func._overloadname)
         is_open = any(
             tensor.dtype == torch.bool and not isinstance(values, torch.Tensor)
             for tensor, values in zip(given, known, strict=True)
         )
         tried = [self._computed(call, func, unknown) for unknown in range(1 + is_open)]
-        if all(values is not None and not (values[0] <= _HIDES).any() for values in tried):
+        if all(values and not (_once(values[0]) <= _HIDES).any() for values in tried):
             return SEEN
         return None if is_open or tried[0] is None else tried[0][0].expand(out.shape)
 
@@ -187,11 +189,6 @@ class KnownValues:
             once = _once(values.detach())
             hidden = ~once if once.dtype == torch.bool else once <= _HIDES
             return Fraction(int(hidden.sum()), max(hidden.numel(), 1))
-
-
-def _first(self: torch.Tensor, **_: Any) -> torch.Tensor:
-    """What products are added to."""
-    return self
 
 
 def _is_all_of(view: torch.Tensor, base: torch.Tensor | None) -> bool:
