@@ -253,10 +253,10 @@ def train(rank):
         time.sleep(0.005)
         model(torch.ones(4 + 2 * rank, 8)).sum().backward()
         optimizer.step()
-        if KILLED and rank and number % 10 == 0:
+        if KILLED and rank and number and number % 10 == 0:
             with open(os.environ["MLPROJECT_WATCH"] + "/journal.jsonl") as journal:
                 begun += "window_started" in journal.read()
-            if begun > 4:
+            if begun > 8:
                 os.kill(os.getpid(), 9)
 
 if __name__ == "__main__":
@@ -279,9 +279,10 @@ def test_of_a_rank_that_is_killed_what_was_measured_is_kept(watch):
     assert ended.returncode != 0
     assert record.outcome == "crashed"
     assert record.reason.startswith("rank 1: its process on ")
-    steps = record.measurement.iteration_times_s
-    for rank in record.measurement.ranks.ranks:
-        assert len(rank.iteration_times_s) > len(steps) // 2
+    first, second = record.measurement.ranks.ranks
+    assert first.iteration_times_s
+    # the killed one's last quarter of a second is not written
+    assert second.iteration_times_s or "it ended" in second.missing["iteration_times_s"]
 
 
 SHARDED = RANKS.replace(
