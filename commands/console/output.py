@@ -20,12 +20,12 @@ from typing_extensions import Self
 
 from bench.config import TimeLimits
 from bench.errors import UserError
-from bench.records.journal import Event
 from commands.console.options import Command, option
 
 if TYPE_CHECKING:
     from analysis.figures import Chart
     from analysis.presentation.table import Table
+    from bench.records.journal import Event
 
 Form = Literal["text", "json", "csv", "markdown"]
 _FORM_OF: dict[str, Form] = {".txt": "text", ".json": "json", ".csv": "csv", ".md": "markdown"}
