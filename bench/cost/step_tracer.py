@@ -20,12 +20,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 
-from bench.cost.flops import (
-    NORM_FLOPS,
-    contraction_macs,
-    convolution_macs,
-    elementwise_flops,
-)
+from bench.cost.flops import NORM_FLOPS, contraction_macs, convolution_macs, elementwise_flops
 from bench.cost.masks import SEEN, Hidden, KnownValues
 from bench.cost.op_table import OpCall, OpMode, bind, refuse_uncounted
 from bench.cost.traffic import Access, Pass, Role, eager_bytes
