@@ -7,10 +7,10 @@ docs/results.md. Each chip is left out once; those without op times never enter 
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -441,9 +441,7 @@ def print_table(found: Sequence[HeldOut], scores: Mapping[int, float], limit: fl
 
 def main() -> None:
     """Read, fit, leave each chip out, print the table and the numbers, as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
+    folder = Path(sys.argv[1])
     table = {name: row for row in (*datasheet_peaks(), *_UNLISTED) if row.processors
              for name in row.names}  # fmt: skip
     steps = [*read_steps(folder), *read_runs("Tesla T4", "fp32")]

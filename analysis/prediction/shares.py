@@ -58,7 +58,6 @@ _NORM = 4
 _PROCESSES = ((8.9, 4), (8.6, 8), (8.0, 7), (7.0, 12), (6.0, 16))
 _MANY_LANES = 32
 
-
 #: A kernel of a step. `sizes` are (batch, rows, columns, summed) of a product, `winograd` those of
 #: Winograd's products and the bytes of its transforms, 0 where it does not apply. `flops` and
 #: `bytes` are of one call; `op` is the position of the op that launches it.
