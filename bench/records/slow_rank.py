@@ -15,13 +15,14 @@ from bench.statistics.ratios import LogError, holm
 
 Cause = Literal["loader", "compute", "clock", "host"]
 #: Of the step: what a rank must be slower by, beyond the scatter of blocks. Ranks that share a
-#: machine's cores differ by up to half of it where all do the same.
-FLOOR = 0.02
+#: machine's cores differ by up to 1 % where all do the same. Where two of them share one core's
+#: units, 5 % more work shows as 3.4 %: the rank is faster while the other waits.
+FLOOR = 0.0125
 #: The chance that a rank of an even job is named.
 _ALPHA = 0.01
 #: Parts of the window, each of several steps, whose means are compared: how far they scatter holds
 #: whatever lasts for longer than a step.
-_BLOCKS, _FEWEST_BLOCKS, _FEWEST_STEPS = 12, 6, 4
+_BLOCKS, _FEWEST_BLOCKS, _FEWEST_STEPS = 20, 6, 4
 
 
 @dataclass(frozen=True)

@@ -45,12 +45,12 @@ def job(ranks=4, slow=None, seed=0, noise=0.03, steps=STEPS, **more_s):
 
 
 @pytest.mark.parametrize("cause", ["loader", "compute", "host"])
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_rank_that_is_slower_by_5_percent_is_named_with_its_cause(ranks, cause):
-    found = slow_rank(job(ranks, slow=1, **{cause: 0.005}), on_card=False)
+@pytest.mark.parametrize(("ranks", "slower_s"), [(2, 0.0034), (2, 0.005), (4, 0.005)])
+def test_a_rank_that_is_slower_by_3_to_5_percent_is_named_with_its_cause(ranks, slower_s, cause):
+    found = slow_rank(job(ranks, slow=1, **{cause: slower_s}), on_card=False)
     assert (found.rank.rank, found.cause) == (1, cause)
-    assert found.low_s < 0.005 < found.high_s
-    assert found.wait_s == pytest.approx(0.005, rel=0.3)
+    assert found.low_s < slower_s < found.high_s
+    assert found.wait_s == pytest.approx(slower_s, rel=0.3)
 
 
 def test_of_even_jobs_none_is_named():
@@ -61,7 +61,7 @@ def test_of_even_jobs_none_is_named():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"slow": 1, "loader": 0.0015},  # less than the floor
+        {"slow": 1, "loader": 0.001},  # less than the floor
         {"slow": 1, "loader": 0.005, "steps": 20},  # too few to tell
         {"slow": 1, "loader": 0.005, "compute": -0.01},  # it is faster elsewhere
     ],
