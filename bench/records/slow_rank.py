@@ -7,11 +7,13 @@ import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from bench.records.environment import Telemetry
 from bench.records.measurement import DistributedFigures, Measurement, RankFigures
-from bench.statistics.ratios import LogError, holm
+
+if TYPE_CHECKING:
+    from bench.statistics.ratios import LogError  # imports NumPy, which a launcher does without
 
 Cause = Literal["loader", "compute", "clock", "host"]
 #: Of the step: what a rank must be slower by, beyond the scatter of blocks. Ranks that share a
@@ -45,6 +47,8 @@ class _Excess:
 
     @classmethod
     def of(cls, own_s: Sequence[float], others_s: Sequence[Sequence[float]]) -> _Excess:
+        from bench.statistics.ratios import LogError
+
         usual_s = map(statistics.median, zip(*others_s, strict=True))
         excess_s = [own - usual for own, usual in zip(own_s, usual_s, strict=True)]
         count = min(_BLOCKS, len(excess_s) // _FEWEST_STEPS)
@@ -88,6 +92,8 @@ def slow_rank(
     rank is named where one is longer by more than `FLOOR` of the step in blocks of steps (Student's
     t of their means, corrected for all ranks and parts), and the whole is not surely shorter.
     """
+    from bench.statistics.ratios import holm
+
     ranks = {rank.rank: rank for rank in figures.ranks}
     parts = {number: parts_of(rank, on_card=on_card) for number, rank in ranks.items()}
     parts = {number: own for number, own in parts.items() if own}

@@ -179,6 +179,7 @@ class StepAttempt(Attempt):
         steps = max(1, min(_MAX_PROBES, len(ready.window.data_wait_s) // 10))
         return DistributedFigures(
             communication=self._team.communication,
+            parallelism="DistributedDataParallel",
             synced_step_s=self._times_s(ready, steps, local=False),
             local_step_s=self._times_s(ready, steps, local=True),
             ranks=tuple(self._team.gather(self._rank_figures(ready))),
@@ -204,7 +205,7 @@ class StepAttempt(Attempt):
         window, info = self.measurement(), ready.device.info()
         names = RankFigures.model_fields.keys() & Measurement.model_fields.keys() - {"missing"}
         return RankFigures.of(
-            "",
+            "asked of the ranks of a script",
             {**window.missing, "device_uuid": info.missing.get("uuid", "")} if window else {},
             rank=self._team.shard.rank,
             node=self._team.node,

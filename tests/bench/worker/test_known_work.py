@@ -119,7 +119,7 @@ def test_ceilings_hold_what_was_counted_between_the_marks_of_each_work(tmp_path,
     class Watch:
         started = datetime.now(timezone.utc)
 
-        def __init__(self, *_):
+        def __init__(self, *_, deadline_s):
             pass
 
         def wait(self):
