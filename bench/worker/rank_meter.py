@@ -138,7 +138,7 @@ class RankMeter:
         self._open()
 
     def _open(self) -> None:
-        """Begin the file anew, and the first step that is timed."""
+        """Empty the file, and begin the first step that is timed."""
         if self._path is not None:
             with suppress(OSError):
                 self._path.write_bytes(self._facts)
