@@ -59,9 +59,8 @@ class _Excess:
 
     @property
     def ends_s(self) -> tuple[float, float]:
-        """Of the 95 % interval; that of a `LogError` has the logarithm's ends as its own."""
-        low, high = self.error.interval(0.0)
-        return self.mean_s + math.log(low), self.mean_s + math.log(high)
+        """The ends of the 95 % interval."""
+        return self.mean_s - self.error.half_width, self.mean_s + self.error.half_width
 
 
 def parts_of(rank: RankFigures, *, on_card: bool) -> dict[Cause, list[float]]:

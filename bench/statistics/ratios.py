@@ -34,16 +34,21 @@ class Interval(NamedTuple):
 
 
 class LogError(NamedTuple):
-    """The standard error of a logarithm, and the degrees of freedom of its Student's t."""
+    """A standard error, mostly of a logarithm, and the degrees of freedom of its Student's t."""
 
     deviation: float
     degrees: float
 
-    def interval(self, log_value: float) -> Interval:
-        """Return the interval of the value whose logarithm is `log_value`."""
+    @property
+    def half_width(self) -> float:
+        """Half the interval of the logarithm."""
         from scipy import special
 
-        half = float(special.stdtrit(self.degrees, (1 + LEVEL) / 2)) * self.deviation
+        return float(special.stdtrit(self.degrees, (1 + LEVEL) / 2)) * self.deviation
+
+    def interval(self, log_value: float) -> Interval:
+        """Return the interval of the value whose logarithm is `log_value`."""
+        half = self.half_width
         return Interval(math.exp(log_value - half), math.exp(log_value + half))
 
     def p_value(self, beyond: float) -> float:
