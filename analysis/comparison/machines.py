@@ -186,8 +186,14 @@ _OPTION = re.compile(
 )
 _PER_H = {"price_per_h": False, "spot_price_per_h": True}
 _COLUMNS = ("machine", *_PER_H, "currency", "date", "source")
-_FORMS = {"machine": ".+", "per_h": r"(?=.*[1-9])\d*\.?\d+", "currency": "[A-Z]{3}",
-          "date": r"(\d{4}-\d\d-\d\d)?", "source": ".+"}  # fmt: skip
+#: The form of each text of a price, and what to give.
+_FORMS = {
+    "machine": (".+", "the name of a machine"),
+    "per_h": (r"(?=.*[1-9])(\d+\.?\d*|\.\d+)", "a number above 0, such as 1.25"),
+    "currency": ("[A-Z]{3}", "three capital letters, such as USD"),
+    "date": (r"(\d{4}-\d\d-\d\d)?", "a day, such as 2026-11-28"),
+    "source": (".+", "where the price stands"),
+}
 
 
 class Price(NamedTuple):
@@ -207,9 +213,9 @@ class Price(NamedTuple):
     @classmethod
     def of(cls, texts: Mapping[str, str], *, spot: bool) -> Price:
         """Return the price of texts; raises `ValueError` with the text that is none."""
-        for name, form in _FORMS.items():
+        for name, (form, remedy) in _FORMS.items():
             if not re.fullmatch(form, texts[name]):
-                raise ValueError(f"{name}={texts[name]!r} is not of the form {form}")
+                raise ValueError(f"{name}={texts[name]!r}: give {remedy}")
         try:
             date = dt.date.fromisoformat(texts["date"]) if texts["date"] else None
         except ValueError as error:

@@ -7,6 +7,7 @@ import samples
 
 from bench.errors import UserError
 from bench.records import CounterCheck
+from bench.records.measurement import Removal
 from campaigns import first_contact as contacts
 from campaigns.first_contact import CHECKS, first_contact
 
@@ -61,6 +62,7 @@ def check(share, counter="GPM", work="copy", quantity="bytes"):
     [
         ("cuda", [check(0.98), check(1.04, quantity="flops")], [check(1.01, "ncu")], True),
         ("cuda", [check(0.94)], [check(1.01, "ncu")], False),
+        ("cuda", [check(0.0)], [], False),
         ("cuda", [check(0.98)], [check(1.3, "ncu")], False),
         ("cuda", [check(None)], [], None),  # a GPU before Hopper, without rights
         ("cuda", [check(None)], [check(1.01, "ncu")], True),
@@ -87,3 +89,29 @@ def test_each_counter_is_held_against_known_work(
     assert answer.passed is passed
     assert all(one.sentence in answer.seen for one in (*by_gpm, *by_tool))
     assert ("ERR_NVGPUCTRPERM" in answer.seen) is not bool(by_tool)
+
+
+@pytest.mark.parametrize(
+    ("removals", "passed"),
+    [
+        (
+            [
+                Removal.of(
+                    "", what="host", steps=10, note="", with_s=(2.0,) * 4, without_s=(1.0,) * 4
+                )
+            ],
+            True,
+        ),
+        ([Removal.of("no graph of this step", what="host")], None),
+        ([], False),
+    ],
+)
+def test_what_cannot_be_taken_out_has_not_failed(tmp_path, monkeypatch, removals, passed):
+    record = samples.run_record().replaced(removals=tuple(removals))
+    monkeypatch.setattr(contacts, "launch_measurement", lambda *_, **__: record)
+    monkeypatch.setattr(contacts.Contact, "run", lambda *_, **__: samples.run_record())
+    for name in CHECKS.keys() - {"without"}:
+        monkeypatch.delitem(CHECKS, name)
+    (answer,) = first_contact("cpu", tmp_path, 1.0)
+    assert answer.passed is passed
+    assert ("no graph of this step" in answer.seen) is (passed is None)
