@@ -6,6 +6,7 @@ and as measured. So a step is:
 
 - the roof, summed over its ops;
 - unfused traffic: what their eager bytes take beyond that;
+- the casts and scales that an fp8 step adds to its products, whole: no roof needs them;
 - each class of ops below its roof: what is left of their time; an op that a cache serves, or a
   convolution that executes fewer FLOP than are counted (Winograd), is faster than its roof, and
   what it gains is a negative part of its own;
@@ -43,7 +44,7 @@ from bench.records import Measurement, OpProfile, OpTime, ProfileRecord, RunReco
 from bench.records.base import ratio
 from bench.records.complexity import CallWork
 from bench.records.metrics import data_wait_share
-from bench.records.profile import COMMUNICATION, HOST_COPY, LOADER, profiler_cost
+from bench.records.profile import CASTS, COMMUNICATION, HOST_COPY, LOADER, profiler_cost
 
 Kind = Literal[
     "roof", "traffic", "ops", "cache", "unknown work", "communication", "idle", "host", "input",
@@ -408,7 +409,7 @@ def parts_of_ops(
     """
     ops = tuple(ops)
     times_s = (op.exclusive_s for op in ops) if times_s is None else times_s
-    at_roof_s = unfused_s = cached_s = communicated_s = copied_s = loading_s = 0.0
+    at_roof_s = unfused_s = cached_s = communicated_s = copied_s = loading_s = casting_s = 0.0
     below_s: defaultdict[str, float] = defaultdict(float)
     of_class_s: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     unknown_s: defaultdict[str, float] = defaultdict(float)
@@ -418,6 +419,8 @@ def parts_of_ops(
             communicated_s += took_s
         elif op.label == LOADER:
             loading_s += took_s
+        elif op.label == CASTS:
+            casting_s += took_s
         elif op.label == HOST_COPY or (
             isinstance(op, TracedOp) and op.kernels and all(map(_HOST_COPY.search, op.kernels))
         ):
@@ -425,7 +428,7 @@ def parts_of_ops(
         elif op.flops is None or roof is None:
             unknown_s[name] += took_s
         else:
-            peak = roof.of_mixture(ratio(op.fp32_flops, op.flops) or 0.0).peak_flops_per_s
+            peak = roof.of_op(op).peak_flops_per_s
             compute_s = (op.flops - op.causal_skipped_flops) / peak
             fused_s, eager_s = (
                 max(compute_s, (count or 0) / roof.peak_bytes_per_s)
@@ -444,6 +447,7 @@ def parts_of_ops(
         needed_s, took_s = of_class_s[name]
         of_roof = ratio(needed_s, took_s) or None
         yield Part(f"{name}{_BELOW}", "ops", time_s, of_roof)
+    yield Part(CASTS, "ops", casting_s)
     yield Part("ops faster than their roof", "cache", cached_s)
     for name, time_s in unknown_s.items():
         kind: Kind = "ops" if roof is None else "unknown work"

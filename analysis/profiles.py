@@ -384,7 +384,7 @@ def check_ops(places: Places[OpPlace], roof: Roof) -> tuple[Finding, ...]:
     long = (op for op in places.placed if op.share >= _LONG_ENOUGH_SHARE)
     op = max(long, key=lambda op: op.least_flops_per_s or 0.0, default=None)
     if op is not None:
-        roof = roof.of_mixture(ratio(op.time.fp32_flops, op.time.flops) or 0.0)
+        roof = roof.of_op(op.time)
     share = ((op and op.least_flops_per_s) or 0.0) / roof.most_flops_per_s
     if op is None or share <= CEILING_MARGIN:
         return ()

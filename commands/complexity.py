@@ -50,8 +50,8 @@ class Complexity(Shown, Answering):
         metavar="N",
     )
     precision: str = option(
-        "fp32, tf32, amp, amp-bf16 or amp-fp16; amp counts as bf16, on a device that has neither "
-        "bf16 nor fp16 it is fp32",
+        "fp32, tf32, amp, amp-bf16, amp-fp16 or fp8; amp counts as bf16, on a device that has "
+        "neither bf16 nor fp16 it is fp32",
         "fp32",
     )
     image_size: str = field_option("image_size")
@@ -227,6 +227,7 @@ def _notes(found: Sequence[Counted]) -> Iterator[str]:
             ),
             (item.causal_skipped_flops, "fused kernels may skip {}, under causal masks."),
             (item.fp32_flops if item.fp32_share else 0, "amp leaves {} of its products in fp32."),
+            (item.half_share * item.step_flops, "fp8 leaves {} of its products in 16 bits."),
         )
         for flops, words in remarks:
             if flops:

@@ -33,7 +33,8 @@ OTHER_MODELS = "#8C8C8C"
 #: Of legend entries that explain a shape.
 KEY_GREY = "#555555"
 #: Shapes by math mode. Shapes have Plotly's names; `static.py` has Matplotlib's.
-SHAPES = {"fp32": "circle", "tf32": "triangle-up", "bf16": "square", "fp16": "diamond"}
+SHAPES = {"fp32": "circle", "tf32": "triangle-up", "bf16": "square", "fp16": "diamond",
+          "fp8": "triangle-down"}  # fmt: skip
 
 
 def model_colours(archs: Iterable[str]) -> dict[str, str]:

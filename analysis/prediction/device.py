@@ -42,7 +42,7 @@ from analysis.prediction.shares import (
 from analysis.presentation.words import interval, percent, three_digits
 from analysis.roofs import Peaks, Roof, ceiling_by_name, datasheet_peaks, driver_name, rows_of
 from bench.config import RunConfig, rate_column, rate_unit
-from bench.config.resolved import Sample
+from bench.config.resolved import MODES_OF, Sample
 from bench.errors import Unknown, UserError
 from bench.records import (
     CeilingsRecord,
@@ -72,10 +72,6 @@ _WAITED = 0.1
 _CONVOLUTIONS = PRODUCTS[2:]
 #: The highest compute capability of the devices in the fit, and of those with convolutions in fp32.
 _NEWEST, _NEWEST_CONVOLUTIONS = 8.0, 7.5
-_MODES: Mapping[str, tuple[MathMode, ...]] = {
-    "fp32": ("fp32",), "tf32": ("tf32",), "amp": ("bf16", "fp16"), "amp-bf16": ("bf16",),
-    "amp-fp16": ("fp16",),
-}  # fmt: skip
 
 #: Lists the ops of a step; `bench.cost.cached_ops`.
 Count = Callable[[StepSpec], ListedStep]
@@ -121,7 +117,9 @@ def find_target(
     if met is None and len({row.part for row in rows}) > 1:
         parts = " or ".join(f"{row.devices}, {row.part}" for row in rows)
         raise UserError(f"on={name!r}: parts of this name differ, write {parts}")
-    for mode in _MODES[precision]:
+    if precision == "fp8":
+        raise UserError("precision='fp8': no timing of products in fp8 is known; ask for amp")
+    for mode in MODES_OF[precision]:
         if met and records:
             used = ceiling_by_name(
                 met.device, mode, records.ceilings, (), because="", env=met.label
@@ -131,7 +129,7 @@ def find_target(
         if rows and mode in rows[0].flops_per_s:
             return _by_datasheet(name, mode, rows[0], met)
     raise UserError(
-        f"on={name!r}: no roof of it in {' or '.join(_MODES[precision])}; measure it there with "
+        f"on={name!r}: no roof of it in {' or '.join(MODES_OF[precision])}; measure it there with "
         "mlproject ceilings and give its --records, or ask for another --precision"
     )
 
@@ -231,7 +229,8 @@ def own_runs(runs: Sequence[Run], count: Count) -> list[OwnRuns]:
         record = run.record
         if not (record and record.ops and run.point and record.environment and record.resolved):
             continue
-        mode = record.resolved.math_mode
+        if (mode := record.resolved.math_mode) == "fp8":
+            continue
         target = _measured(record.environment, mode, run.point.roof, record.record_id)
         with suppress(UserError):
             ops = count(StepSpec.of(record.config, record.resolved)).ops

@@ -32,10 +32,14 @@ from bench.records import (
     Environment,
     Finding,
     MathMode,
+    OpTime,
     ProfileRecord,
     RunRecord,
     Telemetry,
+    TracedOp,
 )
+from bench.records.base import ratio
+from bench.records.complexity import SCALED_PRODUCT
 from bench.records.environment import same_device, same_power_limit
 
 #: A ceiling is itself a measurement, good to a few percent: only what passes it by more counts.
@@ -49,7 +53,8 @@ class Roof:
     What a device may exceed them by without a fault: `burst_flops_per_s`, for as long as its power
     allows, or by convolutions that execute fewer FLOP than are counted; and `one_way_bytes_per_s`,
     by a kernel that only reads or only writes. 0 where unknown. `fp32_flops_per_s` is the peak of
-    what a step in 16 bits leaves in fp32; 0 in other modes, and where unknown.
+    what a step in fewer bits leaves in fp32, `half_flops_per_s` that of what one in fp8 leaves in
+    bf16; 0 in other modes, and where unknown.
     """
 
     peak_flops_per_s: float
@@ -57,6 +62,7 @@ class Roof:
     burst_flops_per_s: float = 0.0
     one_way_bytes_per_s: float = 0.0
     fp32_flops_per_s: float = 0.0
+    half_flops_per_s: float = 0.0
 
     @classmethod
     def of(cls, ceiling: Ceiling) -> Roof | None:
@@ -81,13 +87,18 @@ class Roof:
         """Return the roof of so many such devices together."""
         return Roof(*(devices * rate for rate in astuple(self)))
 
-    def of_mixture(self, fp32_share: float) -> Roof:
-        """Return the roof of work of which `fp32_share` is in fp32: each part at its own peak."""
-        if not (self.fp32_flops_per_s and fp32_share):
-            return self
-        slower = 1 + fp32_share * (self.peak_flops_per_s / self.fp32_flops_per_s - 1)
-        peak, burst = self.peak_flops_per_s / slower, self.burst_flops_per_s / slower
-        return replace(self, peak_flops_per_s=peak, burst_flops_per_s=burst)
+    def of_mixture(self, fp32_share: float, half_share: float = 0.0) -> Roof:
+        """Return the roof of work with these shares in fp32 and bf16, each at its own peak."""
+        parts = (fp32_share, self.fp32_flops_per_s), (half_share, self.half_flops_per_s)
+        peak = self.peak_flops_per_s
+        slower = 1 + sum(share * (peak / own - 1) for share, own in parts if own)
+        burst = self.burst_flops_per_s / slower
+        return replace(self, peak_flops_per_s=peak / slower, burst_flops_per_s=burst)
+
+    def of_op(self, op: OpTime | TracedOp) -> Roof:
+        """Return the roof of one op in the arithmetic of its own."""
+        fp32_share = ratio(op.fp32_flops, op.flops) or 0.0
+        return self.of_mixture(fp32_share, 0.0 if op.op == SCALED_PRODUCT else 1 - fp32_share)
 
     @property
     def ridge_flop_per_byte(self) -> float:
@@ -99,7 +110,7 @@ class Roof:
         return min(self.peak_flops_per_s, intensity_flop_per_byte * self.peak_bytes_per_s)
 
 
-_MODES = ("fp32", "tf32", "bf16", "fp16")
+_MODES: tuple[MathMode, ...] = ("fp32", "tf32", "bf16", "fp16", "fp8")
 #: A number that a row may leave empty.
 _Known = Annotated[
     Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
@@ -140,6 +151,7 @@ class Peaks(BaseModel):
     inline_ecc: Annotated[bool, BeforeValidator(lambda text: text or False)] = Field(
         False, description="neither yes nor empty"
     )
+    fp8_tflop_per_s: _Known = None
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -147,7 +159,7 @@ class Peaks(BaseModel):
         return frozenset(map(normalised, self.devices.split("|")))
 
     @cached_property
-    def flops_per_s(self) -> dict[str, float]:
+    def flops_per_s(self) -> dict[MathMode, float]:
         """The peaks that are published, by math mode."""
         rates = {mode: getattr(self, f"{mode}_tflop_per_s") for mode in _MODES}
         return {mode: 1e12 * rate for mode, rate in rates.items() if rate is not None}
@@ -223,6 +235,15 @@ def _parse(values: Mapping[str, str]) -> Iterator[Peaks]:
 
 #: The modes of autocast.
 HALVES = ("bf16", "fp16")
+
+
+def _other_peaks(mode: MathMode, peaks: Mapping[MathMode, float | None]) -> dict[str, float]:
+    """The peaks of what a step in `mode` leaves in other arithmetic, by the names of `Roof`."""
+    fp32 = peaks.get("fp32") if mode in (*HALVES, "fp8") else None
+    half = peaks.get("bf16") if mode == "fp8" else None
+    return {"fp32_flops_per_s": fp32 or 0.0, "half_flops_per_s": half or 0.0}
+
+
 #: Mean SM clocks that differ by more are of other settings, not of samples taken by chance.
 _CLOCK_TOLERANCE = 0.1
 #: Share of samples at the power limit from which on that limit may have set the clock.
@@ -272,8 +293,8 @@ def datasheet_ceiling(
         )
     if math_mode not in row.flops_per_s:
         return Unknown(f"the datasheet of {device.name!r} gives no {math_mode} peak")
-    fp32 = row.flops_per_s.get("fp32", 0.0) if math_mode in HALVES else 0.0
-    roof = Roof(row.flops_per_s[math_mode], row.bytes_per_s, fp32_flops_per_s=fp32)
+    rates = row.flops_per_s
+    roof = Roof(rates[math_mode], row.bytes_per_s, **_other_peaks(math_mode, rates))
     ceiling = Ceiling.of(
         "a datasheet gives one figure",
         device=device.name,
@@ -394,8 +415,8 @@ def _measured(candidate: CeilingsRecord, mode: MathMode) -> UsedCeiling | Unknow
     roof = Roof.of(ceiling)
     if roof is None:
         return Unknown(f"{name} measured only one of the two roofs of {mode}")
-    fp32 = measured["fp32"].peak_flops_per_s if mode in HALVES and "fp32" in measured else None
-    roof = replace(roof, fp32_flops_per_s=fp32 or 0.0)
+    peaks = {name: other.peak_flops_per_s for name, other in measured.items()}
+    roof = replace(roof, **_other_peaks(mode, peaks))
     doubts, caches, checks = _doubts(candidate), candidate.cache_roofs, candidate.counter_checks
     return UsedCeiling(ceiling, roof, name, None, doubts, caches, checks)
 

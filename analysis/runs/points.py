@@ -147,6 +147,8 @@ def roofline_point(
         return Unknown(f"no ceiling: {used.reason}")
     if complexity.fp32_share >= LEAST_IN_FP32 and not used.roof.fp32_flops_per_s:
         return Unknown("a part of its products is in fp32, whose roof is not known")
+    if complexity.half_share and not used.roof.half_flops_per_s:
+        return Unknown("a part of its products is in bf16, whose roof is not known")
     step_s, waited = measurement.step_s, data_wait_share(measurement, record.ops)
     looked: list[RunRecord | ProfileRecord] = [record, *profiles_of(record, profiles)]
     accounts = [found for one in looked if (found := account_of(one, used.roof, measurement))]
@@ -230,7 +232,7 @@ def point_under(
     `notes` are those of the roof: the run's own numbers are no worse for them.
     `what` may be wrong of a step that outruns its roof.
     """
-    roof = used.roof.of_several(roofs).of_mixture(cost.fp32_share)
+    roof = used.roof.of_several(roofs).of_mixture(cost.fp32_share, cost.half_share)
     times = step_times(cost, roof, step_s, data_wait_s, seen.dram_bytes, seen.device_busy_s)
     bound, sure, because = decide_bound(times, account)
     attained, share, executed = cost.flops / step_s, cost.computed_share, seen.executed_flops

@@ -47,7 +47,8 @@ from bench.records.profile import COMMUNICATION, LOADER
 #: Each op of the trace with what it took and bought.
 OpRows = Sequence[tuple[CalledOp, TracedOp]]
 
-_MODES: dict[str, MathMode] = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
+_MODES: dict[str, MathMode] = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32",
+                               "c10::Float8_e4m3fn": "fp8", "c10::Float8_e5m2": "fp8"}  # fmt: skip
 #: Libraries name kernels that round fp32 to TF32.
 _TF32 = re.compile(r"tf32", re.IGNORECASE)
 #: Ops with less of the ops' time are not worth a name.

@@ -11,7 +11,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Backend = Literal["cpu", "cuda", "mps"]
-MathMode = Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
+MathMode = Literal["fp32", "tf32", "bf16", "fp16", "fp64", "fp8"]
+#: What each precision multiplies in; `amp` in the first that the device has.
+MODES_OF: Mapping[str, tuple[MathMode, ...]] = MappingProxyType(
+    {"fp32": ("fp32",), "tf32": ("tf32",), "amp": ("bf16", "fp16"), "amp-bf16": ("bf16",),
+     "amp-fp16": ("fp16",), "fp8": ("fp8",)}
+)  # fmt: skip
 #: step: of a script whose samples are not known.
 Sample = Literal["image", "sequence", "sample", "step"]
 

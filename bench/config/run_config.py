@@ -27,7 +27,7 @@ from bench.config.resolved import Legacy, legacy_defaults
 from bench.errors import UserError
 
 Backend = Literal["auto", "cpu", "cuda", "mps"]
-Precision = Literal["fp32", "tf32", "amp", "amp-bf16", "amp-fp16"]
+Precision = Literal["fp32", "tf32", "amp", "amp-bf16", "amp-fp16", "fp8"]
 CompileMode = Literal["none", "default", "reduce-overhead", "max-autotune"]
 Switch = Literal["auto", "true", "false"]
 Auto = Literal["auto"]
@@ -111,7 +111,8 @@ class RunConfig(BaseModel):
     precision: Precision = Field(
         "fp32",
         description="fp32, IEEE; tf32; amp, bf16 where the device has it natively, else fp16, "
-        "else fp32; amp-bf16 or amp-fp16, emulated where the device lacks it",
+        "else fp32; amp-bf16 or amp-fp16, emulated where the device lacks it; fp8, amp-bf16 "
+        "with linear layers in 8 bits, on NVIDIA GPUs from Ada and Hopper on",
     )
     batch_size: AutoCount = Field(
         "auto",

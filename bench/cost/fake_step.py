@@ -6,7 +6,7 @@ import copy
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 from unittest.mock import patch
 
@@ -26,12 +26,22 @@ from bench.config import split_arch
 from bench.cost.cuda_rules import cuda_rules
 from bench.cost.masks import KnownValues
 from bench.cost.op_table import OpMode, first_line, quiet_torch
-from bench.cost.step_tracer import ASK_VALUE, RecordedCalls, StepTracer, in_recomputation
+from bench.cost.step_tracer import (
+    ASK_VALUE,
+    RecordedCall,
+    RecordedCalls,
+    StepTracer,
+    in_recomputation,
+)
 from bench.errors import UserError, one_line
 from bench.records import MathMode, MemoryFootprint, Phase, StepSpec
+from bench.records.complexity import SCALED_PRODUCT
+from bench.records.profile import CASTS
+from bench.training.fp8 import multiply_in_fp8
 from bench.training.step import (
     AmpBf16,
     AmpFp16,
+    Fp8,
     Fp32,
     Phases,
     TrainingStep,
@@ -48,6 +58,7 @@ _DEVICE = "cpu"
 _PRECISIONS: dict[MathMode, Callable[[], Fp32]] = {
     "bf16": lambda: AmpBf16(_DEVICE),
     "fp16": lambda: AmpFp16(_DEVICE),
+    "fp8": lambda: Fp8(_DEVICE),
 }
 #: By a word of torch's error: work that depends on values, lengths or functions of Python.
 _NOT_COUNTED = ("Sparse", "shape_env", "FlexAttention")
@@ -87,10 +98,11 @@ def record_step(
         )
     if spec.depthwise_fp32:
         keep_depthwise_in_fp32(model)
+    in_fp8 = multiply_in_fp8(model) if spec.resolved_math_mode == "fp8" else frozenset()
     modules = ModulePaths(model)
     tracer = StepTracer(modules.current, known)
     weights = [*model.parameters(), *model.buffers()]
-    autocasts = spec.precision.startswith("amp")
+    autocasts = spec.precision not in ("fp32", "tf32")
     rules = cuda_rules() if spec.backend == "cuda" else nullcontext()
     with _model_errors(spec):
         saved = SavedTensors(tracer, weights)
@@ -117,6 +129,8 @@ def record_step(
             gradients_bytes = sizes_bytes(p.grad for p in model.parameters() if p.grad is not None)
             step.update()
             lasting = [*map(tracer.values.read, (*weights, *state))]
+    if spec.resolved_math_mode == "fp8":
+        tracer.calls = list(_with_casts(spec, tracer.calls, in_fp8))
     return RecordedStep(
         **vars(tracer.recorded(frozenset(access.value for access in lasting if access))),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -131,6 +145,24 @@ def record_step(
         workload=workload,
         model=model,
     )
+
+
+def _with_casts(
+    spec: StepSpec, calls: Sequence[RecordedCall], layers: frozenset[str]
+) -> Iterator[RecordedCall]:
+    """Yield the calls of a step, with a label of their own those that `layers` in fp8 add to it.
+
+    Raises `UserError` where no product is in fp8.
+    """
+    if all(call.op != SCALED_PRODUCT for call in calls):
+        raise UserError(
+            f"precision={spec.precision!r}: no linear layer of {spec.arch} has sizes that are "
+            f"multiples of 16 at a batch of {spec.batch_size}; use amp, or another batch_size"
+        )
+    for call in calls:
+        added = call.module in layers and call.op not in (SCALED_PRODUCT, "sum")
+        is_product = any(item.macs for item in call.passes)
+        yield replace(call, label=CASTS) if added and not is_product else call
 
 
 class _Traced(Phases):

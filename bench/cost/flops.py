@@ -126,8 +126,7 @@ def elementwise_flops(call: OpCall, role: Role, writes: list[torch.Tensor]) -> i
         softmax = "_softmax_backward_data" if call.op.endswith("_backward") else "_softmax"
         return int(prod(query.shape[:-1]) * key.shape[-2]) * OPS[softmax].flops
     if role is Role.CONTRACTION:
-        has_bias = facts.has_bias and call.arguments.get("bias", True) is not None
-        return writes[0].numel() if has_bias else 0
+        return writes[0].numel() if call.arguments.get(facts.bias) is not None else 0
     if role is Role.REDUCTION:
         summed = call.reads()
         return sum(tensor.numel() for tensor in (summed[:1] if facts.sums_first else summed))

@@ -36,7 +36,7 @@ class Op:
     flops: int = 1  # elementwise, per output element; a reduction's per input element
     sums_first: bool = False  # a reduction whose other inputs are places
     summed: str = ""  # of a product: the argument whose last dimension is summed over
-    has_bias: bool = False  # unless the argument `bias` is None
+    bias: str = ""  # the argument that is added to it, None or left out where there is none
     unread: str = ""  # the argument that it takes for its shape alone
     gathered: str = ""  # the argument of which others choose the elements that it reads
     overwrites: bool = False  # its target, without reading it
@@ -121,13 +121,14 @@ OPS: dict[str, Op] = {
         unread="self",
     ),
     # multiply-adds
-    **_products("mm _scaled_mm bmm mv dot vdot", "self"),
+    **_products("mm bmm mv dot vdot", "self"),
+    **_products("_scaled_mm", "self", bias="bias"),
     **_products("_addmm_activation", "mat1"),
-    **_products("addmm", "mat1", has_bias=True),
-    **_products("baddbmm", "batch1", has_bias=True),
-    **_products("addmv", "mat", has_bias=True),
+    **_products("addmm", "mat1", bias="self"),
+    **_products("baddbmm", "batch1", bias="self"),
+    **_products("addmv", "mat", bias="self"),
     **_products("linear", "input"),
-    **_ops("convolution", Role.CONTRACTION, formula="convolution", has_bias=True),
+    **_ops("convolution", Role.CONTRACTION, formula="convolution", bias="bias"),
     **_ops("_convolution convolution_overrideable", Role.CONTRACTION, formula="convolution"),
     # one group of rows with each of several matrices, as mixtures of experts have them
     **_ops("_grouped_mm _scaled_grouped_mm", Role.CONTRACTION, formula="grouped"),

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from typing_extensions import Self
 
 from bench.config import RunConfig, Sample
-from bench.config.resolved import Backend, MathMode, ResolvedConfig
+from bench.config.resolved import MODES_OF, Backend, MathMode, ResolvedConfig
 from bench.records.base import NEWER, Count, Phase, PositiveCount, Record
 
 #: L2 of an H200, the largest single last-level cache among the devices this was made for: where a
@@ -19,14 +19,6 @@ DEFAULT_CACHE_BYTES = 60 * 2**20
 
 #: Of a step's FLOP in 16 bits: a smaller part in fp32 (positions, gates) says nothing of its pace.
 LEAST_IN_FP32 = 0.01
-
-_MATH_MODES: dict[str, MathMode] = {
-    "fp32": "fp32",
-    "tf32": "tf32",
-    "amp": "bf16",
-    "amp-bf16": "bf16",
-    "amp-fp16": "fp16",
-}
 
 
 @dataclass(frozen=True)
@@ -81,7 +73,7 @@ class StepSpec:
     @property
     def resolved_math_mode(self) -> MathMode:
         """The arithmetic of convolutions and products."""
-        return self.math_mode or _MATH_MODES[self.precision]
+        return self.math_mode or MODES_OF[self.precision][0]
 
 
 class Work(Record):
@@ -240,9 +232,17 @@ class Complexity(Record):
 
     @property
     def fp32_share(self) -> float:
-        """The part of a 16-bit step's FLOP that autocast has left in 32 bits."""
-        mixed = self.math_mode in ("bf16", "fp16") and self.step_flops
+        """The part of a step's FLOP that autocast has left in 32 bits."""
+        mixed = self.math_mode in ("bf16", "fp16", "fp8") and self.step_flops
         return self.fp32_flops / self.step_flops if mixed else 0.0
+
+    @property
+    def half_share(self) -> float:
+        """The part of an fp8 step's FLOP that is left in 16 bits."""
+        if self.math_mode != "fp8" or not self.step_flops:
+            return 0.0
+        scaled = sum(op.flops for op in self.ops if op.op == SCALED_PRODUCT)
+        return 1 - (scaled + self.fp32_flops) / self.step_flops
 
     def per_sample(self, total: int) -> int | float:
         """Return the part of one sample of a step's `total`, an integer where it is whole."""
@@ -320,6 +320,8 @@ def is_attention(op: str) -> bool:
     return "scaled_dot_product" in op and "attention" in op
 
 
+#: torch's product of 8-bit floats.
+SCALED_PRODUCT = "_scaled_mm"
 #: Parts of names that say nothing about the kind of an op.
 _PREFIXES = ("_", "native_", "cudnn_", "miopen_", "mps_", "fused_")
 _SUFFIXES = ("_", "_data", "_backward", "_forward", "_with_indices")
@@ -330,6 +332,7 @@ _USUAL = {
     "clone": "copy",
     "mm": "linear",
     "addmm": "linear",
+    "scaled_mm": "linear",
     "bmm": "batched product",
     "baddbmm": "batched product",
 }

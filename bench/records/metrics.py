@@ -249,7 +249,7 @@ class StepCost:
 
     `required_flops` are the part of `flops` that the mathematics needs, None where not known,
     `causal_skipped_flops` the part that fused attention may skip; `fp32_share` is what autocast has
-    left in 32 bits.
+    left in 32 bits, `half_share` what fp8 has in 16.
     """
 
     flops: int
@@ -259,6 +259,7 @@ class StepCost:
     eager_bytes: int
     compulsory_bytes: int
     fp32_share: float = 0.0
+    half_share: float = 0.0
 
     @property
     def computed_share(self) -> float:
@@ -283,6 +284,7 @@ def step_cost(complexity: Complexity, batches: int, devices: int = 1) -> StepCos
         eager_bytes=devices * eager,
         compulsory_bytes=devices * complexity.compulsory_bytes,
         fp32_share=complexity.fp32_share,
+        half_share=complexity.half_share,
     )
 
 

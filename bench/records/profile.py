@@ -49,6 +49,8 @@ COMMUNICATION = "communication"
 LOADER = "waiting for the loader"
 #: Of one that copies between the host and the device, under whatever name: `to`, a cast.
 HOST_COPY = "copy between host and device"
+#: Of what an fp8 layer does beside its products: largest elements, scales, casts, transposes.
+CASTS = "casts and scales"
 
 
 #: A step that takes over so many times the shortest was disturbed.

@@ -58,8 +58,9 @@ def settings_of(record: RunRecord | ProfileRecord) -> tuple[dict[str, str], dict
         known = given.keys() & ResolvedConfig.model_fields.keys()
         ran |= {name: spelled(getattr(resolved, name)) for name in sorted(known)}
         ran["precision"] = f"amp-{resolved.autocast_dtype}"
-        if resolved.autocast_dtype == "none":
+        if resolved.autocast_dtype == "none" or resolved.math_mode == "fp8":
             ran["precision"] = resolved.math_mode
+        if resolved.autocast_dtype == "none":
             ran.pop("depthwise_fp32", None)
         for name in _OF_SAMPLES:
             if getattr(resolved, name) is None:

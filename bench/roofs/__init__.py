@@ -34,6 +34,7 @@ from bench.roofs.roof_probes import (
     convolution_probe,
     linear_probe,
     product_probe,
+    scaled_product_probe,
     set_arithmetic,
     stream_probes,
     sustained_rate,
@@ -215,7 +216,7 @@ def _in_turn(groups: Sequence[ProbeGroup]) -> Iterator[tuple[ProbeGroup, Probe]]
         yield from filter(None, row)
 
 
-MATH_MODES: tuple[MathMode, ...] = ("fp32", "tf32", "bf16", "fp16")
+MATH_MODES: tuple[MathMode, ...] = ("fp32", "tf32", "bf16", "fp16", "fp8")
 
 
 def _products(
@@ -333,6 +334,9 @@ def known_work(device: Device) -> list[Probe]:
 
 def compute_probes(device: Device, plan: RoofPlan, mode: MathMode) -> list[Probe]:
     """Return the probes that set the roof of `mode`, those of least work first."""
+    if mode == "fp8":
+        shapes = [shape for shape in plan.products if shape[-1] == "NT"]
+        return [scaled_product_probe(shape, device.torch_device) for shape in shapes]
     probes = [product_probe(shape, mode, device.torch_device) for shape in plan.products]
     if not _may_execute_fewer(device, mode):
         probes += convolution_probes(device, plan, mode)

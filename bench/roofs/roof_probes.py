@@ -33,6 +33,7 @@ DTYPES: dict[MathMode, torch.dtype] = {
     "tf32": torch.float32,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
+    "fp8": torch.float8_e4m3fn,
 }
 
 
@@ -98,6 +99,20 @@ def product_probe(shape: Product, mode: MathMode, device: torch.device) -> Probe
 
     name = f"matmul {mode} {m}x{n}x{k} {layout}"
     return _compute_probe(name, mode, 2 * m * n * k, m * k + k * n + m * n, prepare)
+
+
+def scaled_product_probe(shape: Product, device: torch.device) -> Probe:
+    """Return `torch._scaled_mm` of layout NT, as the forward pass has it, with a result in bf16."""
+    m, n, k, _ = shape
+
+    def prepare() -> Launch:
+        a, b = (torch.randn(size, k, device=device).to(DTYPES["fp8"]) for size in (m, n))
+        how: Any = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
+        scale = torch.ones((), device=device)
+        return lambda: torch._scaled_mm(a, b.t(), scale, scale, **how)
+
+    name = f"scaled matmul fp8 {m}x{n}x{k}"
+    return _compute_probe(name, "fp8", 2 * m * n * k, m * k + k * n + 2 * m * n, prepare)
 
 
 def linear_probe(shape: Product) -> Probe:

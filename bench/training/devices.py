@@ -187,7 +187,8 @@ def _capability(name: str) -> bool:
 _MOST_AHEAD = 4
 #: First compute capability whose tensor cores (fp16: packed arithmetic) take a mode.
 #: CUDA C++ Programming Guide, "Arithmetic Instructions" and "Compute Capabilities".
-_FIRST_CAPABILITY = {"fp32": (1, 0), "fp16": (7, 0), "tf32": (8, 0), "bf16": (8, 0), "fp64": (1, 3)}
+_FIRST_CAPABILITY = {"fp32": (1, 0), "fp64": (1, 3), "fp16": (7, 0), "tf32": (8, 0), "bf16": (8, 0),
+                     "fp8": (8, 9)}  # fmt: skip
 
 
 class CudaEventTimer(IterationTimer):
@@ -334,12 +335,12 @@ class CudaDevice(Device):
         return (False, True) if mode == "fp32" else (True,)
 
     def native_math(self, mode: str) -> bool:
-        """By compute capability; AMD's have no TF32, and torch's numbers for them are as high.
+        """By compute capability; AMD's, whose numbers are as high, have no TF32 nor NVIDIA's fp8.
 
         Where NVIDIA_TF32_OVERRIDE=0 switches TF32 off in NVIDIA's libraries, there is none either.
         """
-        switched_off = os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
-        if mode == "tf32" and (switched_off or torch.version.hip is not None):
+        switched_off = mode == "tf32" and os.environ.get("NVIDIA_TF32_OVERRIDE") == "0"
+        if switched_off or (mode in ("tf32", "fp8") and torch.version.hip is not None):
             return False
         return torch.cuda.get_device_capability(self.torch_device) >= _FIRST_CAPABILITY[mode]
 

@@ -1,4 +1,4 @@
-"""One training step: its arithmetic (fp32, tf32 and automatic mixed precision), and its work."""
+"""One training step: its arithmetic (fp32, tf32, automatic mixed precision), and its work."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from bench.config.resolved import MODES_OF
 from bench.errors import UnsupportedError
 from bench.records import MathMode
 from bench.records.journal import Clock
@@ -137,6 +138,12 @@ class AmpFp16(AmpBf16):
         self._scaler.update()
 
 
+class Fp8(AmpBf16):
+    """Autocast to bf16, of a model whose linear layers `multiply_in_fp8`."""
+
+    math_mode = "fp8"
+
+
 def keep_depthwise_in_fp32(model: torch.nn.Module) -> bool:
     """Compute every strided depthwise convolution of `model` in fp32 beside autocast.
 
@@ -166,26 +173,35 @@ def _is_strided_depthwise(layer: torch.nn.Module) -> bool:
     )
 
 
+_NEEDS = {
+    "tf32": "an NVIDIA GPU from Ampere on, and NVIDIA_TF32_OVERRIDE other than 0",
+    "fp8": "an NVIDIA GPU of compute capability 8.9 or more",
+}
+
+
 def open_precision(name: str, device: Device) -> Fp32:
     """Return the arithmetic of precision `name` on `device`.
 
     `amp` is bf16 where the device computes it natively, else fp16 where it computes that, else
     fp32: emulation is slower than that. `amp-bf16` and `amp-fp16` are emulated by the library where
-    the device lacks them. Raises `UnsupportedError` for tf32 where there is none.
+    the device lacks them. Raises `UnsupportedError` for tf32 and fp8 where there is none.
     """
-    if name == "tf32" and not device.native_math("tf32"):
+    if name in _NEEDS and not device.native_math(name):
+        capability = device.info().compute_capability
+        of = f" of compute capability {capability}" if capability else ""
         raise UnsupportedError(
-            f"precision={name!r}: not on this {device.backend} device; use fp32 or amp (tf32 needs "
-            "an NVIDIA GPU from Ampere on, and NVIDIA_TF32_OVERRIDE other than 0)"
+            f"precision={name!r}: not on this {device.backend} device{of}; use fp32 or amp ({name} "
+            f"needs {_NEEDS[name]})"
         )
     if name == "amp":
-        native = (mode for mode in ("bf16", "fp16") if device.native_math(mode))
+        native = (mode for mode in MODES_OF[name] if device.native_math(mode))
         name = next((f"amp-{mode}" for mode in native), "fp32")
     kinds: dict[str, Callable[[], Fp32]] = {
         "fp32": Fp32,
         "tf32": Tf32,
         "amp-bf16": lambda: AmpBf16(device.backend),
         "amp-fp16": lambda: AmpFp16(device.backend),
+        "fp8": lambda: Fp8(device.backend),
     }
     return kinds[name]()
 

@@ -38,6 +38,7 @@ from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.records.verdict import of_precision
 from bench.training.devices import Device
+from bench.training.fp8 import multiply_in_fp8
 from bench.training.inputs import NextBatch, open_batches
 from bench.training.step import (
     Fp32,
@@ -340,6 +341,9 @@ class StepSetup:
         autocast = resolved.autocast_dtype != "none"
         mode = math_mode_of(weight_modes(model.modules()), resolved.math_mode, autocast=autocast)
         depthwise_fp32 = resolved.depthwise_fp32 and keep_depthwise_in_fp32(model)
+        if mode == "fp8":
+            cached_complexity(StepSpec.of(config, resolved))  # refuses a step that has none of it
+            multiply_in_fp8(model)
         fused = resolved.fused_optimizer and not obstacle
         own = {"math_mode": mode, "native_math": device.native_math(mode), "fused_optimizer": fused}
         self.resolved = resolved.model_copy(update={"depthwise_fp32": depthwise_fp32, **own})

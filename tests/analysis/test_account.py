@@ -20,7 +20,7 @@ from analysis.server.pull import addition_of
 from analysis.traces.placed import place_traces
 from bench.errors import UserError
 from bench.records import IdleTime
-from bench.records.profile import HOST_COPY
+from bench.records.profile import CASTS, HOST_COPY
 
 GIGA = 10**9
 BUSY = {"device_busy_share": 0.62, "launch_gap_s": 0.1}
@@ -151,15 +151,34 @@ def test_a_kernel_that_a_graph_launched_has_a_short_name():
         ({"causal_skipped_flops": 20 * GIGA}, ROOF, 0.1),
         # 10 GFLOP at 200 GFLOP/s, and 30 that amp left in fp32 at 50
         ({"fp32_flops": 30 * GIGA}, Roof(200e9, 50e9, fp32_flops_per_s=50e9), 0.05 + 0.6),
+        # a step in fp8, of which this op is in bf16, or not
+        ({"op": "addmm"}, Roof(200e9, 50e9, half_flops_per_s=100e9), 0.4),
+        ({"op": "_scaled_mm"}, Roof(200e9, 50e9, half_flops_per_s=100e9), 0.2),
     ],
 )
-def test_what_a_mask_skips_and_what_is_of_fp32_have_their_own_time_at_the_roof(
+def test_what_a_mask_skips_and_what_is_of_other_arithmetic_have_their_own_time_at_the_roof(
     work, roof, at_roof_s
 ):
     parts = parts_of_ops([op("attention", "forward", 0.9, 40, 5, 5, **work)], roof)
     assert {part.name: part.time_s for part in parts}["each op at its roof"] == pytest.approx(
         at_roof_s
     )
+
+
+def test_casts_and_scales_are_why_fp8_saves_less_than_its_roof_allows():
+    def step(step_s, product_s, *more):
+        product = op("linear", "forward", product_s, 100, 1, 1)
+        known = {"step_time_s": step_s, "device_busy_share": 1.0, "launch_gap_s": 0.0}
+        profile = make.profile(ops=samples.op_profile(product, *more, **known))
+        return account_of(profile, Roof((2 if more else 1) * 100e9, 1e12), None)
+
+    casts = [op(CASTS, phase, 0.2, 0, 9, 9) for phase in ("forward", "backward")]
+    both = step(1.0, 1.0), step(0.95, 0.55, *casts)
+    assert times(both[1]) == pytest.approx(
+        {"each op at its roof": 0.5, CASTS: 0.4, "linear below its roof": 0.05}
+    )
+    assert largest_loss(both[1]).name == CASTS
+    assert Difference(*both).words.endswith(f"measured are 1.05: 400 ms of {CASTS} do not shrink")
 
 
 def test_without_a_roof_ops_are_their_whole_time():

@@ -36,6 +36,12 @@ def linear():
     )
 
 
+def two_linear():
+    """The first has sizes for fp8, the second has not."""
+    layers = torch.nn.Linear(48, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1000)
+    return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), *layers)
+
+
 def ten_classes():
     """Always with the same weights."""
     torch.manual_seed(3)

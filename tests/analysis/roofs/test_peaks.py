@@ -68,6 +68,7 @@ def misquoted(row):
     half_flops = units * half * (other[0] if other else mhz) * 1e6
     expected = dict.fromkeys(("bf16", "fp16"), half_flops) | {
         "tf32": half_flops / 2,
+        "fp8": 2 * half_flops,
         "fp32": units * fp32 * mhz * 1e6,
     }
     found = {**row.flops_per_s, "memory": row.bytes_per_s}
@@ -79,7 +80,7 @@ def test_every_figure_follows_from_the_units_and_clocks():
     assert all(chip[6] <= chip[1] for chip in CHIPS.values() if len(chip) > 6)
     assert {(*row.names,): wrong for row in datasheet_peaks() if (wrong := misquoted(row))} == {}
     for row in datasheet_peaks():
-        rates = [*filter(None, map(row.flops_per_s.get, ("fp32", "tf32", "bf16")))]
+        rates = [*filter(None, map(row.flops_per_s.get, ("fp32", "tf32", "bf16", "fp8")))]
         assert rates == sorted(rates)
 
 
@@ -105,7 +106,7 @@ def own_peaks(folder, *rows, header=HEADER):
         (["A,,,inf,,,,2,s"], "line 2: fp32_tflop_per_s='inf' is no positive number"),
         (["A,,,1,,,,null,s"], "line 2: memory_gb_per_s='null' is no memory bandwidth"),
         (["A,,,1,,,,2,s", "nvidia a,,,1,,,,2,s"], "line 3: 'a' is in line 2 too"),
-        (["A,,,1,,,,2,s,,,,,,, t"], "line 2: 'a value too many': the columns are devices,"),
+        (["A,,,1,,,,2,s,,,,,,,, t"], "line 2: 'a value too many': the columns are devices,"),
         ([], f"line 1: no row follows: the columns are {HEADER}"),
     ],
 )

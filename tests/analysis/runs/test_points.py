@@ -198,6 +198,24 @@ def test_a_step_that_amp_left_in_fp32_by_half_has_the_roofs_of_both():
     assert not roofline_point(record, [make.ceilings_record(ceilings=(narrow,))])
 
 
+def test_a_step_in_fp8_has_the_roofs_of_its_products_in_fp8_bf16_and_fp32():
+    """60 of 100 GFLOP at 400 GFLOP/s, 30 at 200 and 10 at 100 are 0.4 s."""
+    ops = (make.op_cost("_scaled_mm", "forward", 60 * make.GIGA, 25, 10),
+           make.op_cost("addmm", "forward", 40 * make.GIGA, 0, 0))  # fmt: skip
+    record = make.run_record(
+        measurement=make.measurement(step_s=0.8),
+        resolved=make.resolved(math_mode="fp8"),
+        complexity=make.complexity(ops=ops, fp32_flops=10 * make.GIGA, math_mode="fp8"),
+    )
+    peaks = {"fp8": 400e9, "bf16": 200e9, "fp32": 100e9}
+    roofs = [make.ceiling(math_mode=mode, peak_flops_per_s=peak) for mode, peak in peaks.items()]
+    placed = point(record, [make.ceilings_record(ceilings=tuple(roofs))])
+    assert placed.fraction_of_peak == pytest.approx(0.5)
+    for missing in (1, 2):
+        some = tuple(roof for roof in roofs if roof is not roofs[missing])
+        assert not roofline_point(record, [make.ceilings_record(ceilings=some)])
+
+
 def test_machines_of_several_kinds_under_one_label_get_a_number():
     new = make.environment(cpu_signature="family 26 model 2 stepping 1")
     unasked = new.replaced({"cpu_signature": "an older version"}, cpu_signature=None)

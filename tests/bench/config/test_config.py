@@ -21,7 +21,7 @@ from bench.errors import UserError
         ({"arch": "mymodule:"}, ["module:callable"]),
         ({"batch_size": "0"}, ["batch_size='0'", "auto, or a number from 1", "auto"]),
         ({"batch_size": "many"}, ["batch_size='many'", "auto, or a whole number"]),
-        ({"precision": "fp8"}, ["precision='fp8'", "amp-bf16"]),
+        ({"precision": "fp4"}, ["precision='fp4'", "amp-bf16"]),
         ({"backend": "tpu"}, ["backend='tpu'", "cuda"]),
         ({"iters": "-1"}, ["iters='-1'"]),
         ({"warmup_iters": "0"}, ["warmup_iters='0'"]),
@@ -61,7 +61,7 @@ def test_a_wrong_value_is_named_with_its_remedy_in_one_line(values, words):
 
 
 def test_all_wrong_values_are_told_at_once():
-    message = refusal(parse_config, {"arch": "resnet5", "batch_size": "0", "precision": "fp8"})
+    message = refusal(parse_config, {"arch": "resnet5", "batch_size": "0", "precision": "fp4"})
     for field in ("arch=", "batch_size=", "precision="):
         assert message.count(field) == 1
 

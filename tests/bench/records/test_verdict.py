@@ -74,6 +74,11 @@ def in_fp32(share, math_mode="bf16"):
     return {"complexity": samples.complexity(fp32_flops=flops, math_mode=math_mode)}
 
 
+def in_fp8(op, math_mode="fp8"):
+    ops = (samples.CONVOLUTION.model_copy(update={"op": op}),)
+    return {"complexity": samples.complexity(ops=ops, math_mode=math_mode)}
+
+
 @pytest.mark.parametrize(
     ("code", "causes", "near_miss"),
     [
@@ -106,6 +111,8 @@ def in_fp32(share, math_mode="bf16"):
         ("uncounted-work", {"complexity": None, "missing": {"complexity": "it runs fft"}}, {}),
         ("products-in-fp32", in_fp32(0.01), in_fp32(0.009)),
         ("products-in-fp32", in_fp32(0.5), in_fp32(0.5, "fp32")),
+        ("products-in-16-bits", in_fp8("mm"), in_fp8("_scaled_mm")),
+        ("products-in-16-bits", in_fp8("mm"), in_fp8("mm", "bf16")),
         ("short-warm-up", cut_warm_up(0.6), cut_warm_up(0.6, early=None)),
     ],
 )

@@ -49,6 +49,9 @@ class ScriptedWork(TorchDispatchMode):
             (m, k), n = args[0].shape, args[1].shape[1]
             tf32 = switches.cuda.matmul.fp32_precision == "tf32"
             self._spend("mm", m * n, 2 * m * n * k / self.flops_per_s(args[0].dtype, tf32))
+        elif func is aten._scaled_mm.default:
+            (m, k), n = args[0].shape, args[1].shape[1]
+            self._spend("scaled_mm", m * n, 2 * m * n * k / self.flops_per_s(args[0].dtype, False))
         elif func is aten.conv2d.default:  # inference mode does not take it apart
             tf32 = switches.cudnn.conv.fp32_precision == "tf32"
             weights, outputs = args[1], args[0].shape[0] * args[1].shape[0]

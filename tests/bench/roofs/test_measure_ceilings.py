@@ -86,6 +86,16 @@ def test_a_scripted_gpu_has_exactly_its_scripted_roofs(roomy_gpu):
     assert sorted(one_way) == ["read 3840 MiB", "write 3840 MiB"]
 
 
+def test_the_roof_of_fp8_is_by_scaled_products_alone(roomy_gpu):
+    device = QueueingDevice("fp8")
+    [ceiling], samples, _ = measure_scripted(device, rate=lambda dtype, tf32: 2.0**48, budget_s=3.0)
+    assert ceiling.math_mode == "fp8"
+    assert ceiling.peak_flops_per_s == pytest.approx(2.0**48)
+    assert ceiling.source.startswith("scaled matmul fp8 ")
+    shapes = {each.probe.split()[-1] for each in samples if each.math_mode == "fp8"}
+    assert {"8192x8192x8192", "200704x512x4608"} < shapes
+
+
 def test_the_roof_is_what_lasts_and_a_burst_stands_beside_it(roomy_gpu):
     device = QueueingDevice("bf16")
     begin_s = device.clock()
