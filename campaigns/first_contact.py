@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.config import RunConfig
-from bench.errors import UserError
+from bench.errors import UnsupportedError, UserError
 from bench.launcher.device_lock import device_names
 from bench.launcher.measurement import launch_measurement, measure, measure_roofs
 from bench.launcher.profile import count_known_work, launch_profile
@@ -24,6 +24,7 @@ from bench.records.metrics import (
     iteration_dram_bytes,
     profiled_step_cost,
 )
+from bench.records.profile import CASTS
 
 
 class CannotTellError(Exception):
@@ -101,7 +102,7 @@ def first_contact(backend: Backend, records: Path, minutes: float) -> Iterator[A
             if begin_s > deadline_s:
                 raise CannotTellError("time was up")
             seen, passed = question(contact)
-        except CannotTellError as error:
+        except (CannotTellError, UnsupportedError) as error:
             seen = str(error)
         except Exception as error:
             seen, passed = f"{type(error).__name__}: {error}", False
@@ -133,6 +134,17 @@ def _precisions(contact: Contact) -> Seen:
         for precision in (on_gpu if contact.backend == "cuda" else ("fp32", "amp"))
     ]
     return "; ".join(seen), "invalid" not in "".join(seen)
+
+
+def _fp8(contact: Contact) -> Seen:
+    """What fp8 makes of amp's pace and loss, and the casts that it takes for that."""
+    step = {"arch": "vit_b_16", "batch_size": 64, "explain": True}
+    in_fp8, amp = contact.run(precision="fp8", **step), contact.window(precision="amp", **step)
+    ours, ops = contact.window(precision="fp8", **step), in_fp8.ops.ops if in_fp8.ops else ()
+    casts_s = sum(op.exclusive_s for op in ops if op.label == CASTS)
+    faster, loss = amp.step_s / ours.step_s, (ours.last_loss or 0.0) / (amp.last_loss or 1.0)
+    seen = f"{faster:.3g} times as fast, {loss:.3g} of the loss, {level_of(in_fp8)}"
+    return f"{seen}, {CASTS} {casts_s / ours.step_s:.0%}", abs(loss - 1) <= 0.1 and casts_s > 0
 
 
 def _telemetry(contact: Contact) -> Seen:
@@ -221,6 +233,7 @@ Seen = tuple[str, bool]
 CHECKS: dict[str, tuple[str, Callable[[Contact], Seen]]] = {
     "roofs": ("a clean verdict; a power limit is a note", _roofs),
     "precisions": ("each runs, and no verdict is invalid", _precisions),
+    "fp8": ("a loss within 10 % of amp's, and casts and scales beside the products", _fp8),
     "telemetry": ("each series, and energy that agrees with power", _telemetry),
     "profile": ("the work of the timed run, and the kernels of each op", _profile),
     "known work": ("each counter within 5 % of known bytes and FLOP", _known_work),

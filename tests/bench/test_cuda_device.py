@@ -27,6 +27,9 @@ from bench.worker.step_setup import StepSetup
 pytestmark = [pytest.mark.cuda, pytest.mark.long]
 
 
+HAS_FP8 = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)
+
+
 def config(**settings):
     known = {"arch": "resnet18", "backend": "cuda", "batch_size": 32, "image_size": 128}
     return RunConfig(**{**known, "warmup_iters": 3, "iters": 20, "max_seconds": 5, **settings})
@@ -48,6 +51,11 @@ def config(**settings):
         {"precision": "amp", "data": "fakedata", "workers": 2, "pin_memory": "true"},
         {"precision": "amp", "grad_accum_steps": 2},
         {"precision": "amp", "cudnn_benchmark": False},
+        *(
+            {"arch": "vit_b_16", "image_size": 224, "precision": "fp8", **how}
+            for how in ({}, {"cuda_graphs": True}, {"compile": "default"})
+            if HAS_FP8
+        ),
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )

@@ -5,9 +5,10 @@ import json
 import pytest
 import samples
 
-from bench.errors import UserError
+from bench.errors import UnsupportedError, UserError
 from bench.records import CounterCheck
 from bench.records.measurement import Removal
+from bench.records.profile import CASTS
 from campaigns import first_contact as contacts
 from campaigns.first_contact import CHECKS, first_contact
 
@@ -115,3 +116,24 @@ def test_what_cannot_be_taken_out_has_not_failed(tmp_path, monkeypatch, removals
     (answer,) = first_contact("cpu", tmp_path, 1.0)
     assert answer.passed is passed
     assert ("no graph of this step" in answer.seen) is (passed is None)
+
+
+@pytest.mark.parametrize(
+    ("loss", "casts_s", "passed"), [(7.0, 0.1, True), (6.0, 0.1, False), (7.0, 0.0, False)]
+)
+def test_fp8_is_held_against_amp_where_the_device_has_it(
+    tmp_path, monkeypatch, loss, casts_s, passed
+):
+    def run(_, precision, **step):
+        ops = samples.op_profile(samples.op_time(CASTS, "forward", casts_s))
+        last = loss if precision == "fp8" else 6.9
+        return samples.run_record(measurement=samples.measurement(last_loss=last), ops=ops)
+
+    def refuses(*_, **__):
+        raise UnsupportedError("not on this device")
+
+    for name in CHECKS.keys() - {"fp8"}:
+        monkeypatch.delitem(CHECKS, name)
+    for how, answer in ((run, passed), (refuses, None)):
+        monkeypatch.setattr(contacts.Contact, "run", how)
+        assert next(first_contact("cuda", tmp_path, 1.0)).passed is answer
