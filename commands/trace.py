@@ -10,11 +10,12 @@ from analysis.account import Difference
 from analysis.presentation.table import Table
 from analysis.report.step_tables import (
     comparison_table,
+    rank_table,
     step_sentences,
     trace_ops_table,
     trace_tables,
 )
-from analysis.traces.placed import PlacedTrace, compare_two
+from analysis.traces.placed import PlacedTrace, compare_two, rank_waits
 from analysis.traces.record import TracedModel, explained_trace
 from bench.config import RunConfig, parse_config
 from bench.errors import Unknown, UserError
@@ -46,7 +47,8 @@ class Trace(WithRecords, WithPeaks, Formatted):
 
     FILE is a Kineto trace (.json or .json.gz) or an nsys export (.sqlite). Ops stand under the
     roofs measured on a device of that name (in --records), else under its datasheet's. Two FILEs
-    that are not ranks of one job are compared: what of the difference each op explains.
+    are compared: what of the difference each op explains. FILEs of ranks of one job show which
+    rank makes the others wait.
     """
 
     files: tuple[File, ...] = argument(required=True)
@@ -98,6 +100,10 @@ class Trace(WithRecords, WithPeaks, Formatted):
         tables = [trace_ops_table(trace, "ops") for trace in traces]
         parts: list[Table | str] = []
         facts: Any = [_facts(trace) for trace in traces]
+        if (waits := rank_waits(traces)) is not None:
+            parts.append(rank_table(waits) if waits else f"Who waits is not known: {waits.reason}")
+        for number, trace in enumerate(facts if waits is not None else ()):
+            trace["of_ranks"] = waits.rows[number] if waits else None
         compared = compare_two([trace.record for trace in traces])
         if isinstance(compared, Unknown):
             parts.append(f"Not compared: {compared.reason}.")

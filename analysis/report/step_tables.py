@@ -13,7 +13,13 @@ from analysis.presentation.table import Column, Table
 from analysis.presentation.words import bytes_rate, counted, flops_rate, percent, three_digits
 from analysis.profiles import check_ops, time_share
 from analysis.roofs import UsedCeiling
-from analysis.traces.placed import PlacedTrace, TraceComparison, compare_two
+from analysis.traces.placed import (
+    PlacedTrace,
+    RankWaits,
+    TraceComparison,
+    compare_two,
+    rank_waits,
+)
 from bench.errors import Unknown
 from bench.records import GpuCounters
 from bench.records.base import Facts, ratio
@@ -172,6 +178,8 @@ def trace_tables(traces: Sequence[PlacedTrace]) -> dict[str, Table]:
     named = tables(_TABLES, found)
     for name in ("trace-accounts", "trace-idle"):
         named[name] = replace(named[name], shown=_SHOWN)
+    if waits := rank_waits(traces):
+        named["trace-ranks"] = rank_table(waits)
     compared = compare_two([trace.record for trace in traces])
     return {**named, "trace-comparison": comparison_table(compared)} if compared else named
 
@@ -205,6 +213,13 @@ def trace_ops_table(trace: PlacedTrace, name: str) -> Table:
     ]
     title = f"Ops of trace {trace.number}, {trace.label}, per step"
     return table(name, title, rows, _TRACE_OPS, shown=_SHOWN)
+
+
+def rank_table(waits: RankWaits) -> Table:
+    """A rank's mean step by what it spends it with, and who makes the others wait."""
+    chosen = (C.rank, C.source_file, C.step_ms, C.loader_ms, C.compute_ms, C.host_ms,
+              C.exchange_wait_ms, C.arrives_last_share)  # fmt: skip
+    return table("trace-ranks", waits.sentence, waits.rows, chosen)
 
 
 def comparison_table(comparison: TraceComparison) -> Table:

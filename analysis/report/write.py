@@ -243,7 +243,7 @@ _PARTS = {
     "points": ("points", "accounts", "gains"),
     "ceilings": ("ceilings",),
     "profiles": ("profiles", "copies", "cpu-counters"),
-    "traces": ("trace-steps", "trace-accounts", "trace-idle", "trace-comparison"),
+    "traces": ("trace-steps", "trace-accounts", "trace-idle", "trace-ranks", "trace-comparison"),
     "across": ("times-as-fast", "prices"),
     "runs": ("uplift", "batch-gains", "scaling", "predictions"),
 }

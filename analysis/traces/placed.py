@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import gcd
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from analysis.account import HOST, Kind, Part, StepAccount, completed, parts_of_ops
 from analysis.presentation.words import signed, three_digits
 from analysis.profiles import OpPlace, Places, place_ops
 from analysis.roofs import Peaks, UsedCeiling, ceiling_by_name
 from bench.errors import Unknown
-from bench.records import CeilingsRecord, DeviceInfo, TracedOp, TraceRecord
+from bench.profilers.traces.intervals import Intervals
+from bench.profilers.traces.steps import RankStep
+from bench.records import CeilingsRecord, DeviceInfo, Finding, TracedOp, TraceRecord
+from bench.records.measurement import DistributedFigures, RankFigures
+from bench.records.profile import COMMUNICATION
+from bench.records.slow_rank import parts_of
+from bench.records.verdict import slow_rank_finding
 
 #: A trace names its device, and neither its driver nor its power limit.
 _BY_NAME = "the trace names its device alone: a device of that name has this roof"
@@ -48,6 +57,7 @@ class PlacedTrace:
     number: int
     record: TraceRecord
     ceiling: UsedCeiling | Unknown
+    rank_steps: tuple[RankStep, ...] = ()  # of a file of one rank, while it is read
 
     @property
     def used(self) -> UsedCeiling | None:
@@ -218,17 +228,28 @@ class TraceComparison:
         )
 
 
+def are_ranks(records: Sequence[TraceRecord]) -> bool:
+    """Whether these are ranks of one job: of one world size and one kind of device.
+
+    Where only their names say so, each has collectives.
+    """
+    ranks = {record.rank for record in records} - {None}
+    jobs = {(record.world_size, record.device) for record in records}
+    known = all(record.world_size for record in records)
+    exchange = (any(op.label == COMMUNICATION for op in record.ops) for record in records)
+    return len(ranks) == len(records) > 1 == len(jobs) and (known or all(exchange))
+
+
 def compare_two(records: Sequence[TraceRecord]) -> TraceComparison | Unknown | None:
     """Return what the second of two traces has over the first, or the reason for no comparison.
 
-    None for more or fewer traces. Not compared are ranks of one job (of one world size and one kind
-    of device), and steps of which one does only some of the other's work more often.
+    None for more or fewer traces. Not compared are ranks of one job, and steps of which one does
+    only some of the other's work more often.
     """
     if len(records) != 2:
         return None
     a, b = records
-    are_ranks = a.rank is not None and b.rank is not None and a.rank != b.rank
-    if are_ranks and (a.world_size, a.device) == (b.world_size, b.device):
+    if are_ranks(records):
         return Unknown(f"ranks {a.rank} and {b.rank} of one job: neither is before the other")
     repetitions = _repetitions(_changes(records))
     if not repetitions:
@@ -259,6 +280,91 @@ def compare_two(records: Sequence[TraceRecord]) -> TraceComparison | Unknown | N
         repetitions=repetitions,
         steps=(len(a.steps), len(b.steps)),
     )
+
+
+# Ranks of one job
+
+
+class RankWaits(NamedTuple):
+    """A row for each rank, of mean steps in ms, and the rank that makes the others wait.
+
+    `exchange_wait_ms` is what its collectives last beyond the same ones of the rank that arrives
+    last, while it computes nothing.
+    """
+
+    rows: tuple[dict[str, Any], ...]
+    slow: Finding | None
+
+    @property
+    def sentence(self) -> str:
+        """Who makes the others wait."""
+        none = "no rank surely makes the others wait (of fewer than 24 steps none is named)"
+        return none if self.slow is None else self.slow.sentence
+
+
+def rank_waits(traces: Sequence[PlacedTrace]) -> RankWaits | Unknown | None:
+    """Return who waits for whom in `traces`, or why it is not known; None for no ranks of one job.
+
+    Clocks of several machines differ, so collectives are held against each other by how long they
+    last: one ends for all ranks together, and is the shortest on the rank that arrives last.
+    """
+    if not are_ranks([trace.record for trace in traces]):
+        return None
+    traced = [trace.record.steps for trace in traces]
+    names = [[step.name for step in steps] for steps in traced]
+    if any(steps != names[0] for steps in names):
+        return Unknown("the ranks' files hold other steps: record the same ones on each")
+    on_card = {step.device_time_s is not None for steps in traced for step in steps}
+    if len(on_card) > 1 or any(step.step_s <= 0 for of in traces for step in of.rank_steps):
+        return Unknown("of some steps the files do not hold the time")
+    waits_s, last = [list[float]() for _ in traces], Counter[int]()
+    for name, *steps in zip(names[0], *(trace.rank_steps for trace in traces), strict=True):
+        if any(step.calls != steps[0].calls for step in steps):
+            return Unknown(f"the ranks do other collectives in {name}: stages of a pipeline?")
+        for of_rank, wait_s in zip(waits_s, _step_waits_s(steps, last), strict=True):
+            of_rank.append(wait_s)
+    if not last:
+        return Unknown("the traces hold no collective")
+    figures = [
+        RankFigures.of(
+            "not in the ranks' files",
+            rank=number,
+            node=0,
+            iteration_times_s=[step.step_s for step in trace.rank_steps],
+            data_wait_s=[step.loader_s for step in trace.rank_steps],
+            exchange_wait_s=waits_s[number],
+            processor_s=[step.computing.length / 1e6 for step in trace.rank_steps],
+        )
+        for number, trace in enumerate(traces)
+    ]
+    rows = []
+    for figure, trace in zip(figures, traces, strict=True):
+        parts: dict[str, Sequence[float]] = {
+            "step": figure.iteration_times_s or (),
+            **{f"{part}": s for part, s in parts_of(figure, on_card=True in on_card).items()},
+            "exchange_wait": waits_s[figure.rank],
+        }
+        row: dict[str, Any] = {"rank": trace.record.rank, "source_file": trace.record.source_file}
+        row |= {f"{part}_ms": 1e3 * statistics.fmean(s) for part, s in parts.items()}
+        rows.append(row | {"arrives_last_share": last[figure.rank] / last.total()})
+    job = DistributedFigures.of("not in a trace", communication="not said", ranks=figures)
+    slow = slow_rank_finding(job, on_card=True in on_card)
+    slow = slow and slow.with_facts(rank=rows[int(slow.facts["rank"])]["rank"])
+    return RankWaits(tuple(rows), slow)
+
+
+def _step_waits_s(steps: Sequence[RankStep], last: Counter[int]) -> Iterator[float]:
+    """Yield each rank's wait in one step; count in `last` who arrives last at each collective."""
+    waits_us: list[list[tuple[float, float]]] = [[] for _ in steps]
+    for name in steps[0].collectives:
+        for spans in zip(*(step.collectives[name] for step in steps), strict=True):
+            lasts_us = [end_us - begin_us for begin_us, end_us in spans]
+            last[lasts_us.index(min(lasts_us))] += 1
+            for waits, (begin_us, end_us) in zip(waits_us, spans, strict=True):
+                waits.append((begin_us, end_us - min(lasts_us)))
+    for step, waits in zip(steps, waits_us, strict=True):
+        ends_us = np.array(waits).reshape(-1, 2).T
+        yield Intervals.union(*ends_us).outside(step.computing) / 1e6
 
 
 def _changes(records: Sequence[TraceRecord], repetitions: _Pair = (1, 1)) -> list[OpChange]:

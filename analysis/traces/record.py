@@ -29,6 +29,7 @@ from bench.profilers.traces.steps import (
     cut_steps,
     loader_share,
     marks_of,
+    rank_step,
     step_time_s,
     timeline,
     why_hidden,
@@ -178,7 +179,8 @@ def explained_trace(
     # Another cut, model or roof makes another record of the same trace.
     read = record.model_dump_json(exclude={"record_id", "created"}).encode()
     identity = f"{record.record_id}-{hashlib.sha256(read).hexdigest()[:8]}"
-    return PlacedTrace(number, record.replaced(record_id=identity), placed.ceiling)
+    ranks = () if trace.rank is None else map(rank_step, steps, record.steps)
+    return PlacedTrace(number, record.replaced(record_id=identity), placed.ceiling, tuple(ranks))
 
 
 def _why_not_a_step(rows: OpRows, model: TracedModel) -> str | None:

@@ -30,6 +30,7 @@ from bench.records import (
 from bench.records.base import Weight
 from bench.records.complexity import LEAST_IN_FP32, SCALED_PRODUCT, Complexity, plain_label
 from bench.records.kernel_names import is_chosen_by_library, kernel_name
+from bench.records.measurement import DistributedFigures
 from bench.records.metrics import (
     data_wait_share,
     executed_flops,
@@ -259,11 +260,19 @@ def _of_ranks(measurement: Measurement, run: RunRecord) -> Iterator[Finding]:
     if len({*sizes}) > 1:
         yield Finding.of("ranks-differ", least=min(sizes), most=max(sizes))
     on_card = measurement.iteration_clock == "cuda_events"
-    if (slow := slow_rank(figures, on_card=on_card, telemetry=run.telemetry)) is None:
-        return
+    if slow := slow_rank_finding(figures, on_card=on_card, telemetry=run.telemetry):
+        yield slow
+
+
+def slow_rank_finding(
+    figures: DistributedFigures, *, on_card: bool, telemetry: Telemetry | None = None
+) -> Finding | None:
+    """Return which rank makes the others wait, as `slow_rank` judges, or None."""
+    if (slow := slow_rank(figures, on_card=on_card, telemetry=telemetry)) is None:
+        return None
     facts = {name: getattr(slow, f"{name}_s") for name in ("wait", "low", "high")}
     step_s = statistics.fmean(slow.rank.iteration_times_s or ())
-    yield Finding.of(
+    return Finding.of(
         "slow-rank",
         rank=slow.rank.rank,
         host=slow.rank.host,

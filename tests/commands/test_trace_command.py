@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,63 @@ def test_what_is_kept_to_be_uploaded_names_no_host_and_is_one_line_where_it_cann
     found = json.loads(gzip.decompress(kept.read_bytes()))
     assert found == {**named, "host_name": "", "traceName": ""}
     assert json.loads(path.read_text()) == named  # the user's own file stays as it is
+
+
+def rank_file(folder, rank, ranks=3, *, late_us=5_000, name="gloo:all_reduce", says=True, **file):
+    """30 steps of 100 ms; the last rank loads `late_us` longer, beside 0.1 to 0.2 ms of each.
+
+    Who has computed 60 ms waits in a collective until all leave it, and computes 1 ms beside it.
+    """
+    events, scatter, late_us = [], random.Random(rank), late_us * (rank == ranks - 1)
+    for number in range(30):
+        load = late_us + scatter.randint(100, 200)
+        spans = [
+            ("user_annotation", f"ProfilerStep#{number + 2}", 0, 100_000),
+            ("user_annotation", "enumerate(DataLoader)#It.__next__", 0, load),
+            ("cpu_op", "aten::mm", load, 60_000),
+            ("cpu_op", "aten::add", load + 60_000, 1_000),
+            ("user_annotation", name, load + 60_000, 30_000 - load),
+        ]
+        begin = 100_000 * number + 7_000 * rank  # clocks of machines differ
+        events += [
+            {"ph": "X", "cat": category, "name": span, "ts": begin + at, "dur": dur, "pid": rank,
+             "tid": 2 if span == name else 1}
+            for category, span, at, dur in spans
+        ]  # fmt: skip
+    trace = {"traceEvents": events}
+    if says:
+        trace["distributedInfo"] = {"rank": rank, "world_size": ranks}
+    path = folder / file.get("file", f"of_rank{rank}.json")
+    path.write_text(json.dumps(trace))
+    return path
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_traces_of_ranks_say_who_makes_the_others_wait(mlproject_command, traced, tmp_path, says):
+    files = [rank_file(tmp_path, rank, says=says) for rank in (2, 0, 1)]
+    rows = [trace["of_ranks"] for trace in traced(*files)]
+    assert [row["rank"] for row in rows] == [2, 0, 1]  # as the files are given
+    late, *others = rows
+    assert late["arrives_last_share"] == 1
+    assert late["exchange_wait_ms"] == 0
+    assert late["loader_ms"] == pytest.approx(5.15, abs=0.05)
+    for row in others:  # 5 ms longer in the collective, of which 1 ms passes beside computing
+        assert row["exchange_wait_ms"] == pytest.approx(4, abs=0.05)
+        assert row["compute_ms"] == pytest.approx(61)
+    assert "rank 2 makes the others wait 5 ms" in mlproject_command("trace", *files)[1]
+
+
+def test_of_an_even_job_and_of_other_jobs_no_rank_is_named(mlproject_command, traced, tmp_path):
+    even = [rank_file(tmp_path, rank, late_us=0) for rank in range(3)]
+    assert "no rank surely" in mlproject_command("trace", *even)[1]
+    stage = rank_file(tmp_path, 2, name="gloo:send")
+    assert [trace["of_ranks"] for trace in traced(*even[:2], stage)] == [None] * 3
+    # a name may say something else: without collectives these are two files to compare
+    loras = [
+        rank_file(tmp_path, rank, says=False, name="aten::mul", file=f"lora_rank{rank}.json")
+        for rank in (0, 1)
+    ]
+    assert traced(*loras)["comparison"] is not None
 
 
 def test_the_command_imports_few_modules():

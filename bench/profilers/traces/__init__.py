@@ -17,6 +17,8 @@ from bench.profilers.traces.spans import DeviceSpan, HostSpan, ProfilerTrace
 
 #: What a JSON trace says of its host: the name, and the path of the file it was written to.
 _NAMES = re.compile(rb'"(host_?name|traceName)"(\s*:\s*)"(?:[^"\\]|\\.)*"', re.IGNORECASE)
+#: In the name of a file: which rank of a job it is of.
+_RANK = re.compile(r"rank[_-]?(\d{1,9})", re.IGNORECASE)
 _REPORTS = (".nsys-rep", ".qdrep")
 _WANTED = (
     "wanted is a whole trace of PyTorch's profiler (prof.export_chrome_trace, .json or .json.gz) "
@@ -44,7 +46,7 @@ def keep_trace(path: Path, folder: Path) -> Path:
 
 
 def read_trace(path: Path) -> ProfilerTrace:
-    """Return the trace in the file `path`.
+    """Return the trace in the file `path`; where it does not say its rank, its name may.
 
     Raises `UserError`, one line with the path, for a file that cannot be read, is cut or damaged,
     holds no interval, or is too large.
@@ -69,5 +71,7 @@ def read_trace(path: Path) -> ProfilerTrace:
     if not trace.host and not trace.device and trace.counters is None:
         why = trace.left_out or "record it while a step runs"
         raise UserError(f"{path}: holds no op, kernel or runtime call: {why}; {_WANTED}")
+    if trace.rank is None and (named := _RANK.search(path.name)):
+        trace.rank = int(named[1])
     trace.cut_overruns()
     return trace

@@ -36,6 +36,14 @@ class Intervals:
         """What they cover."""
         return float(np.sum(self.ends - self.begins))
 
+    def without(self, other: Intervals) -> Intervals:
+        """Return what the other ones do not cover."""
+        numbered = [(1, *span) for span in zip(self.begins, self.ends, strict=True)]
+        numbered += [(0, *span) for span in zip(other.begins, other.ends, strict=True)]
+        bounds, numbers = paint(numbered)
+        is_left = numbers[:-1] == 1
+        return Intervals(bounds[:-1][is_left], bounds[1:][is_left])
+
     def outside(self, other: Intervals) -> float:
         """Return the length of what the other ones do not cover."""
         covered = other._covered_until(self.ends) - other._covered_until(self.begins)

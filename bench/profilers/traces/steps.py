@@ -25,10 +25,10 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -233,6 +233,46 @@ def timeline(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> list[TracedSte
 def _not_known(step: StepSpans) -> TracedStep:
     why = f"{LOST}: {step.lost}" if step.lost else NO_DEVICE
     return TracedStep.of(why, name=step.name, wall_s=step.wall_s, idle=())
+
+
+class RankStep(NamedTuple):
+    """One step of a rank: what it takes, its wait for the loader, and when it computes.
+
+    `collectives` are its kernels that communicate, or its host's collectives, in microseconds on
+    the trace's clock, by name and shapes: the order is the same on every rank.
+    """
+
+    step_s: float
+    loader_s: float
+    computing: Intervals
+    collectives: Mapping[str, Sequence[tuple[float, float]]]
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How many collectives there are of each name."""
+        return {name: len(spans) for name, spans in self.collectives.items()}
+
+
+def rank_step(step: StepSpans, traced: TracedStep) -> RankStep:
+    """Return what `step` shows of its rank; on the host it computes where any op runs."""
+    runs: Sequence[HostSpan | DeviceSpan] = step.device
+    step_s, loader_s = traced.device_time_s, traced.idle_s_by_cause.get("input", 0.0)
+    if step_s is not None:
+        computing = by_kind(step.device)[1]
+    else:
+        step_s, runs = traced.wall_s, step.host
+        ops = [span for span in step.host if span.kind == "op" and not span.communicates]
+        waits = [span for span in ops if span.name.endswith("::wait_tensor")]
+        loads = Intervals.union(*span_times([span for span in step.host if span.loads]))
+        loader_s = loads.length / 1e6
+        computing = Intervals.union(*span_times(ops)).without(loads)
+        computing = computing.without(Intervals.union(*span_times(waits)))
+    collectives = defaultdict(list)
+    for span in runs:
+        if span.communicates and span.begin_us != step.begin_us:  # what began before lasts on
+            shapes = "" if isinstance(span, DeviceSpan) else f" {span.dims}"
+            collectives[f"{span.name}{shapes}"].append((span.begin_us, span.end_us))
+    return RankStep(step_s, loader_s, computing, collectives)
 
 
 def why_hidden(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> str | None:
