@@ -303,12 +303,15 @@ class RankWaits(NamedTuple):
 
 
 def rank_waits(traces: Sequence[PlacedTrace]) -> RankWaits | Unknown | None:
-    """Return who waits for whom in `traces`, or why it is not known; None for no ranks of one job.
+    """Return who waits for whom in `traces`, or why it is not known.
+
+    None for no ranks of one job, and for records alone: these hold no collectives.
 
     Clocks of several machines differ, so collectives are held against each other by how long they
     last: one ends for all ranks together, and is the shortest on the rank that arrives last.
     """
-    if not are_ranks([trace.record for trace in traces]):
+    read = all(trace.rank_steps for trace in traces)
+    if not read or not are_ranks([trace.record for trace in traces]):
         return None
     traced = [trace.record.steps for trace in traces]
     names = [[step.name for step in steps] for steps in traced]

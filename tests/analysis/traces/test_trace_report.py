@@ -4,7 +4,7 @@ import pytest
 import samples
 
 from analysis.report.write import write_report
-from analysis.traces.placed import TraceComparison, compare_two, place_traces
+from analysis.traces.placed import TraceComparison, compare_two, place_traces, rank_waits
 from bench.errors import Unknown
 
 
@@ -148,6 +148,11 @@ def test_ranks_of_one_job_have_one_world_size_and_one_kind_of_device(other, comp
     if "device" in other:
         assert all(device in found.summary for device in (ours["device"], other["device"]))
     assert compared or "ranks 0 and 1 of one job" in found.reason
+
+
+def test_records_of_ranks_hold_no_collectives():
+    ranks = [samples.trace_record(rank=rank, world_size=2) for rank in (0, 1)]
+    assert rank_waits(place_traces(ranks)) is None
 
 
 def test_a_summary_says_what_it_cannot_know():
