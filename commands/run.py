@@ -25,6 +25,7 @@ from bench.launcher.profile import launch_profile
 from bench.records import CeilingsRecord, ProfileRecord, RunRecord, ToolName
 from bench.records.folders import RecordFolder
 from bench.records.journal import OnEvent
+from bench.records.measurement import link_words
 from bench.records.metrics import claimed_work, rate_name, summary
 from commands import INTERRUPTED, OUTCOME_CODES
 from commands.console.options import (
@@ -179,21 +180,27 @@ def run_facts(record: RunRecord) -> dict[str, Any]:
 class Ceilings(Measuring, Answering):
     """Measure this machine's roofs.
 
-    They are the matrix product per precision, and the bandwidth of memory and caches.
+    They are the matrix product per precision, the bandwidth of memory and caches, and with
+    --devices all-reduces over several devices, 1 KiB to 256 MiB.
     """
 
     backend: Literal["auto", "cpu", "cuda", "mps"] = option("device to measure", "auto")
+    devices: Count = option("of several all-reduces over them too, a process for each", 1)
     if_missing: bool = option(
         "do nothing where --records holds roofs of this device and this torch already"
     )
 
     def _result(self) -> Output:
-        known = find_ceilings(self.records, self.backend) if self.if_missing else None
+        config = parse_config({"backend": self.backend, "devices": f"{self.devices}"})
+        if crowded := crowding(config):
+            raise UserError(crowded)
+        asked = config.backend, config.devices
+        known = find_ceilings(self.records, *asked) if self.if_missing else None
         if known is not None:
             folder = RecordFolder(self.records / known.record_id)
             return finish(self, folder, known, roof_facts(known))
-        launch = partial(launch_ceilings, self.backend)
-        return self.measured("ceilings", launch, roof_facts, device_names(self.backend))
+        launch = partial(launch_ceilings, config.backend, devices=config.devices)
+        return self.measured("ceilings", launch, roof_facts, device_names(*asked))
 
 
 def roof_facts(record: CeilingsRecord) -> dict[str, str]:
@@ -211,6 +218,8 @@ def roof_facts(record: CeilingsRecord) -> dict[str, str]:
             facts[f"roof {roof.level}"] = f"{roof.peak_bytes_per_s / 1e9:.4g} GB/s"
         else:
             facts[f"no roof {roof.level}"] = roof.missing["peak_bytes_per_s"]
+    if link := record.all_reduces:
+        facts[f"all-reduce of {link[0].devices} by {link[0].communication}"] = link_words(link)
     facts |= {f"known {one.work}": one.sentence for one in record.counter_checks}
     return facts | verdict_fact(record.verdict)
 

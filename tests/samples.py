@@ -5,6 +5,7 @@ from functools import partial
 
 from bench.config import RunConfig
 from bench.records import (
+    AllReduce,
     Ceiling,
     CeilingSample,
     CeilingsRecord,
@@ -235,6 +236,12 @@ def ceilings_record(*modes, **changes):
         "samples": (sample,),
     }
     return facts(CeilingsRecord, **{**known, **changes})
+
+
+def all_reduce(message_bytes=2**20, time_s=0.001, devices=2):
+    return AllReduce(
+        communication="gloo", devices=devices, message_bytes=message_bytes, times_s=(time_s,)
+    )
 
 
 def failed_record(outcome="crashed", why="RuntimeError: no", config=None, **changes):

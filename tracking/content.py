@@ -260,6 +260,9 @@ def _roofs(record: CeilingsRecord) -> dict[str, float]:
             roofs[f"peak_gflops_{ceiling.math_mode}"] = ceiling.peak_flops_per_s / 1e9
         if ceiling.peak_bytes_per_s is not None:
             roofs["peak_gb_per_s"] = ceiling.peak_bytes_per_s / 1e9
+    if link := record.all_reduces:
+        roofs["all_reduce_gb_per_s"] = max(one.bus_bytes_per_s for one in link) / 1e9
+        roofs["all_reduce_latency_us"] = 1e6 * link[0].time_s
     return roofs
 
 

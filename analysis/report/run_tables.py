@@ -32,6 +32,7 @@ from analysis.runs.groups import (
 )
 from bench.config import THROUGHPUT, column_noun, common_sample, rate_column
 from bench.records import Complexity, Environment
+from bench.records.measurement import link_words
 
 _WHICH = (C.env, C.model, C.ran_precision, C.batch_size)
 _SENSORS = (C.power_w, C.clock_mhz, C.temperature_c, C.utilisation_percent,
@@ -178,6 +179,12 @@ def _ceilings(runs: Runs, run_ids: Mapping[str, str]) -> list[Row]:
             of_roof = {"run": run_ids.get(record_id or "", record_id), "device": run.device}
             row = run.row | of_roof
             once[row["device"], row["math_mode"], row["run"] or "", row["ceiling_source"]] = row
+            if link := run.point.all_reduces:
+                what = f"all-reduce, {link[0].devices} devices, {link[0].communication}"
+                gb_per_s = max(one.bus_bytes_per_s for one in link) / 1e9
+                row = row | {"math_mode": what, "peak_gb_per_s": gb_per_s, "peak_gflops": None}
+                row |= {"ridge_flop_per_byte": None, "ceiling_source": link_words(link)}
+                once[row["device"], what, row["run"] or "", ""] = row
     return [once[key] for key in sorted(once)]
 
 

@@ -24,6 +24,7 @@ from analysis.presentation.table import read_rows
 from bench.errors import Unknown
 from bench.records import (
     POWER_LIMIT,
+    AllReduce,
     CacheRoof,
     Ceiling,
     CeilingsRecord,
@@ -261,6 +262,7 @@ class UsedCeiling:
     doubts: tuple[Finding, ...] = ()  # why the roof itself may be too low
     cache_roofs: tuple[CacheRoof, ...] = ()  # of the same record
     counter_checks: tuple[CounterCheck, ...] = ()  # likewise
+    all_reduces: tuple[AllReduce, ...] = ()
 
 
 def datasheet_ceiling(
@@ -417,8 +419,8 @@ def _measured(candidate: CeilingsRecord, mode: MathMode) -> UsedCeiling | Unknow
         return Unknown(f"{name} measured only one of the two roofs of {mode}")
     peaks = {name: other.peak_flops_per_s for name, other in measured.items()}
     roof = replace(roof, **_other_peaks(mode, peaks))
-    doubts, caches, checks = _doubts(candidate), candidate.cache_roofs, candidate.counter_checks
-    return UsedCeiling(ceiling, roof, name, None, doubts, caches, checks)
+    with_it = candidate.cache_roofs, candidate.counter_checks, candidate.all_reduces
+    return UsedCeiling(ceiling, roof, name, None, _doubts(candidate), *with_it)
 
 
 # By a name alone

@@ -25,7 +25,15 @@ from analysis.profiles import (
 from analysis.roofs import CEILING_MARGIN, Peaks, Roof, UsedCeiling, choose_ceiling
 from analysis.runs.bounds import Bound, StepTimes, check_possible, decide_bound, step_times
 from bench.errors import Unknown
-from bench.records import GPM, Ceiling, CeilingsRecord, Finding, ProfileRecord, RunRecord
+from bench.records import (
+    GPM,
+    AllReduce,
+    Ceiling,
+    CeilingsRecord,
+    Finding,
+    ProfileRecord,
+    RunRecord,
+)
 from bench.records.base import Weight, ratio
 from bench.records.complexity import LEAST_IN_FP32
 from bench.records.metrics import StepCost, data_wait_share, iteration_dram_bytes, step_cost
@@ -74,6 +82,7 @@ class RooflinePoint:
     ceiling: Ceiling
     ceiling_record_id: str | None
     findings: tuple[Finding, ...]
+    all_reduces: tuple[AllReduce, ...]  # measured with the roof
 
     @property
     def data_wait_share(self) -> float | None:
@@ -275,6 +284,7 @@ def point_under(
         ceiling=used.ceiling,
         ceiling_record_id=used.record_id,
         findings=(*findings, *check_possible(cost, times, roof, executed, what=what)),
+        all_reduces=used.all_reduces,
     )
 
 

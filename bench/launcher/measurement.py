@@ -110,16 +110,25 @@ def take_part(config: RunConfig, on_event: OnEvent = ignore) -> tuple[Outcome, s
 
 
 def launch_ceilings(
-    backend: str, folder: RecordFolder, on_event: OnEvent = ignore, deadline_s: float = math.inf
+    backend: str,
+    folder: RecordFolder,
+    on_event: OnEvent = ignore,
+    deadline_s: float = math.inf,
+    devices: int = 1,
 ) -> CeilingsRecord:
     """Measure the roofs of `backend` in a fresh process and leave the record in `folder`.
 
-    At `deadline_s`, a reading of `time.perf_counter`, the worker is ended.
+    Of several `devices` what joins them too. At `deadline_s`, a reading of `time.perf_counter`, the
+    worker is ended.
     """
-    job = Job(kind="ceilings", config=RunConfig.model_validate({"backend": backend}))
+    config = RunConfig.model_validate({"backend": backend, "devices": devices})
+    job = Job(kind="ceilings", config=config)
     watch = WorkerWatch(job, folder, on_event, deadline_s=deadline_s)
     account = watch.wait()
     telemetry = watch.telemetry_between("device", "ended")
+    if account.outcome != "ok":
+        cause = failure_cause(folder, account.outcome, account.reason, devices)
+        account = account.replaced(outcome=cause[0], reason=cause[1])
     if account.counter_checks:
         device = account.environment.device if account.environment else None
         checks = (
@@ -416,6 +425,7 @@ def measure(
 def measure_roofs(
     backend: str = "auto",
     *,
+    devices: int = 1,
     records: str | Path = DEFAULT_RECORDS,
     if_missing: bool = False,
     on_event: OnEvent = ignore,
@@ -423,14 +433,15 @@ def measure_roofs(
 ) -> CeilingsRecord:
     """Measure the roofs of `backend` (auto, cpu, cuda or mps) in a fresh process.
 
-    With `if_missing`, clean roofs that `records` holds of this device and this torch are
-    returned instead. Outcomes and errors as in `measure`.
+    Of several `devices` what joins them too. With `if_missing`, clean roofs that `records` holds of
+    this device and this torch are returned instead. Outcomes and errors as in `measure`.
     """
-    known = find_ceilings(Path(records), backend) if if_missing else None
+    known = find_ceilings(Path(records), backend, devices) if if_missing else None
     if known is not None:
         return known
-    with exclusive(device_names(backend), wait=wait):
-        return _measured(launch_ceilings(backend, RecordFolder.create(Path(records)), on_event))
+    with exclusive(device_names(backend, devices), wait=wait):
+        folder = RecordFolder.create(Path(records))
+        return _measured(launch_ceilings(backend, folder, on_event, devices=devices))
 
 
 def _measured(record: R) -> R:
@@ -443,8 +454,10 @@ def _measured(record: R) -> R:
     return record
 
 
-def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
+def find_ceilings(records: Path, backend: str, devices: int = 1) -> CeilingsRecord | None:
     """Return the newest clean ceilings in `records` of this device and this torch, or None.
+
+    Of several `devices` with what joins so many.
 
     A processor is known by its name, its signature and the limits of its instructions; a card by
     its UUID, its driver and its power limit besides. `backend` auto is CUDA where CUDA's driver
@@ -466,6 +479,7 @@ def find_ceilings(records: Path, backend: str) -> CeilingsRecord | None:
             and (where := record.environment) is not None
             and (where.cpu_model, where.cpu_signature, where.instruction_limits) == cpu
             and where.torch == torch
+            and devices in (1, *(one.devices for one in record.all_reduces))
             and _is_of(backend, card, where.device)
         ):
             return record

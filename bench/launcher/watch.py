@@ -103,7 +103,7 @@ class WorkerWatch:
         variables = {**project_environment(), SPARE: str(self._folder.spare or "")}
         if role in ("measurement", "profile"):
             variables |= allocator_settings(config)
-            role = "ranks" if config.world_size > 1 else role
+        role = "ranks" if config.world_size > 1 else role
         with self._folder.console.open("wb") as console:
             popen = subprocess.Popen(
                 [*prefix, sys.executable, str(_WORKER), role, str(self._folder.path.resolve())],

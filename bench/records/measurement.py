@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -321,6 +321,38 @@ class CacheRoof(Facts):
     source: str
 
 
+class AllReduce(Record):
+    """All-reduces of one size over the devices of a machine; each time is the slowest rank's."""
+
+    communication: str  # torch's backend: nccl, gloo
+    devices: Annotated[int, Field(ge=2)]
+    message_bytes: PositiveCount
+    times_s: Annotated[tuple[PositiveSeconds, ...], Field(min_length=1)]
+
+    @property
+    def time_s(self) -> float:
+        """The median."""
+        return statistics.median(self.times_s)
+
+    @property
+    def bus_bytes_per_s(self) -> float:
+        """What a link carries: the message's bytes (the algorithm's) per second x 2 (n - 1) / n.
+
+        NVIDIA, nccl-tests, doc/PERFORMANCE.md: comparable between numbers of devices.
+        """
+        return 2 * (self.devices - 1) / self.devices * self.message_bytes / self.time_s
+
+
+def link_words(all_reduces: Sequence[AllReduce]) -> str:
+    """Return the highest bandwidth of all-reduces, and what the smallest takes."""
+    fastest = max(all_reduces, key=lambda one: one.bus_bytes_per_s)
+    least = all_reduces[0]
+    return (
+        f"{fastest.bus_bytes_per_s / 1e9:.4g} GB/s on the bus at {fastest.message_bytes / 2**20:g} "
+        f"MiB, {1e6 * least.time_s:.4g} us at {least.message_bytes / 2**10:g} KiB"
+    )
+
+
 class CeilingsRecord(KeptRecord):
     """One machine's measured roofs: the file `record.json` of a record folder."""
 
@@ -330,6 +362,7 @@ class CeilingsRecord(KeptRecord):
     samples: tuple[CeilingSample, ...]
     cache_roofs: tuple[CacheRoof, ...] = ()
     counter_checks: tuple[CounterCheck, ...] = ()
+    all_reduces: tuple[AllReduce, ...] = ()  # smallest first
     telemetry: Telemetry | None
     ended: Instant | None = Field(NEWER)  # UTC
 
@@ -418,6 +451,7 @@ class Account(Facts):
     samples: tuple[CeilingSample, ...] = ()
     cache_roofs: tuple[CacheRoof, ...] = ()
     counter_checks: tuple[CounterCheck, ...] = ()  # only the launcher knows what was counted
+    all_reduces: tuple[AllReduce, ...] = ()
     # Of a machine: of each device, what `auto` takes first.
     environments: tuple[Environment, ...] = ()
 

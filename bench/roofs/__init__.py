@@ -18,7 +18,7 @@ import psutil
 import torch
 
 from bench.errors import Unknown
-from bench.records import Ceiling, CeilingSample, MathMode
+from bench.records import AllReduce, Ceiling, CeilingSample, MathMode
 from bench.records.journal import Clock, ignore
 from bench.roofs.roof_probes import (
     MINIMUM_REPETITIONS,
@@ -40,6 +40,7 @@ from bench.roofs.roof_probes import (
     sustained_rate,
 )
 from bench.training.devices import Device
+from bench.training.team import DdpTeam
 
 #: A probe whose best repetition is this far under the leader's is given up, after its second.
 _GIVEN_UP_BELOW = 0.9
@@ -317,6 +318,48 @@ def measure_ceilings(
     )
     alone = [group.alone for group in groups if group.alone]
     return ceilings, (*(sample for group in groups for sample in group.samples()), *alone)
+
+
+#: Of all-reduces: from where latency is all to where bandwidth is, 1 KiB to 256 MiB.
+_MESSAGE_BYTES = tuple(2**10 * 4**power for power in range(10))
+_REPETITIONS, _MOST_IN_A_GROUP = 7, 1000
+
+
+def measure_all_reduces(
+    device: Device,
+    team: DdpTeam,
+    *,
+    clock: Clock = time.perf_counter,
+    progress: Callable[[str], None] = ignore,
+) -> tuple[AllReduce, ...]:
+    """Return how long all-reduces of fp32 sums over the ranks of `team` take, by their size.
+
+    Every rank calls this. All begin a repetition together with their devices idle; it is the mean
+    over a group of launches. Messages of over an eighth of free memory are left out.
+    """
+    measured: list[AllReduce] = []
+    for message_bytes in _MESSAGE_BYTES:
+        if team.most(8 * team.shard.ranks * message_bytes > free_bytes(device)):
+            break
+        message = torch.randn(message_bytes // 4, device=device.torch_device)
+
+        def repetition_s(launches: int, message: torch.Tensor = message) -> float:
+            team.barrier()
+            begin_s = clock()
+            for _ in range(launches):
+                torch.distributed.all_reduce(message)
+            device.synchronize()
+            return float(max(team.gather((clock() - begin_s) / launches)))
+
+        once_s = min(repetition_s(1) for _ in range(3))
+        launches = min(math.ceil(PLANS[device.backend].group_s / once_s), _MOST_IN_A_GROUP)
+        times_s = tuple(repetition_s(launches) for _ in range(_REPETITIONS))
+        ranks, by = team.shard.ranks, team.communication
+        measured.append(
+            AllReduce(communication=by, devices=ranks, message_bytes=message_bytes, times_s=times_s)
+        )
+        progress(f"all-reduce of {message_bytes // 2**10} KiB: {1e3 * min(times_s):.3g} ms")
+    return tuple(measured)
 
 
 def known_work(device: Device) -> list[Probe]:

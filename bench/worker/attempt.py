@@ -19,6 +19,7 @@ from bench.records import GPM, Account, CounterCheck, Outcome
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.training.devices import Device, open_device
+from bench.training.team import DdpTeam, Team
 
 #: What PyTorch's allocators and libraries say when memory runs out without an error class for it.
 _MEMORY_PHRASES = (
@@ -96,26 +97,40 @@ _KNOWN_S, _AROUND_S = 2.0, 0.7
 
 
 class RoofsAttempt(Attempt):
-    """Measures the roofs of the job's backend, or does work that is known under the job's tool."""
+    """Measures the roofs of the job's backend, or does work that is known under the job's tool.
+
+    Of several devices rank 0 measures its own first; then all measure what joins them.
+    """
+
+    def __init__(
+        self, folder: RecordFolder, journal: JournalWriter, team: Team | None = None
+    ) -> None:
+        super().__init__(folder, journal)
+        self._team = team or Team()
 
     @override
     def run(self) -> None:
-        from bench.roofs import measure_ceilings  # for these roofs alone
+        from bench.roofs import measure_all_reduces, measure_ceilings  # for these roofs alone
         from bench.roofs.cache_roofs import measure_cache_roofs
 
         def progress(probe: str) -> None:
             self.journal.note("probe", probe=probe)
 
-        device = open_device(self.job.config.backend)
+        device = self._team.open_device(self.job.config)
         self.found["environment"] = read_environment(device.info(), self.folder.path, "auto")
         self.journal.note("device", backend=device.backend, uuid=device.info().uuid)
         if self.job.tool:
             self._do_known_work(device)
             return
-        self.found["ceilings"], self.found["samples"] = measure_ceilings(device, progress=progress)
-        self.found["cache_roofs"] = measure_cache_roofs(device, progress=progress)
-        if device.backend == "cuda":
-            self._do_known_work(device)
+        how: Any = {"progress": progress}
+        if self._team.shard.rank == 0:
+            self.found["ceilings"], self.found["samples"] = measure_ceilings(device, **how)
+            self.found["cache_roofs"] = measure_cache_roofs(device, **how)
+            if device.backend == "cuda":
+                self._do_known_work(device)
+        if isinstance(self._team, DdpTeam):
+            self._team.barrier()
+            self.found["all_reduces"] = measure_all_reduces(device, self._team, **how)
 
     def _do_known_work(self, device: Device) -> None:
         """Do what proves counters: between two marks, or the task's under ncu or perf.

@@ -21,7 +21,7 @@ from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.records.measurement import RankAccount
 from bench.training.team import DdpTeam
-from bench.worker.attempt import outcome_of
+from bench.worker.attempt import Attempt, RoofsAttempt, outcome_of
 from bench.worker.measurement import StepAttempt
 
 if TYPE_CHECKING:
@@ -99,8 +99,10 @@ def _launch_config(config: RunConfig) -> LaunchConfig:
 
 def run_rank(folder: RecordFolder, journal: JournalWriter) -> None:
     """Do this rank's part of the job, write `rank-N.json`, and as rank 0 `worker.json`."""
-    team = DdpTeam(folder.read_job().config, os.environ)
-    part, asked = StepAttempt(folder, journal, team), Event()
+    job, asked = folder.read_job(), Event()
+    team = DdpTeam(job.config, os.environ)
+    kind = RoofsAttempt if job.kind == "ceilings" else StepAttempt
+    part: Attempt = kind(folder, journal, team)
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         asked.set()

@@ -4,6 +4,7 @@ from datetime import datetime, timezone
 
 import factories as make
 import pytest
+import samples
 
 from analysis import place_runs
 from analysis.presentation.columns import C, both_sides, columns, csv_only, table
@@ -24,7 +25,7 @@ from analysis.presentation.words import (
     three_digits,
     times,
 )
-from analysis.report.run_tables import configuration_tables
+from analysis.report.run_tables import configuration_tables, run_tables
 from analysis.report.write import markdown_fence
 from analysis.runs.groups import configurations
 
@@ -36,6 +37,16 @@ SHOWN = (
 )
 ROWS = [{"a": "x|y", "n": 2 / 3, "low": 1, "high": 2}, {"a": "#", "other": 7}]
 WHOLE = Table("t", "50 %", ROWS, SHOWN, shown=1)
+
+
+def test_what_joins_devices_is_a_row_beside_their_roof():
+    links = (samples.all_reduce(1024, 2e-5), samples.all_reduce(2**20, 2**20 / 1e9))
+    runs = place_runs([samples.run_record()], [samples.ceilings_record(all_reduces=links)])
+    link, roof = run_tables(runs)["ceilings"].rows
+    assert roof["peak_gflops"] > 0
+    assert (link["peak_gb_per_s"], link["peak_gflops"]) == (pytest.approx(1), None)
+    assert link["math_mode"] == "all-reduce, 2 devices, gloo"
+    assert link["ceiling_source"] == "1 GB/s on the bus at 1 MiB, 20 us at 1 KiB"
 
 
 def test_a_column_that_people_have_elsewhere_is_in_the_csv_alone():

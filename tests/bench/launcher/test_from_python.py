@@ -46,7 +46,7 @@ def test_a_machine_that_keeps_no_record_measures_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def file_roofs(records, **changes):
+def file_roofs(records, all_reduces=(), **changes):
     """Clean roofs of this machine, or of one that differs from it."""
     here = samples.environment(
         **{
@@ -58,7 +58,8 @@ def file_roofs(records, **changes):
     )
     clean = Verdict(level="clean", findings=())
     folder = RecordFolder.create(records)
-    folder.close(samples.ceilings_record(environment=here, verdict=clean))
+    roofs = samples.ceilings_record(environment=here, verdict=clean, all_reduces=all_reduces)
+    folder.close(roofs)
     return folder.read_record()
 
 
@@ -117,6 +118,9 @@ def test_the_roofs_of_the_processor_are_known_and_are_those_of_auto_where_torch_
     assert find_ceilings(tmp_path, "cpu") == filed
     assert measure_roofs("cpu", records=tmp_path, if_missing=True) == filed
     assert (find_ceilings(tmp_path, "auto") is not None) == auto
+    assert find_ceilings(tmp_path, "cpu", devices=2) is None  # without what joins two
+    joined = file_roofs(tmp_path, all_reduces=(samples.all_reduce(),))
+    assert find_ceilings(tmp_path, "cpu", devices=2) == joined
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "avx2")
     assert find_ceilings(tmp_path, "cpu") != filed
 

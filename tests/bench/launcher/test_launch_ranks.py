@@ -5,10 +5,11 @@ import signal
 
 import psutil
 import pytest
+import torch
 from servers import free_port
 from worker_processes import command_line, small_run, worker_of
 
-from bench.launcher.measurement import launch_measurement
+from bench.launcher.measurement import launch_ceilings, launch_measurement
 from bench.records.folders import RecordFolder, is_running, read_records
 from bench.records.metrics import attained_flops_per_s
 
@@ -163,6 +164,19 @@ def test_a_rank_that_fails_on_another_machine_is_named_in_the_record(tmp_path, m
     [record] = read_records(tmp_path / "0")
     assert record.reason == "rank 1: RuntimeError: rank 1 had enough"
     assert "took part: crashed (rank 1: RuntimeError: rank 1 had enough)" in outputs[1][0]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for GPUs that are not there")
+def test_roofs_of_two_processes_have_what_joins_them_and_absent_gpus_are_said(tmp_path):
+    record = launch_ceilings("cpu", RecordFolder.create(tmp_path), devices=2)
+    assert (record.outcome, record.reason) == ("ok", None)
+    assert record.ceilings[0].peak_flops_per_s
+    assert [one.devices for one in record.all_reduces] == [2] * len(record.all_reduces)
+    least, *_, largest = record.all_reduces
+    assert least.time_s < largest.time_s
+    record = launch_ceilings("cuda", RecordFolder.create(tmp_path), devices=2)
+    assert record.outcome == "unsupported"
 
 
 def on_two_machines(command, arch):

@@ -8,9 +8,18 @@ import pytest
 import torch
 from scripted_gpu import MIB, QueueingDevice, ScriptedWork
 
-from bench.roofs import MINIMUM_REPETITIONS, PLANS, RoofPlan, measure_ceilings, sustained_rate
+from bench.roofs import (
+    MINIMUM_REPETITIONS,
+    PLANS,
+    RoofPlan,
+    measure_all_reduces,
+    measure_ceilings,
+    sustained_rate,
+)
 from bench.roofs.roof_probes import set_arithmetic
 from bench.training.devices import open_device
+from bench.training.inputs import Shard
+from bench.training.team import DdpTeam
 
 GPU_MODES = ("fp32", "tf32", "bf16", "fp16")
 PRODUCT_RATES = {"fp32": 2.0**45, "tf32": 2.0**46, "bf16": 1.5 * 2.0**46, "fp16": 2.0**47}
@@ -94,6 +103,42 @@ def test_the_roof_of_fp8_is_by_scaled_products_alone(roomy_gpu):
     assert ceiling.source.startswith("scaled matmul fp8 ")
     shapes = {each.probe.split()[-1] for each in samples if each.math_mode == "fp8"}
     assert {"8192x8192x8192", "200704x512x4608"} < shapes
+
+
+class ScriptedTeam(DdpTeam):
+    """One of four ranks; the slowest takes twice as long."""
+
+    shard, communication = Shard(0, 4), "nccl"
+
+    def __init__(self):
+        """Meet nobody."""
+
+    def barrier(self):
+        """Wait for nobody."""
+
+    def gather(self, value):
+        return [value, 2 * value, value, value]
+
+
+@pytest.mark.parametrize(("free", "sizes"), [(2**37, 10), (2**30, 8)])
+def test_all_reduces_are_timed_by_size_on_the_slowest_rank_as_far_as_memory_goes(
+    monkeypatch, free, sizes
+):
+    free_bytes(monkeypatch, free)
+    device = QueueingDevice()
+
+    def all_reduce(message):  # 20 us and 100 GB/s
+        device.queue(20e-6 + message.numel() * 4 / 100e9)
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
+    found = measure_all_reduces(device, ScriptedTeam(), clock=device.clock)
+    assert [one.message_bytes for one in found] == [1024 * 4**power for power in range(sizes)]
+    for one in found:
+        assert (one.communication, one.devices) == ("nccl", 4)
+        expected_s = 2 * (20e-6 + one.message_bytes / 100e9)
+        assert one.times_s == pytest.approx([expected_s] * 7, rel=0.01)
+        # 2 (4 - 1) / 4 = 1.5 times the message's
+        assert one.bus_bytes_per_s == pytest.approx(1.5 * one.message_bytes / expected_s, rel=0.01)
 
 
 def test_the_roof_is_what_lasts_and_a_burst_stands_beside_it(roomy_gpu):
