@@ -166,6 +166,8 @@ def _by_gpm(
 #: Names of what is nobody's business unless it is a number, and texts that are known as such.
 _SECRET_NAME = re.compile(r"[\w.+-]*(?:key|token|secret|passw(?:or)?d|pwd|auth)", re.IGNORECASE)
 _SECRET = re.compile(r"://[^/]*@|\b(?:hf_|sk-|gh[pousr]_)[\w-]{8}", re.IGNORECASE)
+#: Why the work of all ranks does not follow from what was counted on one.
+_OF_STAGES = "stages of a pipeline differ in their work, and rank 0's alone is seen"
 #: Options that say what a step of a script is, and what is taken out of it.
 _OF_STEP = ("samples_per_step", "step_of", "without")
 
@@ -264,6 +266,8 @@ def finish_run(
     if account.measurement is not None and account.script:
         measured = with_ranks(account.measurement, config, folder.path)
         account = account.replaced(measurement=measured)
+        if measured.ranks and "pipeline" in (measured.ranks.parallelism or ""):
+            account = account.replaced(complexity=Unknown(_OF_STAGES))
     outcome, reason = failure_cause(folder, account.outcome, account.reason, config.world_size)
     known = {name: job.task[name] for name in ("arguments", "command") if name in job.task}
     facts: dict[str, Any] = {

@@ -298,11 +298,50 @@ ACCELERATED = RANKS.replace(
 )
 
 
+_TORCHRUN = ("torch.distributed.run", "--nproc-per-node", "2")
+TENSOR_PARALLEL = RANKS.replace(
+    "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))",
+    """from torch.distributed.tensor import parallel
+mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
+layers = {"0": parallel.ColwiseParallel(), "1": parallel.RowwiseParallel()}
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+model = parallel.parallelize_module(model, mesh, layers)""",
+)
+PIPELINE = RANKS.replace(
+    "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))",
+    """from torch.distributed import pipelining
+model, rank = torch.nn.Linear(8, 8), distributed.get_rank()
+stage = pipelining.PipelineStage(model, rank, 2, torch.device("cpu"))
+schedule = pipelining.ScheduleGPipe(stage, 2, loss_fn=torch.nn.functional.mse_loss)""",
+).replace(
+    "model(torch.ones(4, 8)).sum().backward()",
+    "schedule.step(*(() if rank else (torch.ones(4, 8),)), "
+    "target=torch.ones(4, 8) if rank else None)",
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("text", "parallelism", "step_flops"),
+    # two layers of 8 x 8 for 4 samples, halved: forward, weights, and the second's input
+    [(TENSOR_PARALLEL, "tensor parallel", 5 * 2 * 4 * 8 * 8 // 2), (PIPELINE, "pipeline", None)],
+)
+def test_a_model_that_is_shared_by_ranks_has_each_sample_once_and_no_work_of_unseen_stages(
+    watch, text, parallelism, step_flops
+):
+    ended, record = watch(text, launcher=("-m", *_TORCHRUN), seconds=40)
+    assert (ended.returncode, record.outcome) == (0, "ok")
+    check_ranks(record, parallelism)
+    assert record.measurement.samples_per_iteration == 4
+    assert (record.complexity and record.complexity.step_flops) == step_flops
+    assert step_flops or "stages of a pipeline" in record.missing["complexity"]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "module", "parallelism"),
     [
-        (SHARDED, ("torch.distributed.run", "--nproc-per-node", "2"), "fully_shard"),
+        (SHARDED, _TORCHRUN, "fully_shard"),
         (
             ACCELERATED.replace('distributed.init_process_group("gloo")', ""),
             ("accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),

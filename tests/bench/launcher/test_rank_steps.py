@@ -7,10 +7,13 @@ import pytest
 import samples
 
 from bench.config import RunConfig
+from bench.errors import Unknown
+from bench.launcher.measurement import finish_run
 from bench.launcher.rank_steps import say_who_was_killed, with_ranks
-from bench.records import Job
+from bench.records import Account, Job
 from bench.records.folders import RecordFolder
 from bench.records.journal import steps_of_rank
+from bench.records.metrics import attained_flops_per_s
 from bench.records.verdict import judge
 
 #: The window of the sample begins at 1000 s and has six steps of 0.5 s.
@@ -57,6 +60,23 @@ def test_a_rank_that_ended_before_the_others_loses_only_its_own_steps(tmp_path, 
     lengths = [len(rank.iteration_times_s or ()) for rank in found.ranks]
     assert lengths == [6, 0, 6]
     assert "it ended" in found.ranks[1].missing["iteration_times_s"]
+
+
+@pytest.mark.parametrize("parallelism", ["fully_shard", "tensor parallel", "pipeline"])
+def test_the_work_of_a_pipelines_first_stage_is_not_that_of_all(tmp_path, parallelism):
+    folder = RecordFolder.create(tmp_path)
+    for rank in (0, 1):
+        write(folder.path, rank, parallelism=parallelism)
+    job = Job(config=RunConfig(arch="resnet18", devices=2))
+    work = samples.complexity()
+    known = {"measurement": samples.measurement(), "resolved": samples.resolved()}
+    known |= {"complexity": work, "script": {"file": "a.py"}}
+    account = samples.facts(Account, outcome="ok", **known)
+    record = finish_run(folder, job, samples.NOW, account, Unknown("not watched"))
+    twice = 2 * work.step_flops / record.measurement.step_s
+    assert attained_flops_per_s(record) == (None if parallelism == "pipeline" else twice)
+    if parallelism == "pipeline":
+        assert "stages of a pipeline" in record.missing["complexity"]
 
 
 def test_a_rank_that_never_stepped_is_said(tmp_path):
