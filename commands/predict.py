@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bench.config import parse_config
 from bench.errors import UserError
 from commands.console.options import Count, WantedRecords, WithPeaks, WithPrices, option
@@ -18,7 +20,8 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
 
     Without --on, at another batch size of a measured machine: with the model's error at each
     measured batch size when it is fitted without it. A batch that memory does not hold, or may not
-    hold, is refused.
+    hold, is refused. With --devices the exchange of gradients is added, by the link that `mlproject
+    ceilings --devices` measured.
     """
 
     arch: str = option("the model", required=True)
@@ -33,6 +36,7 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
     )
     env: str | None = option("label of the machine; needed where several were measured")
     seq_len: Count | None = option("tokens of a sequence; needed where several were measured")
+    devices: Count = option("so many devices of that machine, a batch for each", 1)
     image_size: Count | None = option("with --on: pixels a side; the model's own by default")
 
     def _result(self) -> Output:
@@ -41,12 +45,17 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
         for name in ("image_size", "price", "prices_file", "peaks_file"):
             if name in self.given:
                 raise UserError(f"--{name.split('_file')[0].replace('_', '-')}: is for --on alone")
-        runs = self.read_records().runs()
-        from analysis.prediction.batch_size import choose_curve, predict_batch
+        records = self.read_records()
+        runs = records.runs()
+        from analysis.prediction.batch_size import choose_curve, predict_batch, predict_devices
 
-        curve = choose_curve(runs, self.arch, self.precision, self.env, self.seq_len)
-        found = [predict_batch(curve, batch_size, runs) for batch_size in self.batch_size]
+        of_one = [run for run in runs if self.devices == 1 or run.config.world_size == 1]
+        curve = choose_curve(of_one, self.arch, self.precision, self.env, self.seq_len)
+        found: list[Any] = [predict_batch(curve, size, runs) for size in self.batch_size]
         fitted = found[0].curve
+        if self.devices > 1:
+            of_records = self.devices, runs, records.ceilings
+            found = [predict_devices(prediction, *of_records) for prediction in found]
         known = {"held_out": dict(fitted.held_out), "runs": list(fitted.runs)}
         lines = [line for prediction in found for line in prediction.lines()]
         return Output(
@@ -57,6 +66,8 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
         """Predict each batch size on each device."""
         if self.env is not None:
             raise UserError(f"--env {self.env!r}: name the machine with --on")
+        if self.devices > 1:
+            raise UserError(f"--devices {self.devices}: is of a measured machine; leave out --on")
         sizes = {"image_size": self.image_size or "auto", "seq_len": self.seq_len or "auto"}
         named = {"arch": self.arch, "precision": self.precision or "fp32", **sizes}
         configs = [parse_config({**named, "batch_size": size}) for size in self.batch_size]

@@ -20,19 +20,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from analysis.findings.batches import least_failed_batch
-from analysis.presentation.words import interval, percent, three_digits, whole_number
+from analysis.presentation.words import (
+    interval,
+    percent,
+    percent_interval,
+    three_digits,
+    whole_number,
+)
 from analysis.runs.groups import BatchCurve, Group, Runs, names_of
 from analysis.runs.run import Run
-from analysis.runs.settings import is_implied_by
+from analysis.runs.settings import is_implied_by, same_configuration
 from bench.config import a_sample, column_noun, rate_column, rate_unit
 from bench.errors import Unknown, UserError
-from bench.records import MemoryFootprint
+from bench.records import CeilingsRecord, MemoryFootprint
+from bench.records.environment import same_device
+from bench.records.measurement import AllReduce
 from bench.statistics.ratios import Interval, LogError
 
 if TYPE_CHECKING:
@@ -259,6 +267,116 @@ def predict_batch(curve: BatchCurve, batch_size: int, runs: Sequence[Run] = ()) 
             f"({min(sizes)} to {max(sizes)}): measure a batch nearer to it"
         )
     return Prediction(batch_size, fitted, memory)
+
+
+#: What may differ between the runs of a curve and those of several devices.
+_OF_SIZE = ("devices", "batch_size")
+#: DistributedDataParallel's first bucket of gradients and the others (`bucket_cap_mb`, 25).
+_FIRST_BUCKET_BYTES, _BUCKET_BYTES = 2**20, 25 * 2**20
+
+
+def exchange_times_s(gradient_bytes: int, link: Sequence[AllReduce]) -> list[float]:
+    """Return what the all-reduce of each of DistributedDataParallel's buckets takes.
+
+    Between measured sizes it follows a straight line, beyond the largest its bandwidth.
+    """
+    edges = [0, *range(_FIRST_BUCKET_BYTES, gradient_bytes, _BUCKET_BYTES), gradient_bytes]
+    sizes, times_s = zip(*((one.message_bytes, one.time_s) for one in link), strict=True)
+    return [
+        float(np.interp(size, sizes, times_s)) * max(1.0, size / sizes[-1])
+        for size in np.diff(edges)
+    ]
+
+
+@dataclass(frozen=True)
+class DevicesPrediction:
+    """Several devices, each with the batch of `single`.
+
+    `exposed_s` is what the exchange adds to a step, at least and at most: what runs of so many
+    devices show, else the last bucket alone, and all that the link takes.
+    """
+
+    single: Prediction
+    devices: int
+    gradient_bytes: int
+    exchange_s: float
+    exposed_s: tuple[float, float]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The prediction for JSON; the ends of the rate hold those of the single device."""
+        batch, (low, high) = self.single.batch_size, self.single.interval
+        step_s = batch / self.single.samples_per_s
+        least_s, most_s = self.exposed_s
+        rate = self.devices * batch / (step_s + least_s) if least_s == most_s else None
+        return {
+            **self.single.facts, "devices": self.devices,
+            rate_column(self.single.of.sample): rate,
+            "low": self.devices * batch / (batch / low + most_s),
+            "high": self.devices * batch / (batch / high + least_s),
+            "gradient_bytes": self.gradient_bytes, "exchange_s": self.exchange_s,
+            "exposed_low_s": least_s, "exposed_high_s": most_s,
+            "efficiency_low": step_s / (step_s + most_s),
+            "efficiency_high": step_s / (step_s + least_s),
+        }  # fmt: skip
+
+    def lines(self) -> Iterator[str]:
+        """Yield the prediction for a terminal."""
+        facts, of = self.facts, self.single.of
+        efficiency = percent_interval(facts["efficiency_low"], facts["efficiency_high"])
+        yield (
+            f"{of.series} batch {self.single.batch_size} on {self.devices} devices: "
+            f"{interval(facts['low'], facts['high'])} {rate_unit(of.sample)}, {efficiency} of "
+            f"{self.devices} single ones"
+        )
+        adds = interval(*(1e3 * seconds for seconds in self.exposed_s))
+        yield (
+            f"    exchange: {three_digits(self.gradient_bytes / 1e6)} MB of gradients in "
+            f"{three_digits(1e3 * self.exchange_s)} ms, which add {adds} ms to the step"
+        )
+        yield f"    memory: {self.single.memory}"
+
+
+def predict_devices(
+    single: Prediction, devices: int, runs: Iterable[Run], ceilings: Iterable[CeilingsRecord]
+) -> DevicesPrediction:
+    """Predict `devices` of one machine, by its measured link and what its `runs` show of it.
+
+    Raises `UserError` where the link, or the size of the gradients, is not known.
+    """
+    first = single.of.first
+    records = [run.record for group in single.curve.measured for run in group.runs if run.record]
+    there = next((record.environment for record in records if record.environment), None)
+    newest = sorted(ceilings, key=lambda roofs: roofs.created, reverse=True)
+    links = [
+        roofs.all_reduces
+        for roofs in newest
+        if there and roofs.environment and same_device(roofs.environment, there)
+        if any(one.devices == devices for one in roofs.all_reduces)
+    ]
+    if not links:
+        raise UserError(
+            f"devices={devices}: what joins them is not known; measure it on that machine: "
+            f"mlproject ceilings --devices {devices}"
+        )
+    costs = [record.complexity for record in records if record.complexity]
+    if not costs:
+        raise UserError(f"devices={devices}: the size of the model's gradients is not known")
+    gradient_bytes = costs[0].memory.gradients_bytes
+    buckets_s = exchange_times_s(gradient_bytes, links[0])
+    exchange_s, step_s = sum(buckets_s), single.batch_size / single.samples_per_s
+    shown_s = []
+    for run in runs:
+        ranks = run.record and run.record.measurement and run.record.measurement.ranks
+        alike = same_configuration(run.identity, first.identity, _OF_SIZE, by="asked")
+        if not (alike and ranks and len(ranks.ranks) == devices):
+            continue
+        if ranks.synced_step_s and ranks.local_step_s:
+            shown_s.append(median(ranks.synced_step_s) - median(ranks.local_step_s))
+    ends_s = max(buckets_s[-1], exchange_s - step_s), exchange_s
+    if shown_s:
+        ends_s = (max(median(shown_s), 0.0),) * 2
+    return DevicesPrediction(single, devices, gradient_bytes, exchange_s, ends_s)
 
 
 def _why_it_fits(curve: BatchCurve, batch_size: int, largest: int, runs: Sequence[Run]) -> str:

@@ -10,7 +10,14 @@ import samples
 from observed import curve, invoke, observation, records_on_disk, repeated
 
 import commands.predict
-from analysis.prediction.batch_size import fit_curve, fit_step, memory_of, predict_batch
+from analysis.prediction.batch_size import (
+    exchange_times_s,
+    fit_curve,
+    fit_step,
+    memory_of,
+    predict_batch,
+    predict_devices,
+)
 from analysis.runs.groups import Runs
 from analysis.runs.place import place_runs
 from bench.config import RunConfig
@@ -60,6 +67,59 @@ def test_what_a_step_of_several_batches_costs_once_is_of_the_step():
     assert fitted.fixed_s == pytest.approx(0.6)
     assert predict_batch(found, 24).facts["fixed_s"] == pytest.approx(0.6)
     assert fitted.model.samples_per_s(24) == pytest.approx(6 * 24 / (0.6 + 6 * 0.02 * 24))
+
+
+MIB = 2**20
+#: 1 ms and 1 GB/s.
+LINK = tuple(samples.all_reduce(size, 1e-3 + size / 1e9) for size in (1024, 64 * MIB))
+
+
+def on_devices(*, link=LINK, shared=None, devices=2):
+    """A batch of 16 by runs of 8, 16 and 32 on one device: 0.1 s a step and 0.01 s an image.
+
+    The gradients are of 27 MiB. `shared` are the steps of a run of two with and without exchange.
+    """
+    work = make.complexity()
+    held = work.memory.model_copy(update={"gradients_bytes": 27 * MIB})
+    work = work.model_copy(update={"memory": held})
+    records = [
+        make.run_record(f"r{b}", b, 0.1 + 0.01 * b, settings={"repeat": 1}, complexity=work)
+        for b in (8, 16, 32)
+    ]
+    if shared:
+        window = make.measurement(step_s=shared[0], images=32).replaced(
+            ranks=samples.distributed_figures(synced_step_s=shared[:1], local_step_s=shared[1:])
+        )
+        two = {"devices": 2, "repeat": 1}
+        records.append(make.run_record("two", 16, settings=two, measurement=window))
+    runs = place_runs(records)
+    (curve, *_) = Runs(run for run in runs if run.config.devices == 1).curves
+    roofs = [samples.ceilings_record(environment=make.environment(), all_reduces=link)]
+    return predict_devices(predict_batch(curve, 16, runs), devices, runs, roofs)
+
+
+def test_several_devices_take_the_exchange_that_nothing_hides():
+    """DistributedDataParallel exchanges 1, 25 and 1 MiB: 3 ms and 27 MiB at 1 GB/s."""
+    assert exchange_times_s(27 * MIB, LINK) == pytest.approx(
+        [1e-3 + MIB / 1e9, 1e-3 + 25 * MIB / 1e9, 1e-3 + MIB / 1e9]
+    )
+    assert exchange_times_s(512, LINK) == pytest.approx([1e-3 + 1024 / 1e9])
+    exchange_s = 3e-3 + 27 * MIB / 1e9
+    unknown = on_devices()
+    assert unknown.exchange_s == pytest.approx(exchange_s)
+    assert unknown.exposed_s == pytest.approx((1e-3 + MIB / 1e9, exchange_s))
+    assert unknown.facts["images_per_s"] is None
+    assert unknown.facts["low"] == pytest.approx(32 / (0.26 + exchange_s))
+    known = on_devices(shared=(0.27, 0.26))  # 10 ms of the exchange are seen
+    assert known.exposed_s == pytest.approx((0.01, 0.01))
+    assert known.facts["images_per_s"] == pytest.approx(32 / 0.27)
+    assert known.facts["efficiency_low"] == pytest.approx(0.26 / 0.27)
+
+
+@pytest.mark.parametrize(("link", "devices"), [((), 2), (LINK, 4)])
+def test_an_unknown_link_is_refused_with_what_measures_it(link, devices):
+    with pytest.raises(UserError, match=f"mlproject ceilings --devices {devices}"):
+        on_devices(link=link, devices=devices)
 
 
 def test_a_prediction_without_noise_is_exact_and_says_so():
