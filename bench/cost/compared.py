@@ -101,7 +101,13 @@ def _flops_per_token(model: torch.nn.Module, tokens: int) -> dict[str, float] | 
     window, kinds = of("sliding_window") or tokens, of("layer_types") or ["sliding"] * layers
     windows = [min(window, tokens) if "sliding" in kind else tokens for kind in kinds]
 
-    parameters, embeddings, positions, is_tied = _weights(model, of("max_position_embeddings"))
+    size = torch.Tensor.numel
+    tables = {id(m.weight): m.weight for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    parameters, embeddings = sum(map(size, model.parameters())), sum(map(size, tables.values()))
+    of_positions = of("max_position_embeddings")
+    positions = sum(size(table) for table in tables.values() if len(table) == of_positions)
+    head: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    is_tied = id(getattr(head, "weight", None)) in tables
     own = [[*module.parameters(recurse=False)] for module in model.modules()]
     stacks = [each for each in own if top and any(p.dim() == 3 for p in each)]
     idle = sum(p.numel() for each in stacks for p in each) * (1 - top / (experts or 1))
@@ -118,17 +124,6 @@ def _flops_per_token(model: torch.nn.Module, tokens: int) -> dict[str, float] | 
         "nanogpt": 6 * (parameters - positions) + pairs,
         "hf": 6 * (parameters - embeddings),
     }
-
-
-def _weights(model: torch.nn.Module, most_positions: int) -> tuple[int, int, int, bool]:
-    """All weights, those of embeddings, of positions among them, and whether one gives logits."""
-    size = torch.Tensor.numel
-    tables = [m.weight for m in model.modules() if isinstance(m, torch.nn.Embedding)]
-    tables = [*{id(weight): weight for weight in tables}.values()]
-    positions = sum(size(weight) for weight in tables if len(weight) == most_positions)
-    head: Any = getattr(model, "get_output_embeddings", lambda: None)()
-    is_tied = any(getattr(head, "weight", None) is weight for weight in tables)
-    return sum(map(size, model.parameters())), sum(map(size, tables)), positions, is_tied
 
 
 # Other counters
@@ -199,67 +194,62 @@ class _Traced(torch.nn.Module):
         super().__init__()
         sizes = {"image_size": spec.image_size, "seq_len": spec.seq_len}
         self._workload = find_workload(spec.arch, **sizes)
-        batch = self._workload.batch(2)
         with torch.device("meta" if split_arch(spec.arch)[0] == "hf" else "cpu"):
             self.model = self._workload.build()
         if any(isinstance(m, torch.nn.modules.conv._ConvNd) for m in self.modules()):
             self.model = self._workload.build()  # torch.jit traces no convolution on "meta"
         where = next((parameter.device for parameter in self.parameters()), "cpu")
-        batch = tree_map_only(torch.Tensor, lambda tensor: tensor.to(where), batch)
+        batch = tree_map_only(torch.Tensor, lambda t: t.to(where), self._workload.batch(2))
         self.tensors, self._form = tree_flatten(batch)
 
     def forward(self, *tensors: torch.Tensor) -> Any:
         """Return the output of the model."""
         return self._workload.output(self.model, tree_unflatten(tensors, self._form))
 
-    def counts(self, **handles: Callable[..., int]) -> Counter[str]:
-        """Return MAC by operator as fvcore counts them, with these formulas of ours."""
-        try:
-            from fvcore.nn import FlopCountAnalysis
-        except ImportError:
-            raise UserError("against='fvcore': pip install 'mlproject[fvcore]'") from None
-        analysis = FlopCountAnalysis(self, tuple(self.tensors)).set_op_handle(**handles)
-        analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of tracing
-                found = analysis.by_operator()
-        except Exception as error:
-            why = one_line(error)
-            raise UserError(f"against='fvcore': it cannot trace this model ({why})") from error
-        return Counter({op: int(number) for op, number in found.items()})
-
 
 _PRODUCTS = "matrix products and attention"
-#: What fvcore has no formula for, by ours from the shapes of the op's arguments.
-_MISSING: dict[str, Callable[..., int]] = {
-    "scaled_dot_product_attention": attention_macs,
-    "_grouped_mm": grouped_macs,
+#: What fvcore has no formula for, by ours from the shapes of the op's first arguments.
+_MISSING: dict[str, tuple[int, Callable[..., int]]] = {
+    "scaled_dot_product_attention": (3, attention_macs),
+    "_grouped_mm": (2, grouped_macs),
 }
 
 
 def _against_fvcore(spec: StepSpec) -> Iterator[Row]:
-    def handle(formula: Callable[..., int], arguments: int) -> Callable[..., int]:
-        return lambda given, _: formula(*(value.type().sizes() for value in given[:arguments]))
+    try:
+        from fvcore.nn import FlopCountAnalysis
+    except ImportError:
+        raise UserError("against='fvcore': pip install 'mlproject[fvcore]'") from None
+
+    def handle(count: int, formula: Callable[..., int]) -> Callable[..., int]:
+        return lambda given, _: formula(*(value.type().sizes() for value in given[:count]))
 
     traced = _Traced(spec)
-    handles = {f"aten::{op}": handle(formula, formula.__code__.co_argcount)
-               for op, formula in _MISSING.items()}  # fmt: skip
-    found, with_ours = traced.counts(), traced.counts(**handles)
+    analysis = FlopCountAnalysis(traced, tuple(traced.tensors))
+    analysis.set_op_handle(**{f"aten::{op}": handle(*how) for op, how in _MISSING.items()})
+    analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of tracing
+            found = {op: int(macs) for op, macs in analysis.by_operator().items()}
+    except Exception as error:
+        why = one_line(error)
+        raise UserError(f"against='fvcore': it cannot trace this model ({why})") from error
     theirs, ours, known = Counter[str](), Counter[str](), Counter[Any]()
     for op, macs in found.items():
-        if op in ("conv", "addmm", "bmm", "einsum", "linear", "matmul", "mm"):
+        if op in _MISSING:
+            known[_PRODUCTS, f"it has no formula for {op}"] -= macs
+        elif op in ("conv", "addmm", "bmm", "einsum", "linear", "matmul", "mm"):
             theirs["convolution" if op == "conv" else _PRODUCTS] += macs
         else:
             theirs[op] = macs
             known[op, "no product of matrices: we count it apart, as small FLOP"] += macs
-    for op in _MISSING:
-        known[_PRODUCTS, f"it has no formula for {op}"] -= with_ours[op]
     for call in record_step(replace(spec, batch_size=2)).calls:
         if call.phase == "forward":
             kind = "convolution" if call.op == "convolution" else _PRODUCTS
             ours[kind] += sum(item.macs for item in call.passes)
-    rest = theirs[_PRODUCTS] + sum(with_ours[op] for op in _MISSING) - ours[_PRODUCTS]
-    if abs(rest) <= 5e-4 * found["einsum"]:
+    missing = sum(found.get(op, 0) for op in _MISSING)
+    rest = theirs[_PRODUCTS] + missing - ours[_PRODUCTS]
+    if abs(rest) <= 5e-4 * found.get("einsum", 0):
         known[_PRODUCTS, "it reads einsum's as NumPy prints them, with four digits"] += rest
     return _rows(theirs, ours, "MAC", known)

@@ -121,7 +121,9 @@ def record_step(
                 grad_accum_steps=grad_accum_steps,
                 phases=_Traced(tracer, saved),
             )
+            tracer.makes_batch = True
             batch = workload.batch(spec.batch_size)
+            tracer.makes_batch = False
             for tensor in (*weights, *state):  # which the step holds from its start
                 tracer.values.key(tensor)
             for _ in range(grad_accum_steps):

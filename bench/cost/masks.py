@@ -1,14 +1,14 @@
 """What masks hide of attention: products of a query and a key that the mathematics does not need.
 
-A kernel may compute them all the same. The values of a mask are known while a step runs, and on
-fake tensors where they follow from constants and buffers, as those of causal masks and sliding
-windows do; else how much is hidden is not known.
+A kernel may compute them all the same. The scores that are known while a step runs show what is
+hidden. On fake tensors values of masks are known where they follow from constants and buffers, as
+those of causal masks and sliding windows do; else how much is hidden is not known.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from math import prod
@@ -31,15 +31,18 @@ UNKNOWN_MASK = "how much a mask of attention hides depends on data, or it is too
 #: What is added to hide a pair is no more than this: its exponential is 0 in every type. Of 1e4,
 #: which many add, bf16 makes 9,984.
 _HIDES = -9e3
-_CONSTANTS = op_names("arange eye full linspace ones scalar_tensor zeros")
-_LIKE = op_names("full_like new_full new_ones new_zeros ones_like zeros_like")
+#: Made of no tensor, or of its shape alone; what is `empty` is filled before it is a mask.
+_CONSTANTS = op_names("arange empty eye full linspace ones scalar_tensor zeros")
+_LIKE = op_names("empty_like full_like new_empty new_full new_ones new_zeros ones_like zeros_like")
+#: They put a value where a mask says.
+_FILLS = op_names("fill index_put masked_fill where")
 #: Of these, what hides a pair in an input hides it in the result.
-_MASKING = op_names("add baddbmm clone masked_fill sub where _to_copy")
+_MASKING = _FILLS | op_names("add baddbmm clone copy div mul sub _to_copy")
 #: Ops of one element each: what an expanded dimension repeats is computed once.
-_POINTWISE = _MASKING - {"baddbmm"} | op_names(
-    "bitwise_and bitwise_not bitwise_or eq ge gt le logical_and logical_not logical_or lt mul ne "
-    "rsub"
+_POINTWISE = _MASKING - op_names("baddbmm index_put") | op_names(
+    "bitwise_and bitwise_not bitwise_or eq ge gt le logical_and logical_not logical_or lt ne rsub"
 )
+_SOFTMAX = op_names("_softmax _safe_softmax")
 #: Of one tensor that is followed.
 _MOST_ELEMENTS = 2**26
 
@@ -48,7 +51,7 @@ class KnownValues:
     """What is known of the values of fake tensors; a real tensor has its own.
 
     `exact` has all values of a tensor. `hiding` has those that hide pairs, and 0 for what is not
-    known; or the share that they hide, None where that is not known.
+    known; None where it is not known whether they do.
     """
 
     def __init__(self) -> None:
@@ -58,107 +61,87 @@ class KnownValues:
     def follow(self, call: OpCall) -> None:
         """Note what is known of the results of a call."""
         given = call.tensors()
-        if call.func is None or not call.outputs or not (given or call.op in _CONSTANTS):
-            return
         changed = [tensor for name in call.mutable for tensor in call.tensors(name)]
         is_fake = all(isinstance(tensor, FakeTensor) for tensor in (*call.outputs, *changed))
-        is_exact = call.op in _LIKE or all(self._exact(tensor) is not None for tensor in given)
-        values: list[torch.Tensor] | None = None
-        hiding: torch.Tensor | Hidden = None
-        with _disable_current_modes(), suppress(RuntimeError):  # of transforms of torch.func
-            if is_fake and is_exact and torch.Tag.nondeterministic_seeded not in call.func.tags:
-                values = self._computed(call, call.func)
-            else:
-                hiding = self._hiding_after(call, given)
-            for fake, value in zip(call.outputs, values or (), strict=bool(values)):
-                self.hiding.pop(fake, None)
-                self.exact[fake] = value.expand(fake.shape)
-        if values is not None:
+        if not (is_fake and call.func and call.outputs and (given or call.op in _CONSTANTS)):
             return
-        hides = isinstance(hiding, torch.Tensor) or hiding != SEEN
+        is_exact = torch.Tag.nondeterministic_seeded not in call.func.tags and (
+            call.op in _LIKE or not any(self._is_open(tensor) for tensor in given)
+        )
+        results: list[torch.Tensor] | None = None
+        with _disable_current_modes(), suppress(RuntimeError):  # of transforms of torch.func
+            results = self._computed(call, call.func) if is_exact else self._masked(call, given)
+        if is_exact and results:
+            self.exact.update(zip(call.outputs, results, strict=True))
+            return
         for tensor in changed:
-            self._forget(tensor, hides=hides)
-        if hides:
-            self.hiding[call.outputs[0]] = hiding
+            self._forget(tensor, hides=results != [])
+        for place, made in enumerate(call.outputs if results != [] else ()):
+            self.hiding[made] = results and results[place]
 
     def hidden(self, call: OpCall) -> Hidden:
         """Return what a call of attention hides, or one that masks the scores of attention."""
         arguments = call.arguments
         if not is_attention(call.op):
-            masked = [out for out in call.outputs if out in self.hiding and out.dim() > 2]
-            return self._share(masked[0]) if masked and call.op in _MASKING else SEEN
+            if call.op in _SOFTMAX and not isinstance(arguments["self"], FakeTensor):
+                return _share(arguments["self"]) if arguments["self"].dim() > 2 else SEEN
+            hiding = [out for out in call.outputs if out in self.hiding and out.dim() > 2]
+            return _share(self.hiding[hiding[0]]) if hiding and call.op in _MASKING else SEEN
         if arguments.get("is_causal", False):
             return causal(arguments["query"].shape[-2], arguments["key"].shape[-2])
         mask = arguments.get("attn_mask", arguments.get("attn_bias"))
         if mask is None or call.op.endswith("_backward"):
             return SEEN  # a backward pass hides what the forward pass did: see `hidden_macs`
-        if mask.requires_grad and mask not in self.hiding:
-            return SEEN  # what is learned is a bias
-        share = self._share(mask)
-        if share and isinstance(mask, FakeTensor) and mask.is_floating_point():
-            # It lives until the backward pass; its values need not.
-            for tensor in [mask, mask._base] if _is_all_of(mask, mask._base) else [mask]:
-                self.exact.pop(tensor, None)
-                self.hiding[tensor] = share
-        return share
+        is_bias = mask.requires_grad and self._is_open(mask) and mask not in self.hiding
+        return SEEN if is_bias else _share(self._known(mask))
 
-    def _exact(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        values: torch.Tensor | None = tensor
-        return self.exact.get(tensor) if isinstance(tensor, FakeTensor) else values
+    def _is_open(self, tensor: torch.Tensor) -> bool:
+        return isinstance(tensor, FakeTensor) and tensor not in self.exact
 
-    def _known(self, tensor: torch.Tensor, out: torch.Tensor) -> torch.Tensor | Hidden:
-        """What is known of an input; of a real tensor of scores, nothing."""
-        is_real = not isinstance(out, FakeTensor)
-        if is_real and tensor.is_floating_point() and tensor.numel() == out.numel():
-            return SEEN
-        values = self._exact(tensor)
-        return self.hiding.get(tensor, SEEN) if values is None else values
+    def _known(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        is_fake = isinstance(tensor, FakeTensor)
+        return self.exact.get(tensor, self.hiding.get(tensor)) if is_fake else tensor
 
-    def _hiding_after(self, call: OpCall, given: Sequence[torch.Tensor]) -> torch.Tensor | Hidden:
-        """What hides pairs in the result of a call, of which some values are not known."""
-        out = call.outputs[0]
-        is_view = call.func.is_view and isinstance(out, FakeTensor)  # a real one has its values
-        if not ((call.op in _MASKING or is_view) and out.is_floating_point()):
-            return SEEN
-        if call.op in ("masked_fill", "where") and not isinstance(out, FakeTensor):
-            return out.detach() if (out <= _HIDES).any() else SEEN
-        known = [self._known(tensor, out) for tensor in given]
-        shares = [share for share in known if not isinstance(share, torch.Tensor)]
-        if is_view and shares and _is_all_of(out, given[0]):
-            return shares[0]
-        if any(share != SEEN for share in shares):
-            return None
-        masks = [mask for mask in known if isinstance(mask, torch.Tensor)]
-        is_mask = any(is_view or (m.dim() > 1 and m.shape[-1] == out.shape[-1]) for m in masks)
-        if not (is_mask or call.op in ("masked_fill", "where")):
-            return SEEN
+    def _masked(self, call: OpCall, given: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The results of a call of which not all is known: what hides pairs, empty if nothing does.
+
+        None if that is not known.
+        """
         func = call.func
+        is_followed = call.op in _MASKING or func.is_view
+        if not (is_followed and call.outputs[0].is_floating_point()):
+            return []
+        known = [self._known(tensor) is not None for tensor in given]
+        if not all(known[place] or tensor not in self.hiding for place, tensor in enumerate(given)):
+            return None
+        if not (any(known) or call.op in _FILLS):
+            return []
         if call.op == "baddbmm":
             func = lambda self, **_: self  # noqa: E731 - what the products are added to
         elif call.mutable:
             func = getattr(getattr(torch.ops.aten, call.op), func._overloadname)
-        is_open = any(
-            tensor.dtype == torch.bool and not isinstance(values, torch.Tensor)
-            for tensor, values in zip(given, known, strict=True)
-        )
+        is_open = any(self._is_open(tensor) and tensor.dtype == torch.bool for tensor in given)
         tried = [self._computed(call, func, unknown) for unknown in range(1 + is_open)]
-        if all(values and not (_once(values[0]) <= _HIDES).any() for values in tried):
-            return SEEN
-        return None if is_open or tried[0] is None else tried[0][0].expand(out.shape)
+        if all(made and not any((_once(v) <= _HIDES).any() for v in made) for made in tried):
+            return []
+        return None if is_open else tried[0]
 
     def _computed(self, call: OpCall, func: Any, unknown: int = 0) -> list[torch.Tensor] | None:
         """The results by what is known, else `unknown`; None if they are not to be had."""
         is_once = call.op in _POINTWISE and not func._schema.is_mutable
 
         def values(tensor: torch.Tensor) -> torch.Tensor:
-            known = self._known(tensor, call.outputs[0])
-            if not isinstance(known, torch.Tensor):
+            known = self._known(tensor)
+            if known is None:
                 known = torch.full((), unknown, dtype=tensor.dtype, device=tensor.device)
                 known = known.expand(tensor.shape)
             return _once(known) if is_once else known
 
         arguments = tree_map_only(torch.Tensor, values, dict(call.arguments))
         size = max(tensor.numel() for tensor in call.outputs)
+        if call.op == "view" and "size" in arguments and size <= _MOST_ELEMENTS:
+            func = torch.reshape  # what is expanded may have no view
+            arguments = {"input": arguments["self"], "shape": arguments["size"]}
         try:
             if is_once:
                 shapes = (v.shape for v in arguments.values() if isinstance(v, torch.Tensor))
@@ -168,7 +151,8 @@ class KnownValues:
             result = func(**arguments)
         except Exception:  # of any kind: then they are not known
             return None
-        return [result] if isinstance(result, torch.Tensor) else [*result]
+        made = [result] if isinstance(result, torch.Tensor) else result
+        return [value.expand(out.shape) for value, out in zip(made, call.outputs, strict=True)]
 
     def _forget(self, tensor: torch.Tensor, *, hides: bool) -> None:
         """Drop what is known of a storage that is written with what is not."""
@@ -180,25 +164,15 @@ class KnownValues:
                 if hides:
                     self.hiding[known] = None
 
-    def _share(self, tensor: torch.Tensor) -> Hidden:
-        """The part of a mask's elements that hide their pair."""
-        values = self.hiding.get(tensor, self._exact(tensor))
-        if values is None or isinstance(values, Fraction):
-            return values
-        with _disable_current_modes():
-            once = _once(values.detach())
-            hidden = ~once if once.dtype == torch.bool else once <= _HIDES
-            return Fraction(int(hidden.sum()), max(hidden.numel(), 1))
 
-
-def _is_all_of(view: torch.Tensor, base: torch.Tensor | None) -> bool:
-    """Whether a view has each element of its base, all as often."""
-    return base is not None and _distinct(view) == _distinct(base)
-
-
-def _distinct(tensor: torch.Tensor) -> int:
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    return prod(length for length, stride in pairs if stride)
+def _share(values: torch.Tensor | None) -> Hidden:
+    """The part of a mask's elements that hide their pair."""
+    if values is None:
+        return None
+    with _disable_current_modes():
+        once = _once(values.detach())
+        hidden = ~once if once.dtype == torch.bool else once <= _HIDES
+        return Fraction(int(hidden.sum()), max(hidden.numel(), 1))
 
 
 def _once(tensor: torch.Tensor) -> torch.Tensor:
@@ -219,30 +193,46 @@ def hidden_macs(passes: Sequence[Pass]) -> int | None:
     """Return the multiply-adds of `passes` that masks hide; None where a mask is not known.
 
     Attention that a model computes op by op is products and small ops in between. Whatever small
-    ops connect to a masked tensor of the same size is scores, weights or their gradients, so what
-    is hidden there is hidden in each product that reads or writes them.
+    ops connect to a masked tensor of about its size is scores, weights or their gradients, so what
+    is hidden there is hidden in each product that reads or writes them. A fused kernel's backward
+    pass reads the sums of rows that its forward pass wrote; of its four products those count as
+    hidden, too, whose gradients nothing reads: of a query, key or value that is not trained.
     """
-    masked = [item for item in passes if item.hidden != SEEN and not is_attention(item.op)]
+    read = {access.value for item in passes for access in item.reads}
+    masked = [item for item in passes if item.hidden != SEEN and not _is_backward(item)]
     group = _groups(passes) if masked else {}
-    hides: defaultdict[int, set[Hidden]] = defaultdict(set)
+    hides: defaultdict[int, set[Hidden]] = defaultdict(set)  # elements, by group
     for item in masked:
-        hides[group.get(value := item.writes[0].value, value)].add(item.hidden)
+        for access in item.writes[1:] or item.writes:  # a fused kernel's first is its output
+            elements = item.hidden and item.hidden * access.elements
+            hides[group.get(access.value, access.value)].add(elements)
     total = 0
-    attention: dict[int, Hidden] = {}  # by the values that it gives to its backward pass
     for item in passes:
-        values = [access.value for access in (*item.reads, *item.writes)]
-        if is_attention(item.op) and not item.op.endswith("_backward"):
-            attention |= {access.value: item.hidden for access in item.writes}
-        if item.role is Role.CONTRACTION and item.macs:
-            shares = {item.hidden}.union(
-                *(hides.get(group.get(value, value), ()) for value in values)
-            )
-            if item.op.endswith("_backward"):
-                shares.update(attention[value] for value in values if value in attention)
-            if None in shares:
-                return None
-            total += int(item.macs * max(filter(None, shares), default=SEEN))
+        if not item.macs:
+            continue
+        shares = {item.hidden}
+        for access in (*item.reads, *item.writes):
+            found = hides.get(group.get(access.value, access.value), ())
+            shares |= {hidden and hidden / max(access.elements, 1) for hidden in found}
+        if None in shares:
+            return None
+        hidden = max(filter(None, shares), default=SEEN)
+        if _is_backward(item):
+            hidden = 1 - (1 - hidden) * _asked(item, read)
+        total += int(item.macs * hidden)
     return total
+
+
+def _is_backward(item: Pass) -> bool:
+    return is_attention(item.op) and item.op.endswith("_backward")
+
+
+def _asked(item: Pass, read: Collection[int]) -> Fraction:
+    """The part of the products of attention's backward pass whose gradients something reads."""
+    query, key, value = (access.value in read for access in item.writes[:3])
+    width, depth = (access.elements for access in item.writes[1:3])
+    asked = width * (query + key) + depth * ((query or key) + value)
+    return Fraction(asked, 2 * (width + depth)) if asked else Fraction(1)  # no model is around it
 
 
 def _groups(passes: Sequence[Pass]) -> dict[int, int]:
@@ -258,9 +248,12 @@ def _groups(passes: Sequence[Pass]) -> dict[int, int]:
     for item in passes:
         if constants.issuperset(access.value for access in item.reads):
             constants.update(access.value for access in item.writes)
-        elif item.role is Role.POINTWISE and item.writes:
+            continue
+        parts = [access for access in item.reads if access.view == "rest"]
+        if item.writes and (item.role is Role.POINTWISE or parts):
             most = max(access.elements for access in item.writes)
-            for access in (*item.writes, *item.reads):
-                if most < 2 * access.elements < 4 * most and access.value not in constants:
+            like = (a for a in (*item.writes, *item.reads) if most < 2 * a.elements < 4 * most)
+            for access in (*like, *parts):
+                if access.value not in constants:
                     above[top(access.value)] = top(item.writes[0].value)
     return {value: top(value) for value in above}

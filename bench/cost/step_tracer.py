@@ -167,6 +167,7 @@ class StepTracer(OpMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._module_now = module_now
         self.phase: Phase | None = None
+        self.makes_batch = False
         self.calls: list[RecordedCall] = []
         self.values = Values()
         self.known = known or KnownValues()
@@ -202,6 +203,8 @@ class StepTracer(OpMode):
             result = (result[0], *wide)
         if self.phase is not None:
             self.record(bind(func, args, kwargs, result), self.phase, module)
+        elif self.makes_batch:  # with masks, perhaps
+            self.known.follow(bind(func, args, kwargs, result))
         return result
 
     def record(self, call: OpCall, phase: Phase, module: str | None = None) -> None:

@@ -40,6 +40,7 @@ def _per_sequence(name, **changes):
         ("packed", 6 * 7 // 2 + 10 * 11 // 2),
         ("of_heads", (CAUSAL + PAIRS) // 2),
         ("weighed", CAUSAL),
+        ("padded", S * 12),  # as the batch says
         *((f"causal_by_{how}", CAUSAL) for how in ("buffer", *tiny.MASKED)),
         *((f"{how}_by_{mask}", CAUSAL) for how in ("checkpointed", "reentrant")
           for mask in ("added", "kernel", "where")),
@@ -64,7 +65,7 @@ def test_a_window_is_computed_by_the_kernel_though_it_is_not_required():
     assert _complexity("window").causal_skipped_flops == 0
 
 
-@pytest.mark.parametrize("name", ["unknown_mask", "unknown_op_by_op"])
+@pytest.mark.parametrize("name", ["unknown_mask", "unknown_op_by_op", "of_any_length"])
 def test_a_mask_of_data_is_not_known(name):
     found = _complexity(name)
     assert found.required_flops is None
@@ -91,6 +92,14 @@ def test_frozen_weights_need_no_gradient():
     base = 2 * S * D * D
     down, up = 4 * S * D * 2, 6 * S * D * 2  # the input of `down` is of a frozen embedding
     assert _per_sequence("low_rank") == (logits + base + down + up,) * 2
+
+
+def test_frozen_keys_and_values_need_no_gradient():
+    """Of attention's four products backward two are left; a fused kernel computes them all."""
+    linear = 4 * LOGITS + 4 * S * D * D
+    required = linear + (2 + 2) * PAIRS * PRODUCTS  # forward 2, of the weights and of the queries
+    assert _per_sequence("trained_queries_op_by_op") == (required, required)
+    assert _per_sequence("trained_queries") == (linear + 6 * PAIRS * PRODUCTS, required)
 
 
 def test_what_a_checkpoint_computes_again_is_in_neither():

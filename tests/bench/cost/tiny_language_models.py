@@ -20,6 +20,11 @@ def _added(seen):
     return torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)
 
 
+def _indexed(scores, hidden):
+    scores[:, :, hidden] = -torch.inf
+    return scores
+
+
 #: How models mask scores of attention.
 MASKED = {
     "in_place": lambda scores, seen: scores.masked_fill_(~seen, -torch.inf),
@@ -28,6 +33,16 @@ MASKED = {
     "where_full": lambda scores, seen: torch.where(seen, scores, torch.full_like(scores, -1e9)),
     "added": lambda scores, seen: scores + _added(seen),
     "added_in_place": lambda scores, seen: scores.add_((1 - seen.float()) * -10_000.0),
+    "filled": lambda scores, seen: (
+        scores + torch.empty(S, S).fill_(-torch.inf).masked_fill_(seen, 0)
+    ),
+    "indexed": lambda scores, seen: _indexed(scores.clone(), ~seen),
+    "in_two": lambda scores, seen: (
+        scores.masked_fill(~seen & (torch.arange(S) < 6), -1e9) / 2
+        + _added(seen | (torch.arange(S) < 6))
+    ),
+    "as_large": lambda scores, seen: scores + _added(seen).expand_as(scores).clone(),
+    "sinks": lambda scores, seen: torch.cat([scores + _added(seen), scores[..., :1]], -1),
     "learned_bias": lambda scores, seen: (
         scores + (torch.ones(1, requires_grad=True) + _added(seen))
     ),
@@ -58,7 +73,8 @@ class Attention(nn.Module):
                 scores = self.how(scores, seen)
             elif seen is not None:
                 scores = scores.masked_fill(~seen, self.fill)
-            mixed = functional.dropout(scores.softmax(-1), 0.1) @ value
+            weights = scores.softmax(-1)[..., : x.shape[1]]  # without sinks
+            mixed = functional.dropout(weights, 0.1) @ value
         else:
             mixed = functional.scaled_dot_product_attention(
                 query, key, value, seen, enable_gqa=self.kv_heads != H, **self.options
@@ -99,6 +115,35 @@ class LowRank(nn.Module):
         return self.base(x) + self.up(self.down(x))
 
 
+class TrainedQueries(nn.Module):
+    """Attention of which the queries alone are trained, as where all else is frozen."""
+
+    def __init__(self, *, op_by_op=False):
+        super().__init__()
+        self.query, self.op_by_op = nn.Linear(D, D, bias=False), op_by_op
+
+    def forward(self, x):
+        query, key = (each.unflatten(-1, (H, -1)).transpose(1, 2) for each in (self.query(x), x))
+        if self.op_by_op:
+            mixed = (query @ key.transpose(-1, -2)).softmax(-1) @ key
+        else:
+            mixed = functional.scaled_dot_product_attention(query, key, key)
+        return mixed.transpose(1, 2).flatten(2)
+
+
+class Padded(nn.Module):
+    """Attention to the keys that the batch says are no padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.attention = nn.Embedding(W, D), Attention()
+        self.head = nn.Linear(D, W, bias=False)
+
+    def forward(self, tokens, seen):
+        self.attention.mask = lambda *_: seen[:, None, None].expand(-1, 1, S, S)
+        return self.head(self.attention(self.words(tokens)))
+
+
 class Step:
     sample, tokens_per_sample = "sequence", S
 
@@ -115,6 +160,21 @@ class Step:
 
     def loss(self, output, batch):
         return functional.cross_entropy(output.flatten(0, 1), batch.flatten())
+
+
+class PaddedStep:
+    sample, tokens_per_sample = "sequence", S
+
+    def __init__(self, length=None):
+        self.model, self.length = Padded(), length
+
+    def batch(self, n):
+        lengths = torch.randint(1, S, (n, 1)) if self.length is None else self.length
+        seen = (torch.arange(S) < lengths).expand(n, S)
+        return {"tokens": torch.randint(W, (n, S)), "seen": seen}
+
+    def loss(self, output, batch):
+        return functional.cross_entropy(output.flatten(0, 1), batch["tokens"].flatten())
 
 
 def _causal(i, j):
@@ -181,6 +241,18 @@ def __getattr__(name):
         if kind in ("causal", "window")
         else Checkpointed(inner(), use_reentrant=kind == "reentrant")
     )
+
+
+padded = partial(PaddedStep, 12)
+of_any_length = PaddedStep
+
+
+def trained_queries():
+    return Step(TrainedQueries(), frozen_ends=True)
+
+
+def trained_queries_op_by_op():
+    return Step(TrainedQueries(op_by_op=True), frozen_ends=True)
 
 
 def low_rank():
