@@ -20,7 +20,7 @@ from bench.records.journal import steps_of_rank
 #: Numbers of a step in a file, and times of more digits than clocks have.
 _NUMBERS, _DIGITS = 5, 7
 _DDP = "DistributedDataParallel"
-_NEVER = "no step of it was seen: it runs on another machine, never stepped, or ended"
+_NEVER = "no step of it was seen: it never stepped, ended, or runs where `mlproject watch` does not"
 _ENDED = "it left {} of the window's {} steps: it ended, or was ended, before the others"
 
 
@@ -87,7 +87,7 @@ def with_ranks(measured: Measurement, config: RunConfig, folder: Path) -> Measur
     figures = []
     for rank in range(config.world_size):
         if rank not in found:
-            figures.append(RankFigures.of(_NEVER, rank=rank, node=0))
+            figures.append(RankFigures.of(_NEVER, rank=rank, node=rank // config.devices))
         elif left[rank] < count:
             why = _ENDED.format(max(left[rank], 0), count)
             figures.append(RankFigures.of(why, **_who(found[rank])))

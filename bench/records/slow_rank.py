@@ -4,63 +4,72 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, NamedTuple
 
 from bench.records.environment import Telemetry
 from bench.records.measurement import DistributedFigures, Measurement, RankFigures
 
-if TYPE_CHECKING:
-    from bench.statistics.ratios import LogError  # imports NumPy, which a launcher does without
-
 Cause = Literal["loader", "compute", "clock", "host"]
-#: Of the step: what a rank must be slower by, beyond the scatter of blocks. Ranks that share a
-#: machine's cores differ by up to 1 % where all do the same. Where two of them share one core's
-#: units, 5 % more work shows as 3.4 %: the rank is faster while the other waits.
-FLOOR = 0.0125
+#: Of the step: the standard deviation of what ranks differ by over a whole window where all do the
+#: same. They share caches and cores, and not always alike.
+_UNEVEN = 0.005
 #: The chance that a rank of an even job is named.
 _ALPHA = 0.01
 #: Parts of the window, each of several steps, whose means are compared: how far they scatter holds
-#: whatever lasts for longer than a step.
-_BLOCKS, _FEWEST_BLOCKS, _FEWEST_STEPS = 20, 6, 4
+#: whatever lasts for longer than a step. Of so many one at each end is left out.
+_BLOCKS, _FEWEST_BLOCKS, _FEWEST_STEPS, _PER_TRIMMED = 20, 6, 4, 10
 
 
-@dataclass(frozen=True)
-class SlowRank:
-    """A rank that makes the others wait: by how much of a step, with the ends of an interval."""
+class Excess(NamedTuple):
+    """By how much a rank's time is longer than the others', with the ends of an interval.
 
-    rank: RankFigures
-    cause: Cause
-    wait_s: float
-    low_s: float
-    high_s: float
-
-
-@dataclass(frozen=True)
-class _Excess:
-    """By how much a part of a rank's steps is longer than the others' in the same steps."""
+    `p_value` is that of its not being longer at all.
+    """
 
     mean_s: float
-    error: LogError
+    low_s: float
+    high_s: float
+    p_value: float
 
-    @classmethod
-    def of(cls, own_s: Sequence[float], others_s: Sequence[Sequence[float]]) -> _Excess:
-        from bench.statistics.ratios import LogError
 
-        usual_s = map(statistics.median, zip(*others_s, strict=True))
-        excess_s = [own - usual for own, usual in zip(own_s, usual_s, strict=True)]
-        count = min(_BLOCKS, len(excess_s) // _FEWEST_STEPS)
-        edges = [len(excess_s) * block // count for block in range(count + 1)]
-        blocks = [statistics.fmean(excess_s[a:b]) for a, b in pairwise(edges)]
-        deviation = statistics.stdev(blocks) / math.sqrt(count)
-        return cls(statistics.fmean(blocks), LogError(deviation, count - 1))
+class SlowRank(NamedTuple):
+    """A rank that makes the others wait; without a cause it is the one that may do so most."""
 
-    @property
-    def ends_s(self) -> tuple[float, float]:
-        """The ends of the 95 % interval."""
-        return self.mean_s - self.error.half_width, self.mean_s + self.error.half_width
+    rank: RankFigures
+    cause: Cause | None
+    wait: Excess
+
+
+def _excess(series_s: Mapping[int, Sequence[float]], rank: int, uneven_s: float) -> Excess:
+    """Compare a rank with the usual ones among the others, in the same steps.
+
+    These are the others without a quarter at each end, by their means over the window. The median
+    in each step is below that mean wherever waits are rare and long.
+
+    What interrupts a rank for long lies in few blocks: a tenth of these is left out at each end,
+    and the error is that of such a mean (Tukey and McLaughlin, Sankhya A 25, 1963, page 331).
+    """
+    from bench.statistics.ratios import LogError  # imports NumPy, which a launcher does without
+
+    others_s = [own_s for other, own_s in series_s.items() if other != rank]
+    others_s.sort(key=statistics.fmean)
+    ends = (len(others_s) + 1) // 4
+    usual_s = map(statistics.fmean, zip(*others_s[ends : len(others_s) - ends], strict=True))
+    longer_s = [own - usual for own, usual in zip(series_s[rank], usual_s, strict=True)]
+    count = min(_BLOCKS, len(longer_s) // _FEWEST_STEPS)
+    edges = [len(longer_s) * block // count for block in range(count + 1)]
+    blocks = sorted(statistics.fmean(longer_s[a:b]) for a, b in pairwise(edges))
+    cut = count // _PER_TRIMMED
+    kept = blocks[cut : count - cut]
+    drawn_in = [*kept, *[kept[0]] * cut, *[kept[-1]] * cut]
+    within_s = statistics.stdev(drawn_in) * math.sqrt(count) / len(kept)
+    error_s = math.hypot(within_s, uneven_s)
+    degrees = (len(kept) - 1) * (error_s / max(within_s, 1e-3 * error_s)) ** 4
+    mean_s, error = statistics.fmean(kept), LogError(error_s, degrees)
+    ends_s = mean_s - error.half_width, mean_s + error.half_width
+    return Excess(mean_s, *ends_s, error.p_value(mean_s))
 
 
 def parts_of(rank: RankFigures, *, on_card: bool) -> dict[Cause, list[float]]:
@@ -85,11 +94,11 @@ def parts_of(rank: RankFigures, *, on_card: bool) -> dict[Cause, list[float]]:
 def slow_rank(
     figures: DistributedFigures, *, on_card: bool, telemetry: Telemetry | None = None
 ) -> SlowRank | None:
-    """Return the rank that makes the others wait, or None: none surely does.
+    """Return the rank that makes the others wait; None where too few steps are known of two.
 
-    Each part of a rank's own work is compared with the median of the others' in the same steps. A
-    rank is named where one is longer by more than `FLOOR` of the step in blocks of steps (Student's
-    t of their means, corrected for all ranks and parts), and the whole is not surely shorter.
+    Each part of a rank's own work is compared with the others' in the same steps. A rank is named
+    with the part that is surely longer (Student's t, corrected for all ranks and parts), unless its
+    whole work is surely not. Where none is, the one is returned that may be slower by most.
     """
     from bench.statistics.ratios import holm
 
@@ -100,22 +109,27 @@ def slow_rank(
     if len(parts) < 2 or len(steps_s[0]) < _FEWEST_BLOCKS * _FEWEST_STEPS:
         return None
     step_s = statistics.fmean(map(statistics.fmean, steps_s))
-    found = [
-        (rank, cause, _Excess.of(own_s, [parts[other][cause] for other in parts if other != rank]))
+    whole_s = {rank: [*map(sum, zip(*own.values(), strict=True))] for rank, own in parts.items()}
+    wholes = {rank: _excess(whole_s, rank, _UNEVEN * step_s) for rank in parts}
+    tried = [
+        (_excess({r: own[cause] for r, own in parts.items()}, rank, _UNEVEN * step_s), rank, cause)
         for rank, own in parts.items()
-        for cause, own_s in own.items()
+        for cause in own
     ]
-    tests = [excess.error.p_value(excess.mean_s - FLOOR * step_s) for *_, excess in found]
-    sure = [excess for excess, p in zip(found, holm(tests), strict=True) if p < _ALPHA]
-    for rank, cause, excess in sorted(sure, key=lambda named: -named[2].mean_s):
-        whole = {r: [*map(sum, zip(*own.values(), strict=True))] for r, own in parts.items()}
-        _, longest_s = _Excess.of(whole.pop(rank), [*whole.values()]).ends_s
-        if longest_s < excess.mean_s / 2:
-            continue  # it waits there, and is faster elsewhere
-        if cause == "compute" and _is_clock(rank, parts, telemetry, excess.mean_s / step_s):
-            cause = "clock"
-        return SlowRank(ranks[rank], cause, excess.mean_s, *excess.ends_s)
-    return None
+    chances = holm([excess.p_value for excess, *_ in tried])
+    sure = [
+        (excess, rank, cause)
+        for (excess, rank, cause), chance in zip(tried, chances, strict=True)
+        # else it waits there, and is faster elsewhere
+        if chance < _ALPHA and wholes[rank].high_s > excess.mean_s / 2
+    ]
+    if not sure:
+        rank = max(wholes, key=lambda rank: wholes[rank].high_s)
+        return SlowRank(ranks[rank], None, wholes[rank])
+    excess, rank, cause = max(sure)
+    if cause == "compute" and _is_clock(rank, parts, telemetry, excess.mean_s / step_s):
+        cause = "clock"
+    return SlowRank(ranks[rank], cause, excess)
 
 
 def _is_clock(slow: int, ranks: Collection[int], telemetry: Telemetry | None, share: float) -> bool:

@@ -267,18 +267,21 @@ def _of_ranks(measurement: Measurement, run: RunRecord) -> Iterator[Finding]:
 def slow_rank_finding(
     figures: DistributedFigures, *, on_card: bool, telemetry: Telemetry | None = None
 ) -> Finding | None:
-    """Return which rank makes the others wait, as `slow_rank` judges, or None."""
+    """Return which rank makes the others wait, as `slow_rank` judges, or how much one may; or None.
+
+    It is None where too few steps are known.
+    """
     if (slow := slow_rank(figures, on_card=on_card, telemetry=telemetry)) is None:
         return None
-    facts = {name: getattr(slow, f"{name}_s") for name in ("wait", "low", "high")}
-    step_s = statistics.fmean(slow.rank.iteration_times_s or ())
     return Finding.of(
-        "slow-rank",
+        "slow-rank" if slow.cause else "no-slow-rank",
         rank=slow.rank.rank,
         host=slow.rank.host,
         cause=slow.cause,
-        step_ms=1e3 * step_s,
-        **{f"{name}_ms": 1e3 * seconds for name, seconds in facts.items()},
+        step_ms=1e3 * statistics.fmean(slow.rank.iteration_times_s or ()),
+        wait_ms=1e3 * slow.wait.mean_s,
+        low_ms=1e3 * slow.wait.low_s,
+        high_ms=1e3 * slow.wait.high_s,
     )
 
 

@@ -1,8 +1,9 @@
 """What a rank of a script notes of each of its steps: what it waits for, and what it does itself.
 
 A step is the rank's own work, with the wait for its loader, and the wait in the exchange. That wait
-ends for all ranks together: who has waited least made the others wait. Every rank of a machine
-appends its steps to a file in the record's folder, four times a second; the launcher joins them.
+ends for all ranks together: who has waited least made the others wait. Each rank appends its steps
+to a file in the record's folder, four times a second; the launcher joins them. On machines without
+rank 0 it appends them to the store of torch's process group, and rank 0 writes the file at the end.
 
 Within a backward pass of DistributedDataParallel the wait is from the end of the own gradients to
 the end of the exchange. Elsewhere it is what Python waits for: torch's `Work`, collectives of
@@ -39,6 +40,8 @@ _WRITE_S = 0.25
 #: A file begins with a line about the rank. Behind it each step has five numbers: the clock at its
 #: end, the waits for the loader and in the exchange, time of the processor, and the peak in bytes.
 _NUMBERS = 5
+#: In the store: the file of a rank of another machine, and that rank 0 needs no more of it.
+_STEPS, _ENDED = "mlproject steps {}", "mlproject ended"
 
 
 class RankMeter:
@@ -60,6 +63,8 @@ class RankMeter:
         self._thread, self._pid = threading.get_ident(), os.getpid()
         self._path: Path | None = None
         self._facts = b""  # a line about the rank
+        self._rank = self._ranks = self._node = 0
+        self._store: Any = None  # of torch's process group
         self._rows: deque[list[Any]] = deque()  # not yet written
         self._written_s = self._data_wait_s = self._loaded_s = self._processor_s = 0.0
         self._waits: list[tuple[Any, Any]] = []  # begin and end, of the clock or of the GPU
@@ -101,7 +106,14 @@ class RankMeter:
         if now_s - self._written_s > _WRITE_S:
             self._written_s = now_s
             self.write()
-            self._is_done = (self._folder / "worker.json").exists()
+            self._is_done = self._has_rank_0_ended()
+
+    def _has_rank_0_ended(self) -> bool:
+        if not self._node:
+            return (self._folder / "worker.json").exists()
+        with suppress(RuntimeError):
+            return bool(self._store.check([_ENDED]))
+        return True  # the store has ended, and so has rank 0
 
     def _looking(self) -> Iterator[None]:
         """Look at one step for what is trained and how; time those after it. A step ends a turn."""
@@ -110,10 +122,13 @@ class RankMeter:
         distributed = torch.distributed
         while not (distributed.is_available() and distributed.is_initialized()):
             yield
-        if distributed.get_world_size() == 1:
+        self._ranks = distributed.get_world_size()
+        if self._ranks == 1:
             return
         training = Training(self._counts)
         device, rank = training.open_device(), distributed.get_rank()
+        self._rank, self._node = rank, int(os.environ.get("GROUP_RANK") or 0)
+        self._store = distributed.distributed_c10d._get_default_store()
         with training.watched(0) as seen:
             yield
         if seen.hook is not None:
@@ -121,7 +136,7 @@ class RankMeter:
         self._on_card, info = device.backend == "cuda", device.info()
         facts = {
             "rank": rank,
-            "node": int(os.environ.get("GROUP_RANK") or 0),
+            "node": self._node,
             "host": socket.gethostname(),
             "device": info.name,
             "device_uuid": info.uuid,
@@ -140,8 +155,7 @@ class RankMeter:
     def _open(self) -> None:
         """Empty the file, and begin the first step that is timed."""
         if self._path is not None:
-            with suppress(OSError):
-                self._path.write_bytes(self._facts)
+            self._put(self._facts, anew=True)
             self._rows.append([self._clock(), 0.0, [], 0.0])
             self._processor_s, self._written_s = self._processor(), self._clock()
 
@@ -225,9 +239,25 @@ class RankMeter:
             now_s, data_wait_s, waits, processor_s = self._rows.popleft()
             exchange_s = sum(_between(*wait) for wait in waits)
             ended.extend((now_s, data_wait_s, exchange_s, processor_s, peak_bytes))
-        if self._path is not None:
-            with suppress(OSError), self._path.open("ab") as file:
-                ended.tofile(file)
+        self._put(ended.tobytes())
+
+    def _put(self, steps: bytes, *, anew: bool = False) -> None:
+        """Append to the file, or where rank 0 is on another machine to the group's store."""
+        with suppress(OSError, RuntimeError):  # the folder is gone, or the store
+            if self._node:
+                (self._store.set if anew else self._store.append)(_STEPS.format(self._rank), steps)
+            elif self._path is not None:
+                with self._path.open("wb" if anew else "ab") as file:
+                    file.write(steps)
+
+    def _collect(self) -> None:
+        """As rank 0 write the files of the ranks of other machines."""
+        files = {rank: steps_of_rank(self._folder, rank) for rank in range(self._ranks)}
+        with suppress(OSError, RuntimeError):
+            for rank, file in files.items():
+                if not file.exists() and self._store.check([_STEPS.format(rank)]):
+                    self._store.set(_ENDED, "")
+                    file.write_bytes(self._store.get(_STEPS.format(rank)))
 
     def _peak_bytes(self) -> float:
         if self._on_card:
@@ -239,8 +269,9 @@ class RankMeter:
         self._is_done = True
         if self._path is not None and os.getpid() == self._pid:
             self.write()
-            with suppress(OSError), self._path.open("ab") as file:
-                array("d", [0.0] * _NUMBERS).tofile(file)
+            self._put(array("d", [0.0] * _NUMBERS).tobytes())
+            if self._rank == 0:
+                self._collect()
 
 
 def _cut_over(training: Any) -> Iterator[tuple[bool, int]]:

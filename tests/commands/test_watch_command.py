@@ -6,9 +6,11 @@ import signal
 import statistics
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from servers import free_port
 
 from analysis.account import account_of
 from bench.cost.estimate import step_complexity
@@ -237,6 +239,32 @@ def check_ranks(record, parallelism, sizes=(4, 4)):
         assert sum(rank.exchange_wait_s) > 0
     own_s = figures.ranks[0].iteration_times_s
     assert sum(own_s) == pytest.approx(sum(measured.iteration_times_s[: len(own_s)]), rel=0.05)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_ranks_of_another_machine_give_their_steps_or_are_said_to_be_absent(
+    watch, tmp_path, is_watched
+):
+    nodes = ("-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1")
+    nodes += ("--master-addr", "127.0.0.1", "--master-port", f"{free_port()}", "--node-rank")
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "train.py").write_text(RANKS)
+    hook = PROJECT / "mlproject.py", "watch", "--seconds", "50", "--no-track", "--", sys.executable
+    command = [sys.executable, *(hook if is_watched else ()), *nodes, "1", "train.py"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder)}
+    other = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True)
+    ended, record = watch(RANKS, launcher=(*nodes, "0"), seconds=50)
+    with suppress(ProcessLookupError):
+        os.killpg(other.pid, signal.SIGTERM)
+    other.wait()
+    assert (ended.returncode, record.config.world_size) == (0, 2)
+    if is_watched:
+        check_ranks(record, "DistributedDataParallel")
+    else:
+        assert "ranks-absent" in {finding.code for finding in record.verdict.findings}
+    assert [rank.node for rank in record.measurement.ranks.ranks] == [0, 1]
 
 
 SPAWNED = """

@@ -45,10 +45,11 @@ def rank_of_two(monkeypatch):
     distributed.destroy_process_group()
 
 
-def test_steps_are_noted_until_rank_0_has_ended_its_window(rank_of_two, tmp_path):
+def trained(folder):
+    """A meter, and what trains so many steps under it."""
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    meter, batches = RankMeter(tmp_path, by_function=False), iter(DataLoader(Slow(), None))
+    meter, batches = RankMeter(folder, by_function=False), iter(DataLoader(Slow(), None))
 
     def steps(count):
         for _ in range(count):
@@ -58,6 +59,11 @@ def test_steps_are_noted_until_rank_0_has_ended_its_window(rank_of_two, tmp_path
             optimizer.zero_grad()
             meter.after(optimizer)
 
+    return meter, steps
+
+
+def test_steps_are_noted_until_rank_0_has_ended_its_window(rank_of_two, tmp_path):
+    meter, steps = trained(tmp_path)
     steps(22)  # it looks at the second, and the first row is a beginning
     meter.write()
     found = read_steps(tmp_path, 1)[0]
@@ -78,3 +84,27 @@ def test_steps_are_noted_until_rank_0_has_ended_its_window(rank_of_two, tmp_path
     found = read_steps(tmp_path, 1)[0]
     assert (len(found.rows), found.is_closed) == (22, True)
     assert meter._waits == []
+
+
+def test_rank_0_has_the_steps_of_a_rank_of_another_machine(rank_of_two, monkeypatch, tmp_path):
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    here.mkdir()
+    with monkeypatch.context() as of_rank_1:
+        of_rank_1.setenv("GROUP_RANK", "1")
+        of_rank_1.setattr(distributed, "get_rank", lambda *_: 1)
+        other, steps = trained(there)
+        steps(12)
+        other.write()
+        steps(5)  # not yet written
+    (there / "worker.json").touch()  # what that machine measures ends nothing here
+    first, steps_of_first = trained(here)
+    steps_of_first(3)
+    first.close()
+    found = read_steps(here, 2)
+    assert (len(found[1].rows), found[1].is_closed) == (11, False)
+    assert (found[1].facts["rank"], found[1].facts["node"]) == (1, 1)
+    assert read_steps(there, 2) == {}
+    other._written_s = 0.0
+    steps(10)
+    assert len(other._rows) == 0  # it notes nothing more, as rank 0 has ended
