@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -17,9 +18,9 @@ Cause = Literal["loader", "compute", "clock", "host"]
 _UNEVEN = 0.005
 #: The chance that a rank of an even job is named.
 _ALPHA = 0.01
-#: Parts of the window, each of several steps, whose means are compared: how far they scatter holds
-#: whatever lasts for longer than a step. Of so many one at each end is left out.
-_BLOCKS, _FEWEST_BLOCKS, _FEWEST_STEPS, _PER_TRIMMED = 20, 6, 4, 10
+#: Parts of the window whose means are compared: how far they scatter holds whatever lasts for longer
+#: than a step. Others take a core for tens of milliseconds: a part is longer.
+_BLOCKS, _FEWEST_BLOCKS, _FEWEST_STEPS, _LEAST_S = 10, 6, 4, 0.1
 
 
 class Excess(NamedTuple):
@@ -42,14 +43,16 @@ class SlowRank(NamedTuple):
     wait: Excess
 
 
-def _excess(series_s: Mapping[int, Sequence[float]], rank: int, uneven_s: float) -> Excess:
+def _excess(
+    series_s: Mapping[int, Sequence[float]], rank: int, count: int, uneven_s: float
+) -> Excess:
     """Compare a rank with the usual ones among the others, in the same steps.
 
     These are the others without a quarter at each end, by their means over the window. The median
     in each step is below that mean wherever waits are rare and long.
 
-    What interrupts a rank for long lies in few blocks: a tenth of these is left out at each end,
-    and the error is that of such a mean (Tukey and McLaughlin, Sankhya A 25, 1963, page 331).
+    What interrupts a rank for long lies in few blocks: of ten the first and the last by size are
+    left out, and the error is that of such a mean (Tukey and McLaughlin, Sankhya A 25, 1963, page 331).
     """
     from bench.statistics.ratios import LogError  # imports NumPy, which a launcher does without
 
@@ -58,10 +61,9 @@ def _excess(series_s: Mapping[int, Sequence[float]], rank: int, uneven_s: float)
     ends = (len(others_s) + 1) // 4
     usual_s = map(statistics.fmean, zip(*others_s[ends : len(others_s) - ends], strict=True))
     longer_s = [own - usual for own, usual in zip(series_s[rank], usual_s, strict=True)]
-    count = min(_BLOCKS, len(longer_s) // _FEWEST_STEPS)
     edges = [len(longer_s) * block // count for block in range(count + 1)]
     blocks = sorted(statistics.fmean(longer_s[a:b]) for a, b in pairwise(edges))
-    cut = count // _PER_TRIMMED
+    cut = count // _BLOCKS
     kept = blocks[cut : count - cut]
     drawn_in = [*kept, *[kept[0]] * cut, *[kept[-1]] * cut]
     within_s = statistics.stdev(drawn_in) * math.sqrt(count) / len(kept)
@@ -106,13 +108,18 @@ def slow_rank(
     parts = {number: parts_of(rank, on_card=on_card) for number, rank in ranks.items()}
     parts = {number: own for number, own in parts.items() if own}
     steps_s = [ranks[number].iteration_times_s or () for number in parts]
-    if len(parts) < 2 or len(steps_s[0]) < _FEWEST_BLOCKS * _FEWEST_STEPS:
+    if len(parts) < 2:
         return None
     step_s = statistics.fmean(map(statistics.fmean, steps_s))
+    block = max(_FEWEST_STEPS, math.ceil(_LEAST_S / step_s))
+    blocks = min(_BLOCKS, len(steps_s[0]) // block)
+    if blocks < _FEWEST_BLOCKS:
+        return None
+    judge = partial(_excess, count=blocks, uneven_s=_UNEVEN * step_s)
     whole_s = {rank: [*map(sum, zip(*own.values(), strict=True))] for rank, own in parts.items()}
-    wholes = {rank: _excess(whole_s, rank, _UNEVEN * step_s) for rank in parts}
+    wholes = {rank: judge(whole_s, rank) for rank in parts}
     tried = [
-        (_excess({r: own[cause] for r, own in parts.items()}, rank, _UNEVEN * step_s), rank, cause)
+        (judge({r: own[cause] for r, own in parts.items()}, rank), rank, cause)
         for rank, own in parts.items()
         for cause in own
     ]

@@ -244,8 +244,9 @@ def check_ranks(record, parallelism, sizes=(4, 4)):
 @pytest.mark.long
 @pytest.mark.parametrize("is_watched", [True, False])
 def test_ranks_of_another_machine_give_their_steps_or_are_said_to_be_absent(
-    watch, tmp_path, is_watched
+    watch, tmp_path, monkeypatch, is_watched
 ):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # each holds a machine of its own
     nodes = ("-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1")
     nodes += ("--master-addr", "127.0.0.1", "--master-port", f"{free_port()}", "--node-rank")
     folder = tmp_path / "other"
