@@ -18,7 +18,7 @@ Cause = Literal["loader", "compute", "clock", "host"]
 _UNEVEN = 0.005
 #: The chance that a rank of an even job is named.
 _ALPHA = 0.01
-#: Parts of the window whose means are compared: how far they scatter holds whatever lasts for longer
+#: Parts of the window whose means are compared: how far they scatter holds whatever lasts longer
 #: than a step. Others take a core for tens of milliseconds: a part is longer.
 _BLOCKS, _FEWEST_BLOCKS, _FEWEST_STEPS, _LEAST_S = 10, 6, 4, 0.1
 
@@ -51,8 +51,8 @@ def _excess(
     These are the others without a quarter at each end, by their means over the window. The median
     in each step is below that mean wherever waits are rare and long.
 
-    What interrupts a rank for long lies in few blocks: of ten the first and the last by size are
-    left out, and the error is that of such a mean (Tukey and McLaughlin, Sankhya A 25, 1963, page 331).
+    What interrupts a rank for long lies in few blocks: of ten the largest and the smallest are left
+    out, and the error is that of such a mean (Tukey and McLaughlin, Sankhya A 25, 1963, page 331).
     """
     from bench.statistics.ratios import LogError  # imports NumPy, which a launcher does without
 

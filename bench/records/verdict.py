@@ -267,10 +267,7 @@ def _of_ranks(measurement: Measurement, run: RunRecord) -> Iterator[Finding]:
 def slow_rank_finding(
     figures: DistributedFigures, *, on_card: bool, telemetry: Telemetry | None = None
 ) -> Finding | None:
-    """Return which rank makes the others wait, as `slow_rank` judges, or how much one may; or None.
-
-    It is None where too few steps are known.
-    """
+    """Return which rank makes the others wait, or by how much one may; None of too few steps."""
     if (slow := slow_rank(figures, on_card=on_card, telemetry=telemetry)) is None:
         return None
     return Finding.of(

@@ -63,7 +63,8 @@ class RankMeter:
         self._thread, self._pid = threading.get_ident(), os.getpid()
         self._path: Path | None = None
         self._facts = b""  # a line about the rank
-        self._rank = self._ranks = self._node = 0
+        self.node = 0  # the number of this machine, of several
+        self._rank = self._ranks = 0
         self._store: Any = None  # of torch's process group
         self._rows: deque[list[Any]] = deque()  # not yet written
         self._written_s = self._data_wait_s = self._loaded_s = self._processor_s = 0.0
@@ -109,7 +110,7 @@ class RankMeter:
             self._is_done = self._has_rank_0_ended()
 
     def _has_rank_0_ended(self) -> bool:
-        if not self._node:
+        if not self.node:
             return (self._folder / "worker.json").exists()
         with suppress(RuntimeError):
             return bool(self._store.check([_ENDED]))
@@ -127,7 +128,7 @@ class RankMeter:
             return
         training = Training(self._counts)
         device, rank = training.open_device(), distributed.get_rank()
-        self._rank, self._node = rank, int(os.environ.get("GROUP_RANK") or 0)
+        self._rank, self.node = rank, int(os.environ.get("GROUP_RANK") or 0)
         self._store = distributed.distributed_c10d._get_default_store()
         with training.watched(0) as seen:
             yield
@@ -136,7 +137,7 @@ class RankMeter:
         self._on_card, info = device.backend == "cuda", device.info()
         facts = {
             "rank": rank,
-            "node": self._node,
+            "node": self.node,
             "host": socket.gethostname(),
             "device": info.name,
             "device_uuid": info.uuid,
@@ -244,7 +245,7 @@ class RankMeter:
     def _put(self, steps: bytes, *, anew: bool = False) -> None:
         """Append to the file, or where rank 0 is on another machine to the group's store."""
         with suppress(OSError, RuntimeError):  # the folder is gone, or the store
-            if self._node:
+            if self.node:
                 (self._store.set if anew else self._store.append)(_STEPS.format(self._rank), steps)
             elif self._path is not None:
                 with self._path.open("wb" if anew else "ab") as file:

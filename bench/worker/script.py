@@ -193,7 +193,8 @@ class ScriptMeter:
         self._account = self._write(outcome, reason)
         if peak_bytes := value_or_none(peak_memory_bytes):
             self._journal.note("memory", max_rss_bytes=peak_bytes)
-        self._journal.note("ended", outcome=outcome, goes_on=goes_on)
+        # Who ends the script ends the whole job: of several machines the first may.
+        self._journal.note("ended", outcome=outcome, goes_on=goes_on and not self._rank.node)
         return self._account
 
     def _cut(self, why: str) -> int:
