@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -26,22 +26,14 @@ from bench.config import split_arch
 from bench.cost.cuda_rules import cuda_rules
 from bench.cost.masks import KnownValues
 from bench.cost.op_table import OpMode, first_line, quiet_torch
-from bench.cost.step_tracer import (
-    ASK_VALUE,
-    RecordedCall,
-    RecordedCalls,
-    StepTracer,
-    in_recomputation,
-)
+from bench.cost.step_tracer import ASK_VALUE, RecordedCalls, StepTracer, in_recomputation
 from bench.errors import UserError, one_line
-from bench.records import MathMode, MemoryFootprint, Phase, StepSpec
+from bench.records import MemoryFootprint, Phase, StepSpec
 from bench.records.complexity import SCALED_PRODUCT
 from bench.records.profile import CASTS
 from bench.training.fp8 import multiply_in_fp8
 from bench.training.step import (
-    AmpBf16,
-    AmpFp16,
-    Fp8,
+    ARITHMETIC,
     Fp32,
     Phases,
     TrainingStep,
@@ -55,11 +47,6 @@ _ALLOCATE = frozenset({torch.ops.aten.empty.memory_format, torch.ops.aten.empty_
 #: The fake device: its ops are on every machine, and their shapes are those of any device.
 _DEVICE = "cpu"
 
-_PRECISIONS: dict[MathMode, Callable[[], Fp32]] = {
-    "bf16": lambda: AmpBf16(_DEVICE),
-    "fp16": lambda: AmpFp16(_DEVICE),
-    "fp8": lambda: Fp8(_DEVICE),
-}
 #: By a word of torch's error: work that depends on values, lengths or functions of Python.
 _NOT_COUNTED = ("Sparse", "shape_env", "FlexAttention")
 _PHASES: dict[str, Phase] = {phase: phase for phase in get_args(Phase)}
@@ -103,6 +90,7 @@ def record_step(
     tracer = StepTracer(modules.current, known)
     weights = [*model.parameters(), *model.buffers()]
     autocasts = spec.precision not in ("fp32", "tf32")
+    mode = spec.resolved_math_mode if autocasts else "fp32"
     rules = cuda_rules() if spec.backend == "cuda" else nullcontext()
     with _model_errors(spec):
         saved = SavedTensors(tracer, weights)
@@ -117,7 +105,7 @@ def record_step(
                 workload,
                 model,
                 optimizer,
-                _PRECISIONS.get(spec.resolved_math_mode, Fp32)() if autocasts else Fp32(),
+                ARITHMETIC.get(mode, Fp32)(_DEVICE),
                 grad_accum_steps=grad_accum_steps,
                 phases=_Traced(tracer, saved),
             )
@@ -132,7 +120,7 @@ def record_step(
             step.update()
             lasting = [*map(tracer.values.read, (*weights, *state))]
     if spec.resolved_math_mode == "fp8":
-        tracer.calls = list(_with_casts(spec, tracer.calls, in_fp8))
+        _label_casts(tracer, in_fp8, spec)
     return RecordedStep(
         **vars(tracer.recorded(frozenset(access.value for access in lasting if access))),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -149,22 +137,20 @@ def record_step(
     )
 
 
-def _with_casts(
-    spec: StepSpec, calls: Sequence[RecordedCall], layers: frozenset[str]
-) -> Iterator[RecordedCall]:
-    """Yield the calls of a step, with a label of their own those that `layers` in fp8 add to it.
+def _label_casts(tracer: StepTracer, layers: frozenset[str], spec: StepSpec) -> None:
+    """Give a label of their own to the calls that `layers` in fp8 add to their products.
 
     Raises `UserError` where no product is in fp8.
     """
-    if all(call.op != SCALED_PRODUCT for call in calls):
+    if all(call.op != SCALED_PRODUCT for call in tracer.calls):
         raise UserError(
             f"precision={spec.precision!r}: no linear layer of {spec.arch} has sizes that are "
             f"multiples of 16 at a batch of {spec.batch_size}; use amp, or another batch_size"
         )
-    for call in calls:
-        added = call.module in layers and call.op not in (SCALED_PRODUCT, "sum")
-        is_product = any(item.macs for item in call.passes)
-        yield replace(call, label=CASTS) if added and not is_product else call
+    for place, call in enumerate(tracer.calls):
+        is_product = call.op == "sum" or any(item.macs for item in call.passes)
+        if call.module in layers and not is_product:
+            tracer.calls[place] = replace(call, label=CASTS)
 
 
 class _Traced(Phases):

@@ -28,7 +28,7 @@ from bench.records import (
     WorkSet,
 )
 from bench.records.base import Weight
-from bench.records.complexity import LEAST_IN_FP32, SCALED_PRODUCT, Complexity, plain_label
+from bench.records.complexity import LEAST_IN_FP32, SCALED_PRODUCT, plain_label
 from bench.records.kernel_names import is_chosen_by_library, kernel_name
 from bench.records.measurement import DistributedFigures
 from bench.records.metrics import (
@@ -216,7 +216,8 @@ def _of_training(measurement: Measurement, run: RunRecord) -> Iterator[Finding]:
     if left >= LEAST_IN_FP32:
         yield Finding.of("products-in-fp32", percent=100 * left)
     if run.complexity and (left := run.complexity.half_share):
-        which = _in_16_bits(run.complexity)
+        others = (op for op in run.complexity.ops if op.flops and op.op != SCALED_PRODUCT)
+        which = ", ".join(sorted({plain_label(op.op) for op in others}))
         yield Finding.of("products-in-16-bits", percent=100 * left, which=which)
     share = data_wait_share(measurement, run.ops)
     if share is not None and share > _INPUT_BOUND_SHARE:
@@ -233,17 +234,6 @@ def _of_training(measurement: Measurement, run: RunRecord) -> Iterator[Finding]:
         yield Finding.of("loss-not-finite", where="beginning")
     elif measurement.last_loss is None and run.outcome == "ok":
         yield Finding.of("loss-not-finite", where="end")
-
-
-def _in_16_bits(complexity: Complexity) -> str:
-    """`attention 12 %, linear 3 %`: the products of an fp8 step that are not in fp8."""
-    flops = Counter[str]()
-    for op in complexity.ops:
-        if op.flops and op.op != SCALED_PRODUCT:
-            flops[plain_label(op.op)] += op.flops
-    return ", ".join(
-        f"{label} {100 * part / complexity.step_flops:.2g} %" for label, part in flops.most_common()
-    )
 
 
 def _of_ranks(measurement: Measurement, run: RunRecord) -> Iterator[Finding]:

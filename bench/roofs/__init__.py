@@ -34,7 +34,6 @@ from bench.roofs.roof_probes import (
     convolution_probe,
     linear_probe,
     product_probe,
-    scaled_product_probe,
     set_arithmetic,
     stream_probes,
     sustained_rate,
@@ -249,7 +248,6 @@ class RoofPlan:
     group_s: float
     budget_s: float
     sustain_s: float = 0.0
-    one_way: bool = False  # whether reading alone and writing alone are probed too
 
 
 PLANS = {
@@ -259,7 +257,6 @@ PLANS = {
         stream_steps=(1, 2, 4),
         group_s=0.1,
         budget_s=30.0,
-        one_way=True,
     ),
     "cuda": RoofPlan(
         products=_products(8192, (4096, 16384), 200704, 512, 4608),
@@ -268,7 +265,6 @@ PLANS = {
         group_s=0.05,
         budget_s=20.0,
         sustain_s=4.0,
-        one_way=True,
     ),
     "mps": RoofPlan(
         products=_products(4096, (2048, 8192), 50176, 256, 2304),
@@ -305,7 +301,7 @@ def measure_ceilings(
         for mode in modes
         if _may_execute_fewer(device, mode)
     }
-    groups = [*compute.values(), *fewer.values(), bandwidth, *([one_way] if plan.one_way else [])]
+    groups = [*compute.values(), *fewer.values(), bandwidth, one_way]
     torch.backends.cudnn.benchmark = True  # as in training
     with torch.inference_mode():
         sampler = ProbeSampler(device, clock, plan.group_s, progress)
@@ -377,11 +373,9 @@ def known_work(device: Device) -> list[Probe]:
 
 def compute_probes(device: Device, plan: RoofPlan, mode: MathMode) -> list[Probe]:
     """Return the probes that set the roof of `mode`, those of least work first."""
-    if mode == "fp8":
-        shapes = [shape for shape in plan.products if shape[-1] == "NT"]
-        return [scaled_product_probe(shape, device.torch_device) for shape in shapes]
-    probes = [product_probe(shape, mode, device.torch_device) for shape in plan.products]
-    if not _may_execute_fewer(device, mode):
+    shapes = (shape for shape in plan.products if mode != "fp8" or shape[-1] == "NT")
+    probes = [product_probe(shape, mode, device.torch_device) for shape in shapes]
+    if mode != "fp8" and not _may_execute_fewer(device, mode):
         probes += convolution_probes(device, plan, mode)
     has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     if device.backend == "cpu" and mode == "fp32" and has_onednn:

@@ -87,32 +87,23 @@ class Probe:
 
 
 def product_probe(shape: Product, mode: MathMode, device: torch.device) -> Probe:
-    """Return `torch.mm` into an existing result: 2 m n k FLOP."""
+    """Return `torch.mm` into an existing result, in fp8 `torch._scaled_mm`: 2 m n k FLOP."""
     m, n, k, layout = shape
-    how: Any = {"dtype": DTYPES[mode], "device": device}
+    how: Any = {"dtype": torch.bfloat16 if mode == "fp8" else DTYPES[mode], "device": device}
 
     def prepare() -> Launch:
         a = torch.randn(k, m, **how).t() if layout[0] == "T" else torch.randn(m, k, **how)
         b = torch.randn(n, k, **how).t() if layout[1] == "T" else torch.randn(k, n, **how)
+        if mode == "fp8":
+            scales = (torch.ones((), device=device),) * 2
+            of_forward: Any = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
+            a, b = a.to(DTYPES[mode]), b.to(DTYPES[mode])
+            return lambda: torch._scaled_mm(a, b, *scales, **of_forward)
         result = torch.empty(m, n, **how)
         return lambda: torch.mm(a, b, out=result)
 
     name = f"matmul {mode} {m}x{n}x{k} {layout}"
     return _compute_probe(name, mode, 2 * m * n * k, m * k + k * n + m * n, prepare)
-
-
-def scaled_product_probe(shape: Product, device: torch.device) -> Probe:
-    """Return `torch._scaled_mm` of layout NT, as the forward pass has it, with a result in bf16."""
-    m, n, k, _ = shape
-
-    def prepare() -> Launch:
-        a, b = (torch.randn(size, k, device=device).to(DTYPES["fp8"]) for size in (m, n))
-        how: Any = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
-        scale = torch.ones((), device=device)
-        return lambda: torch._scaled_mm(a, b.t(), scale, scale, **how)
-
-    name = f"scaled matmul fp8 {m}x{n}x{k}"
-    return _compute_probe(name, "fp8", 2 * m * n * k, m * k + k * n + 2 * m * n, prepare)
 
 
 def linear_probe(shape: Product) -> Probe:

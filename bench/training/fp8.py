@@ -28,23 +28,22 @@ def multiply_in_fp8(model: torch.nn.Module) -> frozenset[str]:
     tokens), which the weight's gradient sums over, is no multiple of 16. Layers of a class of its
     own are left as they are.
     """
-    layers = {path: layer for path, layer in model.named_modules() if _is_linear(layer)}
-    for layer in layers.values():
-        layer.forward = MethodType(_linear, layer)
-    return frozenset(layers)
+    found = []
+    for path, layer in model.named_modules():
+        weight = _weight(layer)
+        fits = weight is not None and not any(size % _MULTIPLE for size in weight.shape)
+        if fits and weight.dtype in _FLOATS:
+            layer.forward = MethodType(_linear, layer)
+            found.append(path)
+    return frozenset(found)
 
 
-def _is_transposed(layer: torch.nn.Module) -> bool:
-    """Whether it is GPT-2's linear layer, whose weight is (in, out)."""
-    kind = type(layer)
-    return (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D")
-
-
-def _is_linear(layer: torch.nn.Module) -> bool:
-    if type(layer) is not torch.nn.Linear and not _is_transposed(layer):
-        return False
-    weight: Any = layer.weight
-    return weight.dtype in _FLOATS and not any(size % _MULTIPLE for size in weight.shape)
+def _weight(layer: torch.nn.Module) -> Any:
+    """Return the (out, in) weight of a linear layer, GPT-2's too, which has it transposed."""
+    kind, weight = type(layer), getattr(layer, "weight", torch.empty(0))
+    if (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D"):
+        return weight.t()
+    return weight if kind is torch.nn.Linear else None
 
 
 def _linear(layer: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
@@ -53,9 +52,7 @@ def _linear(layer: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
     if rows % _MULTIPLE:
         plain: torch.Tensor = type(layer).forward(layer, inputs)
         return plain
-    weight: Any = layer.weight
-    weight = weight.t() if _is_transposed(layer) else weight
-    outputs: torch.Tensor = _Product.apply(inputs.reshape(rows, -1), weight, layer.bias)
+    outputs: torch.Tensor = _Product.apply(inputs.reshape(rows, -1), _weight(layer), layer.bias)
     return outputs.view(*inputs.shape[:-1], -1)
 
 

@@ -66,6 +66,9 @@ class Fp32:
     autocast_dtype: Literal["none", "bf16", "fp16"] = "none"
     loss_scaling = False
 
+    def __init__(self, device_type: str = "cpu") -> None:
+        self._device_type = device_type
+
     def apply(self) -> None:
         """Set the process's switches for 32-bit products and convolutions.
 
@@ -107,9 +110,6 @@ class AmpBf16(Fp32):
     math_mode: MathMode = "bf16"
     autocast_dtype: Literal["bf16", "fp16"] = "bf16"
     _dtype = torch.bfloat16
-
-    def __init__(self, device_type: str) -> None:
-        self._device_type = device_type
 
     def forward(self) -> AbstractContextManager[object]:
         """Autocast to 16 bits."""
@@ -173,6 +173,10 @@ def _is_strided_depthwise(layer: torch.nn.Module) -> bool:
     )
 
 
+#: What computes in each arithmetic; a 16-bit one by autocast.
+ARITHMETIC: dict[MathMode, type[Fp32]] = {
+    kind.math_mode: kind for kind in (Fp32, Tf32, AmpBf16, AmpFp16, Fp8)
+}
 _NEEDS = {
     "tf32": "an NVIDIA GPU from Ampere on, and NVIDIA_TF32_OVERRIDE other than 0",
     "fp8": "an NVIDIA GPU of compute capability 8.9 or more",
@@ -193,17 +197,10 @@ def open_precision(name: str, device: Device) -> Fp32:
             f"precision={name!r}: not on this {device.backend} device{of}; use fp32 or amp ({name} "
             f"needs {_NEEDS[name]})"
         )
+    modes: Iterable[MathMode] = MODES_OF[name]
     if name == "amp":
-        native = (mode for mode in MODES_OF[name] if device.native_math(mode))
-        name = next((f"amp-{mode}" for mode in native), "fp32")
-    kinds: dict[str, Callable[[], Fp32]] = {
-        "fp32": Fp32,
-        "tf32": Tf32,
-        "amp-bf16": lambda: AmpBf16(device.backend),
-        "amp-fp16": lambda: AmpFp16(device.backend),
-        "fp8": lambda: Fp8(device.backend),
-    }
-    return kinds[name]()
+        modes = filter(device.native_math, MODES_OF[name])
+    return ARITHMETIC[next(iter(modes), "fp32")](device.backend)
 
 
 # The work that an iteration repeats
