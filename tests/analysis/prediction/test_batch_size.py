@@ -74,16 +74,19 @@ MIB = 2**20
 LINK = tuple(samples.all_reduce(size, 1e-3 + size / 1e9) for size in (1024, 64 * MIB))
 
 
-def on_devices(*, link=LINK, shared=None, devices=2):
+def on_devices(*, link=LINK, shared=None, devices=2, backend="cuda"):
     """A batch of 16 by runs of 8, 16 and 32 on one device: 0.1 s a step and 0.01 s an image.
 
     The gradients are of 27 MiB. `shared` are the steps of a run of two with and without exchange.
     """
     work = make.complexity()
+    there = {"environment": make.environment(device=samples.device_info(backend=backend))}
     held = work.memory.model_copy(update={"gradients_bytes": 27 * MIB})
     work = work.model_copy(update={"memory": held})
     records = [
-        make.run_record(f"r{b}", b, 0.1 + 0.01 * b, settings={"repeat": 1}, complexity=work)
+        make.run_record(
+            f"r{b}", b, 0.1 + 0.01 * b, settings={"repeat": 1}, complexity=work, **there
+        )
         for b in (8, 16, 32)
     ]
     if shared:
@@ -91,10 +94,10 @@ def on_devices(*, link=LINK, shared=None, devices=2):
             ranks=samples.distributed_figures(synced_step_s=shared[:1], local_step_s=shared[1:])
         )
         two = {"devices": 2, "repeat": 1}
-        records.append(make.run_record("two", 16, settings=two, measurement=window))
+        records.append(make.run_record("two", 16, settings=two, measurement=window, **there))
     runs = place_runs(records)
     (curve, *_) = Runs(run for run in runs if run.config.devices == 1).curves
-    roofs = [samples.ceilings_record(environment=make.environment(), all_reduces=link)]
+    roofs = [samples.ceilings_record(**there, all_reduces=link)]
     return predict_devices(predict_batch(curve, 16, runs), devices, runs, roofs)
 
 
@@ -110,10 +113,18 @@ def test_several_devices_take_the_exchange_that_nothing_hides():
     assert unknown.exposed_s == pytest.approx((1e-3 + MIB / 1e9, exchange_s))
     assert unknown.facts["images_per_s"] is None
     assert unknown.facts["low"] == pytest.approx(32 / (0.26 + exchange_s))
-    known = on_devices(shared=(0.27, 0.26))  # 10 ms of the exchange are seen
+    # 10 ms of the exchange are seen, and computing takes 10 % longer than on one device
+    known = on_devices(shared=(0.296, 0.286))
     assert known.exposed_s == pytest.approx((0.01, 0.01))
-    assert known.facts["images_per_s"] == pytest.approx(32 / 0.27)
-    assert known.facts["efficiency_low"] == pytest.approx(0.26 / 0.27)
+    assert known.slowdown == pytest.approx(1.1)
+    assert known.facts["images_per_s"] == pytest.approx(32 / 0.296)
+    assert known.facts["efficiency_low"] == pytest.approx(0.26 / 0.296)
+
+
+def test_processes_of_one_processor_need_a_run_that_shows_how_they_slow_each_other():
+    with pytest.raises(UserError, match="mlproject run --devices 2"):
+        on_devices(backend="cpu")
+    assert on_devices(backend="cpu", shared=(0.6, 0.5)).slowdown == pytest.approx(0.5 / 0.26)
 
 
 @pytest.mark.parametrize(("link", "devices"), [((), 2), (LINK, 4)])
