@@ -17,7 +17,7 @@ from bench.config import FILING_FIELDS, RunConfig, check_field, parse_config
 from bench.errors import UserError
 
 _FIELDS = tuple(name for name in RunConfig.model_fields if name not in FILING_FIELDS)
-_BLOCK_KEYS = ("name", "repeats", "exclude")
+_BLOCK_KEYS = ("name", "repeats", "exclude", "scaling")
 #: Above this many runs a matrix is more likely a mistake than a plan.
 MANY_RUNS = 2000
 #: Refused even with --yes: the list of runs itself would fill the memory.
@@ -74,6 +74,14 @@ def read_matrix(
         combined = [dict(zip(fields, values, strict=True)) for values in product(*fields.values())]
         excludes = (*file.exclude, *block.exclude)
         kept = [values for values in combined if not any(_fits(values, out) for out in excludes)]
+        counts = {values.get("devices", "1") for values in kept}
+        if block.scaling is not None and (len(counts) < 2 or "1" not in counts):
+            given = ", ".join(sorted(counts))
+            why = f"devices=[{given}]: scaling is over one device; give 1 and others, as [1, 2, 4]"
+            problems.append(f"blocks.{number}: {why}")
+        elif block.scaling == "strong":
+            kept, wrong = _scaled(kept)
+            problems += [f"blocks.{number}: {why}" for why in wrong]
         configs, wrong = _configs(kept)
         problems += [f"blocks.{number}: {why}" for why in wrong]
         problems += [] if overrides else _idle(block.exclude, combined, f"blocks.{number}.exclude")
@@ -101,6 +109,26 @@ def _configs(combined: list[dict[str, str]]) -> tuple[tuple[RunConfig, ...], lis
             start = f"start mlproject run --nodes {config.nodes} on each of them"
             problems[f"nodes={config.nodes}: a sweep gives each run one machine; {start}"] = None
     return tuple(configs), list(problems)
+
+
+def _scaled(combined: list[dict[str, str]]) -> tuple[list[dict[str, str]], list[str]]:
+    """The configurations of a batch that all devices share, and what is wrong with some.
+
+    What each device has of it is also measured on one device: it tells what smaller batches cost.
+    """
+    scaled, problems = [], dict[str, None]()
+    for values in combined:
+        devices, batch = values.get("devices", "1"), values.get("batch_size", "auto")
+        if not batch.isdecimal():
+            problems[f"batch_size={batch}: scaling=strong divides it; give a number"] = None
+        elif int(batch) % int(devices):
+            why = f"batch_size={batch}: scaling=strong divides it by devices={devices}"
+            problems[f"{why}; give a multiple of {devices}"] = None
+        else:
+            values = {**values, "batch_size": f"{int(batch) // int(devices)}"}
+            scaled.append({**values, "devices": "1"})
+        scaled.append(values)
+    return scaled, list(problems)
 
 
 def _fits(values: Mapping[str, str], exclude: Lists) -> bool:
@@ -161,6 +189,7 @@ class _Block(BaseModel):
     name: str = ""
     repeats: _Repeats | None = None
     exclude: _Excludes = []
+    scaling: Literal["weak", "strong"] | None = None
     fields: _Fields = {}
 
     @model_validator(mode="before")
@@ -199,6 +228,8 @@ def _problem(error: Mapping[str, Any]) -> str:
 def _unknown_key(name: str, known: Collection[str]) -> str:
     near = get_close_matches(name, known, n=1)
     remedy = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}"
+    if name in _BLOCK_KEYS:
+        remedy = "put it into a block"
     return f"{name!r} is not known here; {remedy}"
 
 

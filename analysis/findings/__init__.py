@@ -23,6 +23,7 @@ from analysis.presentation.columns import Row
 from analysis.presentation.table import grouped
 from analysis.runs.groups import Runs
 from analysis.runs.run import Run
+from analysis.scaling import scaling_rows
 from bench.records.base import catalogue
 
 #: So many sentences of a conclusion are told; the rest are counted.
@@ -73,6 +74,7 @@ KINDS: Mapping[str, Callable[[Runs], Iterable[Row]]] = {
     "precision uplift": uplift_rows,
     "batch knee": knee_rows,
     "machine speed-up": speed_up_rows,
+    "scaling": scaling_rows,
     "variability": variability_rows,
     "next knob": next_knob_rows,
 }

@@ -152,6 +152,11 @@ def _mean_sd_count(mean: float, deviation: float | None, count: int) -> str:
     return plus_minus(mean, deviation) + (f" ({count})" if count > 1 else "")
 
 
+def _tenth(share: float) -> str:
+    """Show a part of a whole to a tenth of a percent; less is noise."""
+    return percent(round(share, 3) + 0.0)
+
+
 def _amount(value: float, currency: str, *_: object) -> str:
     return f"{three_digits(value)} {currency}"
 
@@ -299,7 +304,14 @@ class C:
     called_different = _whole("called different", "called_different", "halvings",
                               show=lambda called, of: f"{called} of {of}")
     scaling_efficiency = _number("efficiency", show=percent)
-    communication_share = _number("communication", show=percent)
+    communication_share = _number("communication", show=_tenth)
+    scaling = _text()
+    batch_on_one = _whole()
+    imbalance_share = _number("imbalance of ranks", show=_tenth)
+    input_share = _number("input", show=_tenth)
+    smaller_batches_share = _number("smaller batches", show=_tenth)
+    slower_computing_share = _number("slower computing", show=_tenth)
+    not_explained_share = _number("not explained", show=_tenth)
     # without a part of the step
     gain_without_input = gain_without_sync = gain_without_host = _metric(
         "", "times", "worse", ratio_digits

@@ -39,6 +39,7 @@ from analysis.presentation.table import grouped
 from analysis.runs.groups import Runs, names_of, newest_accounts
 from analysis.runs.place import PlacedProfile
 from analysis.runs.run import Run
+from analysis.scaling import scaling_charts, scalings
 from analysis.traces.placed import PlacedTrace
 from bench.config import Sample
 
@@ -140,6 +141,7 @@ def report_figures(
         },
         "across": _across(across, colours),
         "runs": run_figures(runs, colours),
+        "scaling": _scaling(runs, colours),
     }
 
 
@@ -185,6 +187,13 @@ def _across(across: AcrossMachines, colours: Mapping[str, str]) -> Iterator[Repo
         runs = list(dict.fromkeys(name for _, row in shared for name in row["runs"].names))
         title, chart = f"Times as fast as {across.reference}", speed_up_chart(shared, colours)
         yield ReportFigure("times-as-fast", chart, runs, title=title)
+
+
+def _scaling(runs: Runs, colours: Mapping[str, str]) -> Iterator[ReportFigure]:
+    found = scalings(runs)
+    for kind, chart in scaling_charts(found, colours).items():
+        names = dict.fromkeys(name for of in found if of.kind == kind for name in of.names)
+        yield ReportFigure("scaling", chart, [*names], (kind,))
 
 
 def run_figures(runs: Runs, colours: Mapping[str, str]) -> Iterator[ReportFigure]:

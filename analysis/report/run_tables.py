@@ -26,10 +26,10 @@ from analysis.runs.groups import (
     configurations,
     group_row,
     newest_accounts,
-    on_one_device,
     ratio_row,
     sample_of,
 )
+from analysis.scaling import scalings
 from bench.config import THROUGHPUT, column_noun, common_sample, rate_column
 from bench.records import Complexity, Environment
 from bench.records.measurement import link_words
@@ -118,9 +118,12 @@ _TABLES: Mapping[str, tuple[str, Sequence[Column]]] = {
         (*_WHICH, C.rate, C.ratio_to_smallest, C.gain_per_doubling, C.note, C.runs),
     ),
     "scaling": (
-        "Scaling over devices: {sample}s/s over those of as many single devices",
-        (C.configuration, C.devices, C.rate, C.rate_on_one, C.scaling_efficiency,
-         C.communication_share, C.runs),
+        "Scaling over devices: {sample}s/s over those of one; the efficiency and what a step loses "
+        "add up to 100 %",
+        (C.configuration, C.scaling, C.devices, C.batch_on_one, C.rate, C.rate_on_one, C.ratio,
+         C.ratio_interval, C.scaling_efficiency, C.communication_share, C.imbalance_share,
+         C.input_share, C.smaller_batches_share, C.slower_computing_share, C.not_explained_share,
+         C.verdict, C.note, C.runs),
     ),
     "predictions": (
         "Time of a step as a fixed cost and a cost {a_sample}",
@@ -236,7 +239,7 @@ def configuration_tables(runs: Runs) -> dict[str, Table]:
             for judged, spilled in uplifts(runs)
         ],
         "batch-gains": [row for curve in runs.curves for row in _gains(curve, rate)],
-        "scaling": list(_scaling(runs, rate)),
+        "scaling": [scaling.row(rate) for scaling in scalings(runs)],
         "predictions": [
             _predicted(curve[0], fit_curve(curve), noun)
             for curve in runs.curves
@@ -259,19 +262,6 @@ def _gains(curve: BatchCurve, rate: str) -> Iterator[Row]:
             "gain_per_doubling": gains.get(group.batch_size),
             "note": "memory spilled" if cliff is not None and index >= cliff else note,
         }
-
-
-def _scaling(runs: Runs, rate: str) -> Iterator[Row]:
-    for many in runs:
-        if (found := on_one_device(many, runs)) is not None:
-            single, efficiency = found
-            yield many.row | {
-                "devices": many.config.world_size,
-                rate: many.samples_per_s,
-                f"{rate}_on_one": single.samples_per_s,
-                "scaling_efficiency": efficiency,
-                "runs": RunList((many.name, single.name)),
-            }
 
 
 def _predicted(group: Group, curve: PredictedCurve, noun: str) -> Row:

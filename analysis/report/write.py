@@ -245,7 +245,8 @@ _PARTS = {
     "profiles": ("profiles", "copies", "cpu-counters"),
     "traces": ("trace-steps", "trace-accounts", "trace-idle", "trace-ranks", "trace-comparison"),
     "across": ("times-as-fast", "prices"),
-    "runs": ("uplift", "batch-gains", "scaling", "predictions"),
+    "runs": ("uplift", "batch-gains", "predictions"),
+    "scaling": ("scaling",),
 }
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from analysis.account import Difference, StepAccount
@@ -19,8 +18,6 @@ from analysis.runs.run import MODELLED, TOKENS_PER_S, Run, recorded
 from analysis.runs.settings import Identified, Identity, same_configuration
 from bench.config import THROUGHPUT, Sample, common_sample, rate_column
 from bench.errors import Unknown
-from bench.records import Environment
-from bench.records.environment import same_device, same_power_limit
 from bench.statistics.ratios import RatioEstimate, Repeats, estimate_ratio, joined
 
 if TYPE_CHECKING:
@@ -310,12 +307,12 @@ def configuration_row(group: Group, rate: str) -> Row:
         "fraction_of_roof_min": lower,
         "fraction_of_roof_max": upper,
         "bound": ", ".join(dict.fromkeys(bounds)) or None,
-        "verdict": _verdict(group),
+        "verdict": group_verdict(group),
     }
 
 
-def _verdict(group: Group) -> str:
-    """The worst of its runs' verdicts, or how they ended; of imported ones that they are."""
+def group_verdict(group: Group) -> str:
+    """Return the worst of its runs' verdicts, or how they ended; of imported ones that they are."""
     if group.first.outcome != "ok":
         return ", ".join(sorted({run.outcome for run in group.runs}))
     worst_first = ("invalid", "suspect", "not judged", "clean")
@@ -324,46 +321,3 @@ def _verdict(group: Group) -> str:
         return worst
     words = MODELLED if group.points else "imported"
     return words if worst == "not judged" else f"{worst}; {words}"
-
-
-# Several devices
-
-_OF_DEVICES = ("devices", "nodes", "env", "device")
-
-
-def on_one_device(many: Run, runs: Sequence[Run]) -> tuple[Run, float] | None:
-    """Return the run that `many` is held against with its scaling efficiency; None without one.
-
-    The same configuration on one device of the same kind, measured to its end: the same repeat
-    where there is one, else the newest. A setting that was asked for alike, such as `threads=auto`,
-    may have become another. The efficiency is the samples/s of `many` over those of its devices if
-    each did as well: 1 is perfect (weak scaling: the batch of each device is that of the one). On a
-    CPU the processes share the cores that the one had to itself, so n of them reach about 1/n of it
-    at best.
-    """
-    record, rate = many.record, many.samples_per_s
-    if record is None or record.environment is None or record.config.world_size == 1 or not rate:
-        return None
-    candidates = [
-        (run.config.repeat == record.config.repeat, run.record.created, run, run.samples_per_s)
-        for run in runs
-        if run.record is not None
-        and run.record.environment is not None
-        and run.config.world_size == 1
-        and run.samples_per_s is not None
-        and same_configuration(many.identity, run.identity, _OF_DEVICES, by="asked")
-        and _same_kind(run.record.environment, record.environment)
-    ]
-    if not candidates:
-        return None
-    *_, single, alone = max(candidates, key=itemgetter(0, 1))
-    return single, rate / (record.config.world_size * alone)
-
-
-def _same_kind(theirs: Environment, ours: Environment) -> bool:
-    """The same device, or another of a machine whose devices are all of that name."""
-    kind = attrgetter("device.backend", "device.name", "cpu_signature", "cpu_model", "machine")
-    alike = same_device(theirs, ours) or (
-        theirs.device.uuid is not None and kind(theirs) == kind(ours)
-    )
-    return alike and same_power_limit(theirs.device.power_limit_w, ours.device.power_limit_w)

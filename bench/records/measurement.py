@@ -46,7 +46,7 @@ class RankFigures(Facts):
 
     What a step takes beside `exchange_wait_s` is the rank's own: its loader's wait, its computing,
     and what its host does else. `processor_s` is the time in which its main thread ran, but for
-    what the loader used of it.
+    what the loader used of it. `local_step_s` are its own of `DistributedFigures.local_step_s`.
     """
 
     rank: Count
@@ -62,6 +62,7 @@ class RankFigures(Facts):
     exchange_wait_s: tuple[Number, ...] | None = Field(NEWER)
     processor_s: tuple[Number, ...] | None = Field(NEWER)
     max_rss_bytes: Count | None = Field(NEWER)
+    local_step_s: tuple[PositiveSeconds, ...] | None = Field(NEWER)
 
 
 class DistributedFigures(Facts):

@@ -28,9 +28,9 @@ from bench.worker.turns import planned, taking_out, to_take_out
 
 #: Of the time so far, for steps that are profiled afterwards.
 _EXPLAIN_SHARE = 0.15
-#: Steps with communication, and as many without: a tenth of the window's, so that slow steps do
-#: not double the time of a run, but not more than this.
-_MAX_PROBES = 5
+#: Steps with communication, and as many without: each a third of the window's, so that slow steps
+#: do not double the time of a run, but not more than this. One or two would show noise alone.
+_MAX_PROBES = 10
 #: Steps for the turns of each part that is taken out of them, or as long as the window.
 _STEPS_OF_TURNS = 150
 
@@ -176,17 +176,19 @@ class StepAttempt(Attempt):
 
     def _compare_ranks(self, ready: ReadyStep) -> DistributedFigures:
         """Probe what communication costs and collect every rank's figures."""
-        steps = max(1, min(_MAX_PROBES, len(ready.window.data_wait_s) // 10))
+        steps = max(1, min(_MAX_PROBES, len(ready.window.data_wait_s) // 3))
+        synced_s, local_s = (self._times_s(ready, steps, local=local) for local in (False, True))
+        ranks = zip(self._team.gather(self._rank_figures(ready)), local_s, strict=True)
         return DistributedFigures(
             communication=self._team.communication,
             parallelism="DistributedDataParallel",
-            synced_step_s=self._times_s(ready, steps, local=False),
-            local_step_s=self._times_s(ready, steps, local=True),
-            ranks=tuple(self._team.gather(self._rank_figures(ready))),
+            synced_step_s=tuple(map(max, zip(*synced_s, strict=True))),
+            local_step_s=tuple(map(max, zip(*local_s, strict=True))),
+            ranks=tuple(rank.replaced(local_step_s=own_s) for rank, own_s in ranks),
         )
 
-    def _times_s(self, ready: ReadyStep, steps: int, *, local: bool) -> tuple[float, ...]:
-        """Seconds of each of some steps on the slowest rank, begun together.
+    def _times_s(self, ready: ReadyStep, steps: int, *, local: bool) -> list[tuple[float, ...]]:
+        """Seconds of each of some steps on every rank, begun together.
 
         One more goes before them: the first local one may compile again, and still sends the
         buffers that the step before it has left behind.
@@ -199,7 +201,8 @@ class StepAttempt(Attempt):
                 ready.step()
                 ready.device.synchronize()
                 times_s.append(time.perf_counter() - begin)
-        return tuple(map(max, zip(*self._team.gather(times_s[1:]), strict=True)))
+        of_ranks: list[tuple[float, ...]] = self._team.gather(tuple(times_s[1:]))
+        return of_ranks
 
     def _rank_figures(self, ready: ReadyStep) -> RankFigures:
         window, info = self.measurement(), ready.device.info()

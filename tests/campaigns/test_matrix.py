@@ -92,6 +92,23 @@ blocks:
     assert left == [("resnet18", "fp32"), ("vgg16", "amp")]
 
 
+def test_weak_scaling_keeps_each_devices_batch_and_strong_scaling_that_of_the_job(tmp_path):
+    path = written(
+        tmp_path,
+        """
+defaults: {devices: [1, 2, 4], batch_size: 8}
+blocks:
+  - {scaling: weak}
+  - {scaling: strong}
+""",
+    )
+    weak, strong = ([(c.devices, c.batch_size) for c in block.configs]
+                    for block in read_matrix(path).blocks)  # fmt: skip
+    assert weak == [(1, 8), (2, 8), (4, 8)]
+    # with the batch of each device on one, which tells what smaller batches cost
+    assert sorted(strong) == [(1, 2), (1, 4), (1, 8), (2, 4), (4, 2)]
+
+
 def test_overrides_replace_a_field_everywhere(tmp_path):
     path = written(tmp_path, "blocks:\n  - {arch: [resnet18, vgg16], iters: [5, 10]}\n")
     (block,) = read_matrix(path, {"iters": "3"}).blocks
@@ -128,6 +145,20 @@ DOUBLED += "blocks: [{arch: *a39}]\n"
         ("roofs: 1\nblocks: [{arch: vgg16}]\n", ["roofs='1'", "'true' or 'false'"]),
         ("blocks:\n  - arhc: vgg16\n", ["blocks.1: 'arhc'", "did you mean arch"]),
         ("blocks:\n  - qqq: 1\n", ["blocks.1", "'qqq'", "batch_size"]),
+        (
+            "blocks:\n  - {scaling: strong, devices: [1, 2], batch_size: 9}\n",
+            ["blocks.1: batch_size=9", "devices=2", "a multiple of 2"],
+        ),
+        (
+            "blocks:\n  - {scaling: strong, devices: [1, 2]}\n",
+            ["blocks.1: batch_size=auto", "give a number"],
+        ),
+        (
+            "blocks:\n  - {scaling: weak, devices: [2, 4]}\n",
+            ["blocks.1: devices=[2, 4]", "one device", "[1, 2, 4]"],
+        ),
+        ("blocks:\n  - {scaling: flat, devices: [1, 2]}\n", ["scaling='flat'", "'weak'"]),
+        ("scaling: weak\nblocks: [{devices: [1, 2]}]\n", ["'scaling'", "into a block"]),
         ("blocks:\n  - arch: []\n", ["blocks.1: arch: the list is empty"]),
         ("blocks:\n  - arch: {a: b}\n", ["blocks.1: arch", "value or a list"]),
         ("blocks:\n  - arch: [[resnet18]]\n", ["blocks.1: arch", "value or a list"]),

@@ -91,6 +91,11 @@ def placed(*records, ceilings=ROOFS):
     return place_runs(records, ceilings)
 
 
+def two():
+    """On two devices 20 images take 1.25 s, where one needs a second for 10."""
+    return ran("two", devices=2, measurement=make.measurement(step_s=1.25, images=20))
+
+
 def reading(name="r", workers=1, wait_s=0.4, on=on_gpu):
     """Of images, four tenths of each second waiting for them."""
     waiting, ops = (
@@ -299,7 +304,18 @@ KNOBS = [
     ("lower precision", lambda: placed(on_gpu()), lambda: placed(ran())),  # a CPU: not known
     ("amp-bf16 batch", lambda: placed(amp()), lambda: placed(on_gpu(step_s=0.8), amp())),
 ]  # fmt: skip
-CASES = [*FAULTS, *BATCHES, *BOTTLENECKS, *DIFFERENCES, *(("next knob", *case) for case in KNOBS)]
+SCALED = [
+    ("scaling", "1.6x (single runs, no interval) the images/s of one with batch 10, 80 % of",
+     lambda: placed(ran(), two()), lambda: placed(two())),
+]  # fmt: skip
+CASES = [
+    *SCALED,
+    *FAULTS,
+    *BATCHES,
+    *BOTTLENECKS,
+    *DIFFERENCES,
+    *(("next knob", *case) for case in KNOBS),
+]
 
 
 #: Kind, and runs that show nothing of it.

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from observed import observation
 
-from analysis import RecordSet, place, place_runs
-from analysis.runs.groups import group_runs, on_one_device
+from analysis import RecordSet, place_runs
+from analysis.runs.groups import group_runs
 from analysis.runs.points import RooflinePoint, roofline_point
 from bench.records import worst
 from bench.records.metrics import attained_flops_per_s, summary
@@ -237,50 +237,3 @@ def test_machines_of_several_kinds_under_one_label_get_a_number():
     second = make.environment(device=make.gpu(uuid="GPU-2"), cpu_model="another host")
     found = RecordSet.of([first, make.run_record("b", environment=second)])
     assert found.with_unique_labels() == found
-
-
-# Scaling efficiency, and the run that one on several devices is held against
-
-
-FOUR = {"devices": 2, "nodes": 2}
-
-
-def one(**changes):
-    return make.run_record("one", **changes)
-
-
-def many(images=40, **changes):
-    """Every iteration of a second, as `one` has it: 4 devices do 4 times the images at best."""
-    known = {"settings": FOUR, "measurement": make.measurement(images=images)}
-    return make.run_record("many", **{**known, **changes})
-
-
-def held_against(run, others):
-    """The record of the run on one device that `run` is held against, and the efficiency."""
-    found = on_one_device(place(run, []), [place(other, []) for other in others])
-    return found and (found[0].record, found[1])
-
-
-def card(uuid, name="H200", **changes):
-    return make.environment(device=make.gpu(name=name, uuid=uuid, **changes))
-
-
-def test_the_pair_is_the_same_configuration_on_a_device_of_the_same_kind():
-    # four devices that do four times the work are perfect
-    assert held_against(many(), [one()]) == (one(), pytest.approx(1.0))
-    assert held_against(many(images=30), [one()]) == (one(), pytest.approx(0.75))
-    run = many(environment=card("GPU-0"))
-    others = [
-        one(environment=card("GPU-7", "L4")),
-        one(environment=card("GPU-9", power_limit_w=500.0)),
-        one(environment=card("GPU-0"), batch=16),
-        make.failed_record(environment=card("GPU-0")),
-    ]
-    assert held_against(run, others) is None
-    pair = one(environment=card("GPU-5"))  # the machine's other card does as well
-    assert held_against(run, [*others, pair])[0] is pair
-    # by what ran, however it was asked for
-    asked = {"batch_size": "auto", "threads": 4, "fused_optimizer": "true", "iters": 7}
-    pair = one(environment=card("GPU-5"), settings=asked)
-    assert held_against(run, [*others, pair])[0] is pair
-    assert held_against(run, [one(environment=card("GPU-5"), settings={"threads": 2})]) is None

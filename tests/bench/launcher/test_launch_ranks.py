@@ -70,6 +70,8 @@ def test_two_ranks_measure_one_window(tmp_path):
     assert together.ranks[1].iteration_times_s != window.iteration_times_s
     assert sum(together.ranks[1].iteration_times_s) < 1.5 * window.window_s
     assert len(together.synced_step_s) == len(together.local_step_s) >= 1
+    own_s = [rank.local_step_s for rank in together.ranks]
+    assert together.local_step_s == tuple(map(max, zip(*own_s, strict=True)))
     assert record.resolved.threads >= 1
     assert record.process.user_s > 0
     assert record.process.max_rss_bytes > 100e6
