@@ -235,7 +235,7 @@ def precisions(ceilings: CeilingsRecord) -> tuple[str, ...]:
     least = _NATIVE_GAIN * peaks.get("fp32", 0.0)
     native = [f"amp-{mode}" for mode in ("bf16", "fp16") if peaks.get(mode, 0.0) > least]
     of_halves = ["amp", *native] if native else []
-    return ("fp32", *(["tf32"] if "tf32" in peaks else []), *of_halves)
+    return ("fp32", *(mode for mode in ("tf32", "fp8") if mode in peaks), *of_halves)
 
 
 # The devices: which there are, at rest before each measurement, and how long runs take

@@ -226,7 +226,7 @@ class RunConfig(BaseModel):
                 "data_only=true measures the loader, which data=synthetic has none of: "
                 "give data=fakedata or the path of an ImageFolder"
             )
-        if self.depthwise_fp32 == "true" and not self.precision.startswith("amp"):
+        if self.depthwise_fp32 == "true" and not self.precision.startswith(("amp", "fp8")):
             raise ValueError(
                 f"depthwise_fp32=true is for amp and does nothing with precision={self.precision}"
             )

@@ -78,6 +78,7 @@ def roofs(gflops):
         ),
         ({"fp32": 200, "bf16": 900, "fp16": 220}, ("fp32", "amp", "amp-bf16")),  # fp16 is emulated
         ({"fp32": 200, "bf16": 150, "fp16": 190}, ("fp32",)),  # both are
+        ({"fp32": 200, "bf16": 900, "fp8": 1800}, ("fp32", "fp8", "amp", "amp-bf16")),
     ],
 )
 def test_only_the_arithmetic_that_the_device_has_is_planned(gflops, expected):
@@ -85,7 +86,7 @@ def test_only_the_arithmetic_that_the_device_has_is_planned(gflops, expected):
     assert local.precisions(record) == expected
     runs = [
         RunConfig(backend=backend, precision=precision)
-        for precision in ("fp32", "tf32", "amp-bf16", "amp-fp16")
+        for precision in ("fp32", "tf32", "fp8", "amp-bf16", "amp-fp16")
         for backend in ("auto", "cpu")
     ]
     kept = planned(runs, record)
