@@ -1,5 +1,8 @@
 """What more devices give: the speed-up and where the rest goes, with values by hand."""
 
+import json
+from pathlib import Path
+
 import factories as make
 import pytest
 import samples
@@ -10,7 +13,11 @@ from analysis.runs.groups import Runs
 from analysis.runs.place import place_runs
 from analysis.scaling import LOSSES, scaling_charts, scalings
 from bench.errors import Unknown
+from bench.records import RunRecord
 
+#: Of resnet18 on a busy processor with two cores, a thread each: 4 and 8 images on one device, 4
+#: on each of two.
+REAL = Path(__file__).with_name("data") / "two_ranks.json"
 FOUR = {"devices": 2, "nodes": 2}
 
 
@@ -106,6 +113,22 @@ def test_repeats_give_the_interval():
         < weak.speed_up.ratio
         < weak.row("samples_per_s")["ratio_high"]
     )
+
+
+def test_two_real_processes_lose_to_communication_and_to_smaller_batches():
+    records = [RunRecord.model_validate(known) for known in json.loads(REAL.read_text("utf-8"))]
+    rates = {
+        (record.config.devices, record.config.batch_size): record.measurement
+        and record.measurement.throughput_samples_per_s
+        for record in records
+    }
+    weak, strong = scaled(*records)
+    assert weak.speed_up.ratio == pytest.approx(rates[2, 4] / rates[1, 4])
+    assert strong.efficiency == pytest.approx(rates[2, 4] / rates[1, 8] / 2)
+    # by hand from the six probed steps of both ranks
+    assert shares(strong)[:2] == pytest.approx([34.4603, 2.0126], abs=1e-4)
+    assert shares(strong)[3] == pytest.approx(100 * (weak.efficiency - strong.efficiency), abs=1e-4)
+    assert shares(weak)[4] == pytest.approx(shares(strong)[4])
 
 
 def held_against(many, others):
