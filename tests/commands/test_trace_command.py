@@ -210,8 +210,10 @@ def rank_file(folder, rank, ranks=3, *, late_us=5_000, name="gloo:all_reduce", s
             ("user_annotation", name, load + 60_000, 30_000 - load),
         ]
         begin = 100_000 * number + 7_000 * rank  # clocks of machines differ
+        on_card = name.startswith("nccl")
         events += [
-            {"ph": "X", "cat": category, "name": span, "ts": begin + at, "dur": dur, "pid": rank,
+            {"ph": "X", "cat": "kernel" if on_card and at >= load else category, "name": span,
+             "ts": begin + at, "dur": dur, "pid": 0 if on_card else rank,
              "tid": 2 if span == name else 1}
             for category, span, at, dur in spans
         ]  # fmt: skip
@@ -236,6 +238,17 @@ def test_traces_of_ranks_say_who_makes_the_others_wait(mlproject_command, traced
         assert row["exchange_wait_ms"] == pytest.approx(4, abs=0.05)
         assert row["compute_ms"] == pytest.approx(61)
     assert "rank 2 makes the others wait 5 ms" in mlproject_command("trace", *files)[1]
+
+
+def test_on_a_card_the_wait_is_in_kernels_that_communicate(traced, tmp_path):
+    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    rows = [
+        trace["of_ranks"]
+        for trace in traced(*(rank_file(tmp_path, rank, name=name) for rank in range(3)))
+    ]
+    assert [row["arrives_last_share"] for row in rows] == [0, 0, 1]
+    assert [row["exchange_wait_ms"] for row in rows] == pytest.approx([4, 4, 0], abs=0.05)
+    assert [row["step_ms"] for row in rows] == pytest.approx([100] * 3, rel=0.01)
 
 
 def test_of_an_even_job_and_of_other_jobs_no_rank_is_named(mlproject_command, traced, tmp_path):
