@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +17,7 @@ import click
 from bench.config import parse_config
 from bench.config.model_names import nearest
 from bench.errors import UserError
+from bench.machine.cpu import usable_cores
 from bench.records import Complexity, ImportedRecord, StepSpec
 from bench.records.folders import RecordFolder, ceilings_in
 from commands.console.options import Tracked, argument, note, option, set_values
@@ -22,6 +27,10 @@ from tracking.importing import load_readers, read_results
 from tracking.importing.readers import GIVEN, GIVEN_COUNTS
 from tracking.importing.tables import MEANINGS, plain
 from tracking.importing.work import step_of, with_work
+
+#: New steps, of a second each, that are worth a process, which imports torch in four and holds half
+#: a gigabyte; and the most processes.
+_EACH, _MOST_PROCESSES = 20, 16
 
 
 class Import(Tracked, Formatted):
@@ -120,13 +129,31 @@ def _check_facts(facts: dict[str, str]) -> None:
 def _with_work(results: Sequence[ImportedRecord]) -> list[ImportedRecord]:
     """The results with the work of their steps, each step counted once."""
     steps = [step_of(result) for result in results]
-    new = {step for step in steps if not isinstance(step, str)}
-    bar = watched(new, "counting the work of their steps", len(new))
-    counted = {step: _count(step) for step in bar}
+    counted = _counts({step for step in steps if not isinstance(step, str)})
     return [
         with_work(result, step if isinstance(step, str) else counted[step])
         for result, step in zip(results, steps, strict=True)
     ]
+
+
+def _counts(steps: Collection[StepSpec]) -> dict[StepSpec, Complexity | str]:
+    """The work of these steps: many new ones are counted by several processes at once."""
+    what = "counting the work of their steps"
+    counted: dict[StepSpec, Complexity | str] = {}
+    with suppress(ImportError):  # of torch, for one: `_count` says so
+        from bench.cost import is_counted
+
+        known = [*filter(is_counted, steps)]
+        counted = {step: _count(step) for step in watched(known, what, len(known))}
+    new = [step for step in steps if step not in counted]
+    processes = min(usable_cores(), len(new) // _EACH, _MOST_PROCESSES)
+    if processes < 2:
+        return counted | {step: _count(step) for step in watched(new, what, len(new))}
+    # no forks: a process that has run torch's autograd has none that can
+    context, no_interrupt = get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(processes, context, signal.signal, no_interrupt) as pool:
+        coming = watched(pool.map(_count, new), what, len(new))
+        return counted | dict(zip(new, coming, strict=True))
 
 
 def _count(step: StepSpec) -> Complexity | str:

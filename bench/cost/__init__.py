@@ -62,6 +62,25 @@ def _installed(package: str) -> tuple[list[str], list[str]]:
     return [code_id(_BENCH / part) for part in _CODE], versions
 
 
+def _path_of(folder: str, spec: StepSpec) -> Path | None:
+    """Where the count of a step is kept; None where what decides it is in a file of the user's."""
+    package = package_of(spec.arch)
+    if package is None:
+        return None
+    code, versions = _installed(package)
+    # timm reads from the variable which attention its models have
+    facts = (code, versions, os.environ.get("TIMM_FUSED_ATTN"), asdict(spec))
+    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
+    path: Path = cache_folder() / folder / f"{key}.json"
+    return path
+
+
+def is_counted(spec: StepSpec) -> bool:
+    """Return whether `cached_complexity` of `spec` is read from the cache, without torch."""
+    path = _path_of("complexity", spec)
+    return path is not None and path.is_file()
+
+
 def _cached(kind: type[Kept], folder: str, spec: StepSpec, counting: str) -> Kept:
     """What the function `counting` of `estimate` makes of `spec`, read or computed and kept."""
 
@@ -69,21 +88,16 @@ def _cached(kind: type[Kept], folder: str, spec: StepSpec, counting: str) -> Kep
         found: Kept = getattr(import_module("bench.cost.estimate"), counting)(spec)
         return found
 
-    package = package_of(spec.arch)
-    if package is None:
+    path = _path_of(folder, spec)
+    if path is None:
         return counted()
-    code, versions = _installed(package)
-    # timm reads from the variable which attention its models have
-    facts = (code, versions, os.environ.get("TIMM_FUSED_ATTN"), asdict(spec))
-    key = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    path: Path = cache_folder() / folder / f"{key}.json"
     with contextlib.suppress(OSError, ValidationError):
         return kind.model_validate_json(path.read_bytes())
     made = counted()
     with contextlib.suppress(OSError):  # a home that cannot be written to costs time, no result
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, made.model_dump_json())
-        files = [*path.parent.glob("*.json")]
+        files = list(path.parent.glob("*.json"))
         if len(files) > _MOST_FILES:
             newest_last = sorted(files, key=lambda file: file.stat().st_mtime)
             for old in newest_last[:-_MOST_FILES]:

@@ -14,6 +14,7 @@ from servers import free_port
 
 from analysis import pull_iterations
 from bench.errors import UserError
+from bench.records import StepSpec
 from bench.records.folders import read_records, record_folders
 from mlproject import main
 from tracking import schema
@@ -181,6 +182,23 @@ def test_a_result_that_is_known_is_not_counted_again(place, monkeypatch, capsys)
     monkeypatch.setattr(command, "_count", lambda step: pytest.fail(f"counts {step}"))
     assert main(["import", "table.csv", "--no-track"]) == 0
     assert "table.csv: 3 known already" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_many_new_steps_are_counted_by_several_processes_alike(monkeypatch, tmp_path):
+    command = import_module("commands.import")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(command, "usable_cores", lambda: 2)
+    monkeypatch.setattr(command, "_EACH", 2)
+    sizes = {StepSpec("alexnet", size, "fp32") for size in (1, 2, 3)}
+    wrong = StepSpec("alexnet", 2, "fp32", image_size=8)
+    found = command._counts({*sizes, wrong})
+    assert {step: found[step].step_flops / step.batch_size for step in sizes} == dict.fromkeys(
+        sizes, found[StepSpec("alexnet", 1, "fp32")].step_flops
+    )
+    assert "cannot run" in found[wrong]
+    monkeypatch.setattr(command, "ProcessPoolExecutor", None)  # they are known now
+    assert command._counts(sizes) == {step: found[step] for step in sizes}
 
 
 def test_results_are_imported_without_torch_too(place, monkeypatch, capsys):
