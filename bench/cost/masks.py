@@ -31,15 +31,15 @@ UNKNOWN_MASK = "how much a mask of attention hides depends on data, or it is too
 #: What is added to hide a pair is no more than this: its exponential is 0 in every type. Of 1e4,
 #: which many add, bf16 makes 9,984.
 _HIDES = -9e3
-#: Made of no tensor, or of its shape alone; what is `empty` is filled before it is a mask.
-_CONSTANTS = op_names("arange empty eye full linspace ones scalar_tensor zeros")
-_LIKE = op_names("empty_like full_like new_empty new_full new_ones new_zeros ones_like zeros_like")
+#: Made of no tensor, or of its shape alone.
+_CONSTANTS = op_names("arange eye full linspace ones scalar_tensor zeros")
+_LIKE = op_names("full_like new_full new_ones new_zeros ones_like zeros_like")
 #: They put a value where a mask says.
-_FILLS = op_names("fill index_put masked_fill where")
+_FILLS = op_names("masked_fill where")
 #: Of these, what hides a pair in an input hides it in the result.
-_MASKING = _FILLS | op_names("add baddbmm clone copy div mul sub _to_copy")
+_MASKING = _FILLS | op_names("add baddbmm clone div mul sub _to_copy")
 #: Ops of one element each: what an expanded dimension repeats is computed once.
-_POINTWISE = _MASKING - op_names("baddbmm index_put") | op_names(
+_POINTWISE = _MASKING - {"baddbmm"} | op_names(
     "bitwise_and bitwise_not bitwise_or eq ge gt le logical_and logical_not logical_or lt ne rsub"
 )
 _SOFTMAX = op_names("_softmax _safe_softmax")

@@ -20,11 +20,6 @@ def _added(seen):
     return torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)
 
 
-def _indexed(scores, hidden):
-    scores[:, :, hidden] = -torch.inf
-    return scores
-
-
 #: How models mask scores of attention.
 MASKED = {
     "in_place": lambda scores, seen: scores.masked_fill_(~seen, -torch.inf),
@@ -33,10 +28,6 @@ MASKED = {
     "where_full": lambda scores, seen: torch.where(seen, scores, torch.full_like(scores, -1e9)),
     "added": lambda scores, seen: scores + _added(seen),
     "added_in_place": lambda scores, seen: scores.add_((1 - seen.float()) * -10_000.0),
-    "filled": lambda scores, seen: (
-        scores + torch.empty(S, S).fill_(-torch.inf).masked_fill_(seen, 0)
-    ),
-    "indexed": lambda scores, seen: _indexed(scores.clone(), ~seen),
     "in_two": lambda scores, seen: (
         scores.masked_fill(~seen & (torch.arange(S) < 6), -1e9) / 2
         + _added(seen | (torch.arange(S) < 6))
