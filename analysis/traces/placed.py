@@ -298,7 +298,7 @@ class RankWaits(NamedTuple):
     @property
     def sentence(self) -> str:
         """Who makes the others wait."""
-        none = "no rank surely makes the others wait (of fewer than 24 steps none is named)"
+        none = "fewer than 24 steps, or 0.6 s, do not tell who makes the others wait"
         return none if self.slow is None else self.slow.sentence
 
 
