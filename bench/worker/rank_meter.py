@@ -112,7 +112,7 @@ class RankMeter:
     def _has_rank_0_ended(self) -> bool:
         if not self.node:
             return (self._folder / "worker.json").exists()
-        with suppress(RuntimeError):
+        with suppress(Exception):
             return bool(self._store.check([_ENDED]))
         return True  # the store has ended, and so has rank 0
 
@@ -129,7 +129,7 @@ class RankMeter:
         training = Training(self._counts)
         device, rank = training.open_device(), distributed.get_rank()
         self._rank, self.node = rank, int(os.environ.get("GROUP_RANK") or 0)
-        self._store = distributed.distributed_c10d._get_default_store()
+        self._store = value_or_none(distributed.distributed_c10d._get_default_store)
         with training.watched(0) as seen:
             yield
         if seen.hook is not None:
@@ -244,7 +244,7 @@ class RankMeter:
 
     def _put(self, steps: bytes, *, anew: bool = False) -> None:
         """Append to the file, or where rank 0 is on another machine to the group's store."""
-        with suppress(OSError, RuntimeError):  # the folder is gone, or the store
+        with suppress(Exception):  # the folder is gone, or the store
             if self.node:
                 (self._store.set if anew else self._store.append)(_STEPS.format(self._rank), steps)
             elif self._path is not None:
@@ -254,7 +254,7 @@ class RankMeter:
     def _collect(self) -> None:
         """As rank 0 write the files of the ranks of other machines."""
         files = {rank: steps_of_rank(self._folder, rank) for rank in range(self._ranks)}
-        with suppress(OSError, RuntimeError):
+        with suppress(Exception):
             for rank, file in files.items():
                 if not file.exists() and self._store.check([_STEPS.format(rank)]):
                     self._store.set(_ENDED, "")
