@@ -281,7 +281,9 @@ class OpCall:
         written = self.mutable
         if self.op.startswith("_fused_") and self.arguments.get("grad_scale") is None:
             written = written - {"grads"}  # it unscales them, or only reads them
-        return [tensor for name in written for tensor in tensors_in(self.arguments.get(name))]
+        # In the order of the arguments: that of a set differs from process to process.
+        values = [value for name, value in self.arguments.items() if name in written]
+        return [tensor for value in values for tensor in tensors_in(value)]
 
     def label(self, phase: Phase) -> str:
         """Return its kind: `depthwise convolution 3x3 stride 2`, `batch_norm`.
