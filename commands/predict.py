@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from bench.config import parse_config
@@ -79,13 +80,18 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
         prices = self.prices() if self.price or self.prices_file else None
         if prices:
             prices.check_names(self.on)
-        targets = [find_target(name, configs[0].precision, records, peaks) for name in self.on]
         own = own_runs(records.runs(peaks), cached_ops) if records else []
         loader = fastest_loader(records.measurements) if records else None
-        found = [
-            predict_on(target, config, cached_ops, own, prices, loader)
-            for target in targets
-            for config in configs
-        ]
+        found, refused = [], []
+        for name, config in product(self.on, configs):
+            try:
+                target = find_target(name, config.precision, records, peaks)
+                found.append(predict_on(target, config, cached_ops, own, prices, loader))
+            except UserError as error:
+                refused.append(f"{error}")
+        if not found:
+            raise UserError("; ".join(dict.fromkeys(refused)))
+        for reason in dict.fromkeys(refused):
+            self.say(f"not predicted: {reason}")
         lines = [line for prediction in found for line in prediction.lines()]
         return Output(lines, [prediction.facts() for prediction in found])

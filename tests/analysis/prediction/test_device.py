@@ -302,6 +302,17 @@ def test_predict_on_devices_needs_no_server(monkeypatch):
     assert second["cost_per_million_samples"] is None
 
 
+def test_devices_are_predicted_beside_one_that_is_refused(monkeypatch):
+    monkeypatch.setattr("bench.cost.cached_ops", counting(PRODUCT, NORM))
+    asked = "--arch", "resnet18", "--batch-size", 8, "--on", "my phone"
+    found = invoke(commands.predict, *asked, "--on", "NVIDIA L4")
+    assert found.exit_code == 0
+    assert "not predicted: on='my phone'" in found.output
+    assert "resnet18 fp32 batch 8 on NVIDIA L4" in found.output
+    with pytest.raises(UserError, match="my phone"):
+        invoke(commands.predict, *asked)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
