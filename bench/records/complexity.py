@@ -194,8 +194,8 @@ class Complexity(Record):
     causal_skipped_flops: Count  # part of step_flops that fused attention may skip
     fp32_flops: Count = 0  # part of step_flops; records of before say nothing
     elementwise_flops: Count
-    eager_bytes: Count
-    fused_bytes: Count
+    eager_bytes: PositiveCount
+    fused_bytes: PositiveCount
     compulsory_bytes: Count
     cache_bytes: Count
     memory: MemoryFootprint

@@ -176,11 +176,12 @@ class StepAttempt(Attempt):
 
     def _compare_ranks(self, ready: ReadyStep) -> DistributedFigures:
         """Probe what communication costs and collect every rank's figures."""
+        communication = self._team.communication  # one process has none, and takes no step here
         steps = max(1, min(_MAX_PROBES, len(ready.window.data_wait_s) // 3))
         synced_s, local_s = (self._times_s(ready, steps, local=local) for local in (False, True))
         ranks = zip(self._team.gather(self._rank_figures(ready)), local_s, strict=True)
         return DistributedFigures(
-            communication=self._team.communication,
+            communication=communication,
             parallelism="DistributedDataParallel",
             synced_step_s=tuple(map(max, zip(*synced_s, strict=True))),
             local_step_s=tuple(map(max, zip(*local_s, strict=True))),

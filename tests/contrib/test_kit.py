@@ -118,7 +118,7 @@ def test_without_mlflow_records_stay_on_disk_and_nobody_is_promised_more(
     for module in (options, importlib.util):
         monkeypatch.setattr(module, "find_spec", without)
 
-    def stop(*_):
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("commands.run.launch_ceilings", stop)
