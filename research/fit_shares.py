@@ -185,10 +185,20 @@ def read_op_times(folder: Path, most: int) -> Iterator[Timed]:
 
 
 @cache
-def _step(spec: StepSpec, left_out: str = "nothing") -> Any:
-    """The kernels of a step but for those whose phase and op match."""
-    ops = cached_ops(spec).ops
-    return kernels_of([op for op in ops if not re.search(left_out, f"{op.phase} {op.op}")])
+def _step(spec: StepSpec, phases: str = "", masked: str = "") -> Any:
+    """The kernels of a step, or what NeuSight timed of `phases`: without the loss.
+
+    It adds gradients (3 of SGD's 5 passes); transformers 4.38 mask scores in the phase `masked`.
+    """
+    ops: list[CallWork] = []
+    for op in cached_ops(spec).ops:
+        is_loss = op.phase == "forward" and re.search("log_soft|nll", op.op)
+        is_mask = (op.op, op.phase) == ("mul", masked) and len(op.shapes[0]) == 4
+        if phases and op.phase == "optimizer":
+            op = op.model_copy(update={"phase": "backward", "eager_bytes": op.eager_bytes * 3 // 5})
+        if not phases or (op.phase in phases and not is_loss):
+            ops += [op, op] if is_mask else [op]
+    return kernels_of(ops)
 
 
 def read_steps(folder: Path) -> Iterator[Timed]:
@@ -202,14 +212,13 @@ def read_steps(folder: Path) -> Iterator[Timed]:
         config |= dict.fromkeys(_DROPOUTS, 0.0) if mode == "inf" else {}
         path = configs / f"{name}-{mode}.json"
         path.write_text(json.dumps(config))
-        heads = {"train": "masked-lm", "inf": "sequence-classification"}
-        head = heads[mode] if name.startswith("bert") else "causal-lm"
-        arch, seq_len = f"hf:{path}:{head}", int(length)
-        spec = StepSpec(arch, int(batch), "fp32", seq_len=seq_len, backend="cuda")
-        # The loss was computed between the two timings.
-        rest = "optimizer|forward .*(log_soft|nll)" + ("|backward" if mode == "inf" else "")
+        of_bert = {"train": "masked-lm", "inf": "sequence-classification"}[mode]
+        arch = f"hf:{path}:{of_bert if name.startswith('bert') else 'causal-lm'}"
+        spec = StepSpec(arch, int(batch), "fp32", seq_len=int(length), backend="cuda")
+        phases = "forward backward" if mode == "train" else "forward"
+        kernels = _step(spec, phases, {"b": "forward", "g": "backward"}.get(name[0], ""))
         case, time_s = f"{name} {mode} {length} {batch}", float(row["e2e_latency"]) / 1e3
-        yield Timed("transformer", row["device"], case, time_s, _step(spec, rest))
+        yield Timed("transformer", row["device"], case, time_s, kernels)
     for row in _rows(folder / "cnn_training_s.csv"):
         name, pixels, batch = row["model"], int(row["image_size"]), row["batch_size"]
         if name in _CNNS and pixels >= _LEAST_PIXELS:

@@ -213,7 +213,10 @@ def _kernels(op: CallWork, nhwc: bool | None) -> list[tuple[Any, ...]]:
     if not op.flops:
         passes = (name for part, name in _PASS_OF.items() if part in op.op)
         kind = next(passes, _OF_SUMS.get(op.op, "elementwise"))
-        return [("optimizer" if op.phase == "optimizer" else kind, *_bytes_of(op, 0.0))]
+        kernels = [("optimizer" if op.phase == "optimizer" else kind, *_bytes_of(op, 0.0))]
+        if op.op == "_softmax_backward_data":  # CUDA multiplies gradient and result beforehand
+            kernels.append(("elementwise", *_bytes_of(op, 0.0)))
+        return kernels
     if "convolution" in op.op:
         kernels = _of_convolution(op, nhwc)
         if nhwc is False and kernels[0][0] != "depthwise":

@@ -113,7 +113,7 @@ def test_the_backward_pass_of_a_convolution_is_a_product_for_each_gradient():
         (op("mkldnn_rnn_layer", (), 99), UNPROVEN),
         (op("convolution", ((1, 8, 4, 4), (8, 1, 3, 3)), 2 * 8 * 16 * 9), "depthwise"),
         (op("convolution", ((1, 8, 4, 4), (8, 4, 3, 3)), 2 * 8 * 16 * 4 * 9), UNPROVEN),
-        (op("_softmax_backward_data", phase="backward"), "softmax"),
+        (op("_softmax"), "softmax"),
         (op("native_batch_norm"), "batch norm"),
         (op("_fused_sgd_", phase="optimizer"), "optimizer"),
         (op("relu_"), "elementwise"),
@@ -121,6 +121,13 @@ def test_the_backward_pass_of_a_convolution_is_a_product_for_each_gradient():
 )
 def test_the_kind_of_an_op(given, kind):
     assert [KINDS[one] for one in kernels_of([given])["kind"]] == [kind]
+
+
+def test_the_backward_pass_of_softmax_has_a_product_of_its_own():
+    """CUDA's multiplies gradient and result before the softmax: as many bytes again."""
+    both = kernels_of([op("_softmax_backward_data", phase="backward", moved=300)])
+    assert [KINDS[kind] for kind in both["kind"]] == ["softmax", "elementwise"]
+    assert both["bytes"].tolist() == [300, 300]
 
 
 def test_what_a_datasheet_promises_and_large_ops_reach():
