@@ -48,7 +48,8 @@ class Predict(WantedRecords, WithPrices, WithPeaks, Shown, Answering):
                 raise UserError(f"--{name.split('_file')[0].replace('_', '-')}: is for --on alone")
         records = self.read_records()
         runs = records.runs()
-        from analysis.prediction.batch_size import choose_curve, predict_batch, predict_devices
+        from analysis.prediction.batch_size import choose_curve, predict_batch
+        from analysis.prediction.several_devices import predict_devices
 
         of_one = [run for run in runs if self.devices == 1 or run.config.world_size == 1]
         curve = choose_curve(of_one, self.arch, self.precision, self.env, self.seq_len)

@@ -11,13 +11,12 @@ from observed import curve, invoke, observation, records_on_disk, repeated
 
 import commands.predict
 from analysis.prediction.batch_size import (
-    exchange_times_s,
     fit_curve,
     fit_step,
     memory_of,
     predict_batch,
-    predict_devices,
 )
+from analysis.prediction.several_devices import exchange_times_s, predict_devices
 from analysis.runs.groups import Runs
 from analysis.runs.place import place_runs
 from bench.config import RunConfig
