@@ -17,7 +17,7 @@ from bench.records import RunRecord
 
 #: Of resnet18 on a busy processor with two cores, a thread each: 4 and 8 images on one device, 4
 #: on each of two.
-REAL = Path(__file__).with_name("data") / "two_ranks.json"
+REAL = Path(__file__).parents[1] / "data" / "two_ranks.json"
 FOUR = {"devices": 2, "nodes": 2}
 
 
