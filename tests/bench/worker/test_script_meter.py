@@ -214,6 +214,7 @@ def test_arithmetic_that_a_script_changes_after_the_first_look_is_said(short_win
 
 def test_arithmetic_is_read_within_the_step_by_the_layers_that_it_holds_for():
     seen, images = Batches("cpu"), torch.zeros(2, 3, 4, 4)
+    torch.backends.cuda.matmul.fp32_precision = "none"  # as in a new process
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
         seen.look(nn.Conv2d(3, 4, 3), (images,), {})
     seen.look(nn.Linear(4, 4), (images,), {})
