@@ -142,7 +142,9 @@ def _fp8(contact: Contact) -> Seen:
     in_fp8, amp = contact.run(precision="fp8", **step), contact.window(precision="amp", **step)
     ours, ops = contact.window(precision="fp8", **step), in_fp8.ops.ops if in_fp8.ops else ()
     casts_s = sum(op.exclusive_s for op in ops if op.label == CASTS)
-    faster, loss = amp.step_s / ours.step_s, (ours.last_loss or 0.0) / (amp.last_loss or 1.0)
+    if ours.last_loss is None or not amp.last_loss:
+        raise CannotTellError("a loss is not known")
+    faster, loss = amp.step_s / ours.step_s, ours.last_loss / amp.last_loss
     seen = f"{faster:.3g} times as fast, {loss:.3g} of the loss, {level_of(in_fp8)}"
     return f"{seen}, {CASTS} {casts_s / ours.step_s:.0%}", abs(loss - 1) <= 0.1 and casts_s > 0
 

@@ -7,7 +7,7 @@
 # seen: after one tensor of 30 MB was made and dropped, a step obtains no page where it obtained
 #   thousands, and takes a quarter less processor time, for the rest of the process. One of 256 MB
 #   changes nothing. glibc takes the size of the largest block that was given back, up to 32 MB, as
-#   the size from which blocks are obtained anew each time. So two equal loops on a CPU differ by a
+#   the size from which blocks are obtained again each time. So two equal loops on a CPU differ by a
 #   quarter by what their process did before, such as loading a checkpoint. Linux with glibc.
 set -euo pipefail
 folder=$(mktemp -d)

@@ -156,7 +156,7 @@ class RankMeter:
     def _open(self) -> None:
         """Empty the file, and begin the first step that is timed."""
         if self._path is not None:
-            self._put(self._facts, anew=True)
+            self._put(self._facts, empty=True)
             self._rows.append([self._clock(), 0.0, [], 0.0])
             self._processor_s, self._written_s = self._processor(), self._clock()
 
@@ -242,13 +242,13 @@ class RankMeter:
             ended.extend((now_s, data_wait_s, exchange_s, processor_s, peak_bytes))
         self._put(ended.tobytes())
 
-    def _put(self, steps: bytes, *, anew: bool = False) -> None:
+    def _put(self, steps: bytes, *, empty: bool = False) -> None:
         """Append to the file, or where rank 0 is on another machine to the group's store."""
         with suppress(Exception):  # the folder is gone, or the store
             if self.node:
-                (self._store.set if anew else self._store.append)(_STEPS.format(self._rank), steps)
+                (self._store.set if empty else self._store.append)(_STEPS.format(self._rank), steps)
             elif self._path is not None:
-                with self._path.open("wb" if anew else "ab") as file:
+                with self._path.open("wb" if empty else "ab") as file:
                     file.write(steps)
 
     def _collect(self) -> None:

@@ -119,7 +119,8 @@ def test_what_cannot_be_taken_out_has_not_failed(tmp_path, monkeypatch, removals
 
 
 @pytest.mark.parametrize(
-    ("loss", "casts_s", "passed"), [(7.0, 0.1, True), (6.0, 0.1, False), (7.0, 0.0, False)]
+    ("loss", "casts_s", "passed"),
+    [(7.0, 0.1, True), (6.0, 0.1, False), (7.0, 0.0, False), (None, 0.1, None)],
 )
 def test_fp8_is_held_against_amp_where_the_device_has_it(
     tmp_path, monkeypatch, loss, casts_s, passed

@@ -157,7 +157,7 @@ def test_the_products_of_a_step_and_what_they_add_by_hand():
     calls, sizes_bytes = [call for call in step.calls if call.module == "2"], step.sizes_bytes
     products = [call.work(sizes_bytes) for call in calls if call.op == SCALED_PRODUCT]
     macs = 16 * 48 * 64
-    assert [work["flops"] for work in products] == [2 * macs] * 2  # nobody asks for the images'
+    assert [work["flops"] for work in products] == [2 * macs] * 2  # images need no gradient
     scales = 2 * 4
     assert [work["eager_bytes"] for work in products] == [
         16 * 48 + 48 * 64 + scales + 2 * 64 + 2 * 16 * 64,  # a byte a number; bias, result in bf16
