@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from fractions import Fraction
+from itertools import count
 from math import prod
 from typing import Any, TypeAlias
 
@@ -42,6 +43,8 @@ _MASKING = _FILLS | op_names("add baddbmm clone div mul sub _to_copy")
 _POINTWISE = _MASKING - {"baddbmm"} | op_names(
     "bitwise_and bitwise_not bitwise_or eq ge gt le logical_and logical_not logical_or lt ne rsub"
 )
+#: Their results are least where each input is at an end of its range.
+_MULTILINEAR = op_names("add clone mul sub _to_copy")
 _SOFTMAX = op_names("_softmax _safe_softmax")
 #: Of one tensor that is followed.
 _MOST_ELEMENTS = 2**26
@@ -121,10 +124,28 @@ class KnownValues:
         elif call.mutable:
             func = getattr(getattr(torch.ops.aten, call.op), func._overloadname)
         is_open = any(self._is_open(tensor) and tensor.dtype == torch.bool for tensor in given)
+        if call.op in _MULTILINEAR and self._lowest(call, func) > _HIDES:
+            return []
         tried = [self._computed(call, func, unknown) for unknown in range(1 + is_open)]
         if all(made and not any((_once(v) <= _HIDES).any() for v in made) for made in tried):
             return []
         return None if is_open else tried[0]
+
+    def _lowest(self, call: OpCall, func: Any) -> float:
+        """No result of a multilinear call is less; found without a tensor of the results' size."""
+
+        def ends(tensor: torch.Tensor) -> torch.Tensor:
+            known = self._known(tensor)
+            if known is None or not known.numel():
+                known = torch.arange(2 if tensor.dtype == torch.bool else 1, device=tensor.device)
+                return known.to(tensor.dtype)
+            return torch.stack(torch.aminmax(_once(known)))
+
+        place = count()
+        arguments = tree_map_only(
+            torch.Tensor, lambda v: ends(v).reshape(-1, *[1] * next(place)), dict(call.arguments)
+        )
+        return float(func(**arguments).min())
 
     def _computed(self, call: OpCall, func: Any, unknown: int = 0) -> list[torch.Tensor] | None:
         """The results by what is known, else `unknown`; None if they are not to be had."""

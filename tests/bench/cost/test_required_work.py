@@ -6,6 +6,7 @@ import torch
 from tiny_language_models import D, S, W
 
 from bench.cost.estimate import count_step, step_complexity
+from bench.cost.masks import KnownValues
 from bench.records import StepSpec
 
 #: Multiply-adds of a sequence: the logits, the projections of attention, and both its products.
@@ -174,3 +175,20 @@ def test_a_window_of_mistral_is_not_required(tmp_path):
     linear = LOGITS + OF_GROUPS + S * 3 * D * 12
     assert found.step_flops == BATCH * 6 * (linear + PAIRS * PRODUCTS)
     assert found.required_flops == BATCH * 6 * (linear + WINDOW * PRODUCTS)
+
+
+@pytest.mark.slow
+def test_what_turns_queries_and_keys_is_too_small_to_hide_a_pair(tmp_path, monkeypatch):
+    """At 192 Ki tokens each of four products a layer had 100 MB, only to see that none hides."""
+    computed = []
+    whole = KnownValues._computed
+
+    def note(self, call, func, *unknown):
+        computed.extend(call.op for _ in unknown)
+        return whole(self, call, func, *unknown)
+
+    monkeypatch.setattr(KnownValues, "_computed", note)
+    _of_transformers(tmp_path, "MistralConfig", intermediate_size=12, sliding_window=4)
+    assert "mul" not in computed
+    _complexity("causal_op_by_op")
+    assert computed
