@@ -20,7 +20,7 @@ _UNEVEN, _UNEVEN_S = 0.005, 5e-5
 _ALPHA = 0.01
 #: Parts of the window whose means are compared: how far they scatter holds whatever lasts longer
 #: than a step. Others take a core for tens of milliseconds: a part is longer.
-_BLOCKS, _FEWEST_BLOCKS, _FEWEST_STEPS, _LEAST_S = 10, 6, 4, 0.1
+_BLOCKS, _FEWEST_BLOCKS, _FEWEST_STEPS, _LEAST_S = 20, 6, 4, 0.1
 
 
 class Excess(NamedTuple):
@@ -63,7 +63,7 @@ def _excess(
     longer_s = [own - usual for own, usual in zip(series_s[rank], usual_s, strict=True)]
     edges = [len(longer_s) * block // count for block in range(count + 1)]
     blocks = sorted(statistics.fmean(longer_s[a:b]) for a, b in pairwise(edges))
-    cut = count // _BLOCKS
+    cut = count // 10
     kept = blocks[cut : count - cut]
     drawn_in = [*kept, *[kept[0]] * cut, *[kept[-1]] * cut]
     within_s = statistics.stdev(drawn_in) * math.sqrt(count) / len(kept)

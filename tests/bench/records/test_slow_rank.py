@@ -60,6 +60,27 @@ def test_of_even_jobs_none_is_named():
     assert all(0 < slow.wait.high_s < 0.05 * STEP_S for slow in found)
 
 
+def drifting(seed, compute_s):
+    """Two ranks whose speed wanders by 6 % in ten steps, as that of a shared core; 700 steps."""
+    figures = job(2, slow=1, seed=seed, steps=700, compute=compute_s)
+    rng, ranks = random.Random(seed + 1000), []
+    for rank in figures.ranks:
+        later_s = [0.0]
+        for _ in range(699):
+            later_s.append(0.9 * later_s[-1] + rng.gauss(0, 0.06 * COMPUTES_S * 0.19**0.5))
+        ran_s = map(sum, zip(rank.processor_s, later_s, strict=True))
+        waits_s = map(sum, zip(rank.exchange_wait_s, (-s for s in later_s), strict=True))
+        ranks.append(rank.replaced(processor_s=tuple(ran_s), exchange_wait_s=tuple(waits_s)))
+    return figures.replaced(ranks=tuple(ranks))
+
+
+def test_in_a_window_of_700_steps_a_wandering_speed_hides_no_slow_rank():
+    found = [slow_rank(drifting(seed, 0.05 * STEP_S), on_card=False) for seed in range(20)]
+    assert sum((slow.rank.rank, slow.cause) == (1, "compute") for slow in found) >= 15
+    even = [slow_rank(drifting(seed, 0.0), on_card=False).cause for seed in range(40)]
+    assert even == [None] * 40
+
+
 @pytest.mark.parametrize(
     "changes",
     [
