@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from bench.config import RunConfig
-from bench.errors import UnsupportedError, UserError
+from bench.errors import UnsupportedError, UserError, fault_line
 from bench.launcher.device_lock import device_names
 from bench.launcher.measurement import launch_measurement, measure, measure_roofs
 from bench.launcher.profile import count_known_work, launch_profile
@@ -25,10 +25,6 @@ from bench.records.metrics import (
     profiled_step_cost,
 )
 from bench.records.profile import CASTS
-
-
-class CannotTellError(Exception):
-    """Why this machine cannot answer a check."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +48,7 @@ class Contact:
     """Measures on one device into one folder of records."""
 
     def __init__(self, backend: Backend, records: Path) -> None:
-        self.backend = backend
-        self.records = records
+        self.backend, self.records = backend, records
         on_gpu = backend == "cuda"
         self._usual: dict[str, Any] = {
             "backend": backend,
@@ -66,14 +61,11 @@ class Contact:
             "max_seconds": 10,
             "explain": False,
         }
-        self._known: dict[RunConfig, RunRecord] = {}
+        self._measure = cache(partial(measure, records=records))
 
     def run(self, **settings: Any) -> RunRecord:
         """Measure the usual configuration with these settings, once for equal ones."""
-        config = RunConfig(**{**self._usual, **settings})
-        if config not in self._known:
-            self._known[config] = measure(config, records=self.records)
-        return self._known[config]
+        return self._measure(RunConfig(**{**self._usual, **settings}))
 
     def window(self, **settings: Any) -> Measurement:
         """Return what `run` measured. Raises `RuntimeError` where it measured nothing whole."""
@@ -97,15 +89,14 @@ def first_contact(backend: Backend, records: Path, minutes: float) -> Iterator[A
     facts = management_facts(device_names(backend)[0]) if backend == "cuda" else {}
     device, driver = facts.get("uuid", backend), facts.get("driver") or None
     for name, (expected, question) in CHECKS.items():
-        begin_s, passed = time.monotonic(), None
+        begin_s, seen, passed = time.monotonic(), "time was up", None
         try:
-            if begin_s > deadline_s:
-                raise CannotTellError("time was up")
-            seen, passed = question(contact)
-        except (CannotTellError, UnsupportedError) as error:
+            if begin_s <= deadline_s:
+                seen, passed = question(contact)
+        except UnsupportedError as error:
             seen = str(error)
         except Exception as error:
-            seen, passed = f"{type(error).__name__}: {error}", False
+            seen, passed = fault_line(error), False
         yield Answer(device, driver, name, expected, seen, passed, time.monotonic() - begin_s)
 
 
@@ -143,7 +134,7 @@ def _fp8(contact: Contact) -> Seen:
     ours, ops = contact.window(precision="fp8", **step), in_fp8.ops.ops if in_fp8.ops else ()
     casts_s = sum(op.exclusive_s for op in ops if op.label == CASTS)
     if ours.last_loss is None or not amp.last_loss:
-        raise CannotTellError("a loss is not known")
+        return "a loss is not known", None
     faster, loss = amp.step_s / ours.step_s, ours.last_loss / amp.last_loss
     seen = f"{faster:.3g} times as fast, {loss:.3g} of the loss, {level_of(in_fp8)}"
     return f"{seen}, {CASTS} {casts_s / ours.step_s:.0%}", abs(loss - 1) <= 0.1 and casts_s > 0
@@ -154,14 +145,13 @@ def _telemetry(contact: Contact) -> Seen:
     telemetry = contact.run(precision=precision).telemetry
     if telemetry is None:
         return "none", False
-    series = {gauge.name: gauge.values for gauge in telemetry.series}
-    seen = f"{', '.join(series)}; without: {telemetry.missing}"
-    power = series.get("gpu_power_w")
+    names, power_w = [gauge.name for gauge in telemetry.series], telemetry.mean("gpu_power_w")
+    seen = f"{', '.join(names)}; without: {telemetry.missing}"
     if contact.backend != "cuda":
-        return seen, "cpu_utilization_percent" in series
-    if not power or telemetry.energy_j is None:
+        return seen, "cpu_utilization_percent" in names
+    if not power_w or telemetry.energy_j is None:
         return seen, False
-    by_power_j = statistics.fmean(power) * contact.window(precision=precision).window_s
+    by_power_j = power_w * contact.window(precision=precision).window_s
     seen = f"{telemetry.energy_j:.4g} J counted, {by_power_j:.4g} J by power; {seen}"
     return seen, abs(telemetry.energy_j / by_power_j - 1) <= 0.2
 
@@ -175,7 +165,7 @@ def _profile(contact: Contact) -> Seen:
 def _counters(contact: Contact) -> Seen:
     """What ncu counts of a step, and over a whole window the device itself."""
     if reason := NcuTool().obstacle(contact.backend):
-        raise CannotTellError(reason)
+        return reason, None
     timed, record = contact.run(precision="amp"), contact.profile("ncu", precision="amp")
     cost, executed, counters = profiled_step_cost(record), executed_flops(record), record.counters
     if counters is None or cost is None or executed is None or counters.dram_bytes is None:
@@ -203,9 +193,7 @@ def _known_work(contact: Contact) -> Seen:
     misses = ("perf", "bytes")
     judged = [check for check in checks
               if check.share is not None and (check.counter, check.quantity) != misses]  # fmt: skip
-    if not judged:
-        raise CannotTellError(seen)
-    return seen, all(one.is_right for one in judged)
+    return seen, all(one.is_right for one in judged) if judged else None
 
 
 def _memory(contact: Contact) -> Seen:
@@ -214,7 +202,7 @@ def _memory(contact: Contact) -> Seen:
         peak = contact.window(precision=precision).peak_memory_allocated_bytes
         model = contact.run(precision=precision).complexity
         if model is None or peak is None:
-            raise CannotTellError("waits for an NVIDIA GPU")
+            return "waits for an NVIDIA GPU", None
         ratios[precision] = model.memory.needed_bytes / peak
     seen = ", ".join(f"{precision} {ratio:.3f}" for precision, ratio in ratios.items())
     return f"modelled over allocated: {seen}", all(abs(r - 1) <= 0.08 for r in ratios.values())
@@ -225,12 +213,12 @@ def _without(contact: Contact) -> Seen:
     removals = launch_measurement(config, folder, without="host").removals
     gains = [gain.ratio for removal in removals if (gain := gain_of(removal))]
     if removals and not gains:
-        raise CannotTellError("; ".join(removal.missing["with_s"] for removal in removals))
+        return "; ".join(removal.missing["with_s"] for removal in removals), None
     return f"times as fast without the host: {gains}", bool(gains)
 
 
-#: What a check sees, and whether it is as expected.
-Seen = tuple[str, bool]
+#: What a check sees, and whether it is as expected; None where this machine cannot answer.
+Seen = tuple[str, bool | None]
 #: By name: what is expected, and what finds out.
 CHECKS: dict[str, tuple[str, Callable[[Contact], Seen]]] = {
     "roofs": ("a clean verdict; a power limit is a note", _roofs),

@@ -12,7 +12,7 @@ import click
 import commands
 from bench.config import rate_column, rate_unit
 from bench.errors import UserError
-from commands.console.options import OfMetric, Share, WithPrices, argument, option
+from commands.console.options import OfMetric, Share, WithPrices, argument, option, words_of
 from commands.console.output import Answering, Output, Shown
 
 if TYPE_CHECKING:
@@ -38,15 +38,11 @@ def _reasons(
 ) -> frozenset[str]:
     from analysis.comparison.judgement import DEFAULT_REASONS, REASONS
 
-    words = [word.strip() for text in given for word in text.split(",")]
-    if not words:
-        return frozenset(DEFAULT_REASONS)
+    words = words_of(*REASONS, "worse", "none")(context, parameter, given)
     if "none" in words and len(words) > 1:
         raise UserError(f"fail-on={','.join(words)!r}: none stands alone")
-    found = {"slower" if word == "worse" else word for word in words} - {"none"}
-    if wrong := sorted(found - set(REASONS)):
-        raise UserError(f"fail-on={wrong[0]!r}: give some of {', '.join(REASONS)}, or none")
-    return frozenset(found)
+    reasons = {"slower" if word == "worse" else word for word in words or DEFAULT_REASONS}
+    return frozenset(reasons - {"none"})
 
 
 class Compare(OfMetric, WithPrices, Shown, Answering):

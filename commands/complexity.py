@@ -11,7 +11,7 @@ import click
 from bench.config import RunConfig, common_sample, parse_config
 from bench.errors import UserError
 from bench.records.complexity import NO_WORK, WORK, StepSpec, Work
-from commands.console.options import field_option, option
+from commands.console.options import field_option, option, words_of
 from commands.console.output import Answering, Output, Shown, table_of, watched
 
 if TYPE_CHECKING:
@@ -62,23 +62,27 @@ class Complexity(Shown, Answering):
     )
     ops: bool = option("also the cost of every op in every phase")
     by: Literal["module"] | None = option("also the cost of every module")
-    as_projects: str | None = option(
+    projects: tuple[str, ...] = option(
         f"also FLOP as these projects count a language model: {','.join(PROJECTS)}",
-        None,
+        (),
         "--as",
         metavar="NAMES",
+        callback=words_of(*PROJECTS),
     )
-    against: str | None = option(
-        f"also where these counters differ, and why: {','.join(COUNTERS)}", metavar="NAMES"
+    counters: tuple[str, ...] = option(
+        f"also where these counters differ, and why: {','.join(COUNTERS)}",
+        (),
+        "--against",
+        metavar="NAMES",
+        callback=words_of(*COUNTERS),
     )
     depth: Annotated[int, click.IntRange(min=0)] = option(
         "with --by module: how far into the model; layer1.0 has depth 2", 2
     )
 
     def _result(self) -> Output:
-        projects = _names("as", self.as_projects, PROJECTS)
-        counters = _names("against", self.against, COUNTERS)
-        if self.form == "csv" and sum(map(bool, (self.ops, self.by, projects, counters))) > 1:
+        details = (self.ops, self.by, self.projects, self.counters)
+        if self.form == "csv" and sum(map(bool, details)) > 1:
             raise UserError(
                 "--format csv has rows of one kind: leave out --ops or --by, --as or --against"
             )
@@ -99,17 +103,17 @@ class Complexity(Shown, Answering):
                 row["ops"] = [{n: getattr(op, n) for n in (*names, *WORK)} for op in item.ops]
                 shown = [{n: getattr(op, n) for n in names} | _work(op) for op in item.ops]
                 parts.append(_table(f"Ops of {step} {item.sample}s in {item.precision}", shown))
-            if projects or counters:
+            if self.projects or self.counters:
                 from bench.cost.compared import against, as_others
 
                 spec = StepSpec.of(config)
-            if projects:
-                row["as"] = as_others(spec, item, projects)
+            if self.projects:
+                row["as"] = as_others(spec, item, self.projects)
                 keys = _AS | {"GFLOP": f"step_flops_{each.replace(' ', '_')}"}
                 shown = [{n: other.get(key) for n, key in keys.items()} for other in row["as"]]
                 parts.append(_table(f"{step}, as others count it, {each}", shown))
-            if counters:
-                row["against"] = [row for counter in counters for row in against(counter, spec)]
+            if self.counters:
+                row["against"] = [row for name in self.counters for row in against(name, spec)]
                 kinds = ("counter", "ops", "theirs", "ours", "unit", "reason")
                 shown = [{n: other[n] for n in kinds} for other in row["against"]]
                 title = f"Where other counters differ on {item.arch}"
@@ -135,14 +139,6 @@ class Complexity(Shown, Answering):
         if self.by is None:
             return config_complexity(config), [], {}
         return complexity_by_module(config, depth=self.depth)
-
-
-def _names(option: str, given: str | None, known: Sequence[str]) -> list[str]:
-    """The names that an option lists, with commas between them."""
-    names = given.split(",") if given else []
-    if wrong := next((name for name in names if name not in known), None):
-        raise UserError(f"{option}={wrong!r}: give some of {','.join(known)}")
-    return names
 
 
 def _step_tables(found: Sequence[Counted]) -> Iterator[Table]:

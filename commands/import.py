@@ -85,21 +85,18 @@ class Import(Tracked, Formatted):
             new = _with_work([each for each in imported.records if each.record_id not in known])
             for result in new:
                 write_record(RecordFolder(self.records / result.record_id), result, self.records)
-            fates = Counter(imported=len(new))
-            for problem in imported.problems:
-                note(str(problem))
-            fates["known already"] += imported.repeated + len(imported.records) - len(new)
-            fates["not taken"] += len(imported.problems)
-            fates["other files"] += imported.other_files
-            words = ", ".join(f"{number} {what}" for what, number in fates.items() if number)
+            problems = list(map(str, imported.problems))
             lines_below = list(_place_lines(new, self.records))
-            lines += [f"{path}: {words or 'nothing in it'}", *(f"  {line}" for line in lines_below)]
-            facts.append({what.replace(" ", "_"): number for what, number in fates.items()})
-            facts[-1] |= {
-                "file": str(path),
-                "records": [record.record_id for record in imported.records],
-            }
-            facts[-1] |= {"problems": list(map(str, imported.problems)), "said": lines_below}
+            for problem in problems:
+                note(problem)
+            ids = [record.record_id for record in imported.records]
+            fates = {"imported": len(new), "known_already": imported.repeated + len(ids) - len(new),
+                     "not_taken": len(problems), "other_files": imported.other_files}  # fmt: skip
+            words = [f"{n} {what.replace('_', ' ')}" for what, n in fates.items() if n]
+            lines += [f"{path}: {', '.join(words) or 'nothing in it'}"]
+            lines += [f"  {line}" for line in lines_below]
+            about = {"file": str(path), "records": ids, "problems": problems, "said": lines_below}
+            facts.append(fates | about)
         bad = any(fact["problems"] for fact in facts)
         code = self.show(Output(lines, facts, exit_code=int(bad)))
         return max(code, upload_at_the_end(folders, self.say) if self.tracked else 0)
@@ -139,21 +136,21 @@ def _with_work(results: Sequence[ImportedRecord]) -> list[ImportedRecord]:
 def _counts(steps: Collection[StepSpec]) -> dict[StepSpec, Complexity | str]:
     """The work of these steps: many new ones are counted by several processes at once."""
     what = "counting the work of their steps"
+    new: list[StepSpec] = []
     counted: dict[StepSpec, Complexity | str] = {}
     with suppress(ImportError):  # of torch, for one: `_count` says so
         from bench.cost import is_counted
 
-        known = [*filter(is_counted, steps)]
-        counted = {step: _count(step) for step in watched(known, what, len(known))}
-    new = [step for step in steps if step not in counted]
+        new = [step for step in steps if not is_counted(step)]
     processes = min(usable_cores(), len(new) // _EACH, _MOST_PROCESSES)
-    if processes < 2:
-        return counted | {step: _count(step) for step in watched(new, what, len(new))}
-    # no forks: a process that has run torch's autograd has none that can
-    context, no_interrupt = get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
-    with ProcessPoolExecutor(processes, context, signal.signal, no_interrupt) as pool:
-        coming = watched(pool.map(_count, new), what, len(new))
-        return counted | dict(zip(new, coming, strict=True))
+    if processes > 1:
+        # no forks: a process that has run torch's autograd has none that can
+        context, no_interrupt = get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
+        with ProcessPoolExecutor(processes, context, signal.signal, no_interrupt) as pool:
+            coming = watched(pool.map(_count, new), what, len(new))
+            counted = dict(zip(new, coming, strict=True))
+    others = [step for step in steps if step not in counted]
+    return counted | {step: _count(step) for step in watched(others, what, len(others))}
 
 
 def _count(step: StepSpec) -> Complexity | str:

@@ -37,6 +37,7 @@ from commands.console.options import (
     field_option,
     note,
     option,
+    words_of,
 )
 from commands.console.output import Answering, Formatted, Output
 from commands.console.recorded import (
@@ -51,23 +52,14 @@ from commands.console.recorded import (
 _SHOWN = ("throughput_tokens_per_s", "iteration_time_ms_p50", "attained_gflops")
 
 
-_REMOVABLE = ("input", "sync", "host", "auto")
-
-
-def _removable(context: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
-    for name in (given or "auto").split(","):
-        if name not in _REMOVABLE:
-            raise UserError(f"without={name!r}: give some of {', '.join(_REMOVABLE)}")
-    return given
-
-
 class _Removing:
-    without: str | None = option(
+    without: tuple[str, ...] = option(
         "after the measurement take this out of the steps, by turns, and measure the gain: "
         "input (batches come from memory), sync (ranks keep their gradients), host (no garbage "
         "collection), several by commas, or auto: those that take 5 % of a step",
+        (),
         metavar="WHAT",
-        callback=_removable,
+        callback=words_of("input", "sync", "host", "auto"),
     )
 
 
@@ -110,7 +102,7 @@ class Run(Configured, _Removing, Measuring):
             upload = import_upload if self.tracked else None
             repeat = config.model_copy(update={"repeat": config.repeat + len(done)})
             folders.append(folder)
-            how: dict[str, Any] = {"while_preparing": upload, "without": self.without}
+            how: dict[str, Any] = {"while_preparing": upload, "without": ",".join(self.without)}
             done.append(launch_measurement(repeat, folder, on_event, **how))
             return done[-1]
 
@@ -322,8 +314,9 @@ class Watch(_Removing, Measuring):
                             "--claims-mfu 0.41 --peak 989e12")  # fmt: skip
         config = parse_config({"env": self.env, "campaign": self.campaign})
         (title, _), codes = script_of(self.script), []
-        names = ("seconds", "keep_going", "samples_per_step", "step_of", "without")
-        how = {name: vars(self)[name] for name in names}
+        without = ",".join(self.without)
+        names = ("seconds", "keep_going", "samples_per_step", "step_of")
+        how = {name: vars(self)[name] for name in names} | {"without": without}
 
         def launch(folder: RecordFolder, on_event: OnEvent) -> RunRecord:
             record, code = launch_script(self.script, config, folder, on_event, **how)
@@ -339,9 +332,9 @@ class Watch(_Removing, Measuring):
 
         end = "runs to its end" if self.keep_going else "is ended after it"
         note(f"{title} is measured for {self.seconds:g} s at most, and {end}")
-        if self.without:
+        if without:
             note(
-                f"then {self.without} is taken out of its steps by turns: do not use losses and "
+                f"then {without} is taken out of its steps by turns: do not use losses and "
                 "weights of this run"
             )
         result = self.measured(title, launch, facts, device_names("auto"), drawn=False)

@@ -23,43 +23,40 @@ TABLES = "dc11669786a5"
 #: MLflow's `ViewType`, and the stages of runs that each shows.
 ACTIVE, DELETED, ALL = 1, 2, 3
 _STAGES = {ACTIVE: "lifecycle_stage = 'active'", DELETED: "lifecycle_stage = 'deleted'", ALL: "1"}
-_CLAUSE = re.compile(
-    r"\s*(tags|params|attributes)\.(?:`([^`]+)`|([\w.]+))\s*"
-    r"(?i:=\s*'([^']*)'|LIKE\s*'([^'%_*?\[]*)%'|(IS NULL)|IN\s*\(((?:'[^']*'[, ]*)+)\))"
-    r"\s*(?i:and\b\s*(?=\S)|$)"
-)
 _OF_RUN = (
     "run_uuid AS run_id, name AS run_name, status, start_time, artifact_uri, lifecycle_stage, "
     "CAST(experiment_id AS TEXT) AS experiment_id"
 )
 #: A condition of SQL and its values.
 Condition = tuple[str, list[str]]
+_HELD = "EXISTS (SELECT 1 FROM {} AS held WHERE held.run_uuid = runs.run_uuid AND key = ?"
+_KEY = r"(tags|params)\.(?:`([^`]+)`|([\w.]+))\s*"
+#: The clauses of MLflow's filters that are read, and what they ask of `runs`: their first group
+#: is put into the condition, the others are its values.
+_CLAUSES = [
+    (re.compile(rf"\s*{clause}\s*(?i:and\b\s*(?=\S)|$)"), condition)
+    for clause, condition in (
+        (rf"{_KEY}=\s*'([^']*)'", f"{_HELD} AND value = ?)"),
+        (rf"{_KEY}(?i:LIKE)\s*'([^'%_*?\[]*)%'", f"{_HELD} AND value GLOB ? || '*')"),
+        (rf"{_KEY}(?i:IS NULL)", f"NOT {_HELD})"),
+        (r"(attributes)\.status\s*=\s*'([^']*)'", "status = ?"),
+        (r"attributes\.run_id\s*(?i:IN)\s*\(('[^']*'(?:, '[^']*')*)\)", "run_uuid IN ({})"),
+    )
+]
 
 
 def conditions(filter_string: str) -> list[Condition] | None:
     """Return MLflow's filter as conditions on `runs`, None where it has another form."""
-    found, at = [], 0
+    wanted, at = [], 0
     while at < len(filter_string):
-        if (clause := _CLAUSE.match(filter_string, at)) is None:
+        tried = ((clause.match(filter_string, at), condition) for clause, condition in _CLAUSES)
+        match, condition = next((pair for pair in tried if pair[0]), (None, ""))
+        if match is None:
             return None
-        of, quoted, plain, text, begin, is_null, ids = clause.groups()
-        key = quoted or plain
-        held = f"EXISTS (SELECT 1 FROM {of} AS held WHERE held.run_uuid = runs.run_uuid AND key = ?"
-        if of != "attributes" and is_null:
-            found.append((f"NOT {held})", [key]))
-        elif of != "attributes" and text is not None:
-            found.append((f"{held} AND value = ?)", [key, text]))
-        elif of != "attributes" and begin is not None:
-            found.append((f"{held} AND value GLOB ?)", [key, f"{begin}*"]))
-        elif (of, key) == ("attributes", "run_id") and ids:
-            each = json.dumps(re.findall("'([^']*)'", ids))
-            found.append(("run_uuid IN (SELECT value FROM json_each(?))", [each]))
-        elif (of, key) == ("attributes", "status") and text is not None:
-            found.append(("status = ?", [text]))
-        else:
-            return None
-        at = clause.end()
-    return found
+        first, *values = match.groups()
+        wanted.append((condition.format(first), [text for text in values if text is not None]))
+        at = match.end()
+    return wanted
 
 
 class EmbeddedReader:

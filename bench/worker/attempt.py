@@ -46,14 +46,19 @@ _NO_KERNEL = "could not create a primitive"
 
 
 class Attempt(ABC):
-    """One job of a worker: it runs, and however it ends, what it saw is in `worker.json`."""
+    """One job of a worker: it runs, and however it ends, what it saw is in `worker.json`.
+
+    Of a job on several devices each rank has the `team` of all.
+    """
 
     #: Why a part of the account is not there that no run of this job gives.
     not_given = "not a part of this job"
 
-    def __init__(self, folder: RecordFolder, journal: JournalWriter) -> None:
-        self.folder = folder
-        self.journal = journal
+    def __init__(
+        self, folder: RecordFolder, journal: JournalWriter, team: Team | None = None
+    ) -> None:
+        self.folder, self.journal = folder, journal
+        self.team: Any = team
         self.job = folder.read_job()
         #: The fields of the `Account` that were reached; `Unknown` where one failed.
         self.found: dict[str, Any] = {}
@@ -102,12 +107,6 @@ class RoofsAttempt(Attempt):
     Of several devices rank 0 measures its own first; then all measure what joins them.
     """
 
-    def __init__(
-        self, folder: RecordFolder, journal: JournalWriter, team: Team | None = None
-    ) -> None:
-        super().__init__(folder, journal)
-        self._team = team or Team()
-
     @override
     def run(self) -> None:
         from bench.roofs import measure_all_reduces, measure_ceilings  # for these roofs alone
@@ -116,21 +115,22 @@ class RoofsAttempt(Attempt):
         def progress(probe: str) -> None:
             self.journal.note("probe", probe=probe)
 
-        device = self._team.open_device(self.job.config)
+        team = self.team or Team()
+        device = team.open_device(self.job.config)
         self.found["environment"] = read_environment(device.info(), self.folder.path, "auto")
         self.journal.note("device", backend=device.backend, uuid=device.info().uuid)
         if self.job.tool:
             self._do_known_work(device)
             return
         how: Any = {"progress": progress}
-        if self._team.shard.rank == 0:
+        if team.shard.rank == 0:
             self.found["ceilings"], self.found["samples"] = measure_ceilings(device, **how)
             self.found["cache_roofs"] = measure_cache_roofs(device, **how)
             if device.backend == "cuda":
                 self._do_known_work(device)
-        if isinstance(self._team, DdpTeam):
-            self._team.barrier()
-            self.found["all_reduces"] = measure_all_reduces(device, self._team, **how)
+        if isinstance(team, DdpTeam):
+            team.barrier()
+            self.found["all_reduces"] = measure_all_reduces(device, team, **how)
 
     def _do_known_work(self, device: Device) -> None:
         """Do what proves counters: between two marks, or the task's under ncu or perf.

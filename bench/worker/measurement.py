@@ -45,8 +45,7 @@ class StepAttempt(Attempt):
     def __init__(
         self, folder: RecordFolder, journal: JournalWriter, team: Team | None = None
     ) -> None:
-        super().__init__(folder, journal)
-        self._team: Any = team
+        super().__init__(folder, journal, team)
         self.setup = StepSetup(self.job.config, journal, team)
         self._whole: Measurement | None = None  # as the window left it
         #: Of `hidden_syncs`, `work` and `ranks` those that were looked into.
@@ -87,7 +86,7 @@ class StepAttempt(Attempt):
         What a profiler leaves in the process must not enter the window.
         """
         ready.journal.note("notice", text=str(ready.limits))
-        if self._team is None:
+        if self.team is None:
             sys.stdin.buffer.read()
         ready.warm_up()
         ready.measure()
@@ -116,7 +115,7 @@ class StepAttempt(Attempt):
         probes: dict[str, Callable[[], Any]] = {
             "hidden_syncs": lambda: ready.device.hidden_syncs(ready.step),
             "work": lambda: work_set(ready.step, ready.device),
-            **({"ranks": lambda: self._compare_ranks(ready)} if self._team else {}),
+            **({"ranks": lambda: self._compare_ranks(ready)} if self.team else {}),
         }
         for name, look in probes.items():
             with self.setup.looked_into():
@@ -153,7 +152,7 @@ class StepAttempt(Attempt):
         names = to_take_out(asked, whole, self.found.get("ops") or None)
         about = names, max(whole.window_s, _STEPS_OF_TURNS * step_s), step_s
         if several:  # all take the same turns
-            about = self._team.gather(about)[0]
+            about = self.team.gather(about)[0]
         plan = planned(*about, ready.resolved.workers, None if several else time.perf_counter())
         try:
             driven(taking_out(plan, ready.device, ()), ready.step)
@@ -176,10 +175,10 @@ class StepAttempt(Attempt):
 
     def _compare_ranks(self, ready: ReadyStep) -> DistributedFigures:
         """Probe what communication costs and collect every rank's figures."""
-        communication = self._team.communication  # one process has none, and takes no step here
+        communication = self.team.communication  # one process has none, and takes no step here
         steps = max(1, min(_MAX_PROBES, len(ready.window.data_wait_s) // 3))
         synced_s, local_s = (self._times_s(ready, steps, local=local) for local in (False, True))
-        ranks = zip(self._team.gather(self._rank_figures(ready)), local_s, strict=True)
+        ranks = zip(self.team.gather(self._rank_figures(ready)), local_s, strict=True)
         return DistributedFigures(
             communication=communication,
             parallelism="DistributedDataParallel",
@@ -195,14 +194,14 @@ class StepAttempt(Attempt):
         buffers that the step before it has left behind.
         """
         times_s = []
-        with self._team.no_gradient_sync() if local else nullcontext():
+        with self.team.no_gradient_sync() if local else nullcontext():
             for _ in range(1 + steps):
-                self._team.barrier()
+                self.team.barrier()
                 begin = time.perf_counter()
                 ready.step()
                 ready.device.synchronize()
                 times_s.append(time.perf_counter() - begin)
-        of_ranks: list[tuple[float, ...]] = self._team.gather(tuple(times_s[1:]))
+        of_ranks: list[tuple[float, ...]] = self.team.gather(tuple(times_s[1:]))
         return of_ranks
 
     def _rank_figures(self, ready: ReadyStep) -> RankFigures:
@@ -211,8 +210,8 @@ class StepAttempt(Attempt):
         return RankFigures.of(
             "asked of the ranks of a script",
             {**window.missing, "device_uuid": info.missing.get("uuid", "")} if window else {},
-            rank=self._team.shard.rank,
-            node=self._team.node,
+            rank=self.team.shard.rank,
+            node=self.team.node,
             device=info.name,
             device_uuid=info.uuid,
             **{name: getattr(window, name) for name in names},

@@ -355,6 +355,19 @@ def server_needed() -> Iterator[None]:
         raise UserError(str(error)) from None
 
 
+def words_of(*known: str) -> Callable[..., tuple[str, ...]]:
+    """Return the callback of an option that takes words, with commas between them, of `known`."""
+
+    def read(_: object, parameter: click.Parameter, given: Sequence[str]) -> tuple[str, ...]:
+        words = tuple(word.strip() for text in given for word in text.split(","))
+        if wrong := [word for word in words if word not in known]:
+            name = parameter.opts[0].strip("-")
+            raise UserError(f"{name}={wrong[0]!r}: give some of {', '.join(known)}")
+        return words
+
+    return read
+
+
 def set_values(pairs: Sequence[str], names: Collection[str], example: str) -> dict[str, str]:
     """Return the values of `--set NAME=VALUE`; raises `UserError` for a name that is not known."""
     found = {}
