@@ -46,7 +46,6 @@ def ask_for_the_collector():
 
 small, leaves_cycles = Small, partial(Small, 2, ask_for_the_collector)
 raises_later, out_of_memory = partial(Small, 5, give_up), partial(Small, 3, ask_for_too_much)
-kills_itself = partial(Small, 3, die)
 #: What comes after two iterations of warm-up, a window of six, and the step whose work is noted.
 raises_when_explained, dies_when_explained, exits_when_explained = (
     partial(Small, 10, does) for does in (give_up, die, sys.exit)

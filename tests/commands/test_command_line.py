@@ -99,6 +99,8 @@ MISTAKES = [
     ("sync --older-than 1h", "give it with --reap"),
     ("sync --verify --reap", "verify"),
     ("dataset check empty", "empty"),
+    ("watch --without speed -- true", "without='speed'"),
+    ("watch --claims-mfu 0.4 -- sh", "--peak"),
     ("swim", "swim"),
 ]
 

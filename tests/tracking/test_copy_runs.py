@@ -33,19 +33,6 @@ def one_copier(uri):
     return copier, run
 
 
-def test_a_record_becomes_the_same_run_there(laptop, server, store, tmp_path):
-    record = samples.run_record(config=RunConfig(campaign="c1"), telemetry=samples.telemetry())
-    folder, record = filed(tmp_path / "records", record)
-    upload(folder, record)
-    copier, run = one_copier(server)
-    assert copier.copy(run) == "copied"
-    [there] = store.runs_of(record.record_id)
-    assert_equals_record(store, there, folder, record)
-    assert copier.copy(run) == "there already"
-    assert upload(folder, record, Server(server)) == there
-    assert store.runs_of(record.record_id) == [there]
-
-
 def test_what_a_run_carries_beside_its_record_goes_along(laptop, server, tmp_path, monkeypatch):
     experiment = laptop.create_experiment(f"nights {tmp_path.name}")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", experiment)
@@ -109,6 +96,7 @@ def test_the_command_copies_what_was_asked_for_and_no_run_twice(
     for folder, record in kept:
         [there] = store.active(store.runs_of(record.record_id))
         assert_equals_record(store, there, folder, record)
+        assert upload(folder, record, Server(server)) == there
 
 
 @pytest.mark.parametrize(

@@ -342,11 +342,19 @@ def test_what_another_writer_changed_is_named_and_put_right(tracking, store, tmp
 
 
 @pytest.mark.parametrize("make", [samples.profile_record, samples.ceilings_record])
-def test_a_profile_and_roofs_end_when_they_ended(tracking, tmp_path, make):
+def test_a_profile_and_roofs_are_runs_of_their_own_kind_which_end_when_they_ended(
+    tracking, tmp_path, make
+):
+    # of another machine: the runs of other tests on this server keep their roofs
     record = make(environment=samples.environment(cpu_model="another", label="another"))
     ended = record.created + timedelta(seconds=7.5)
-    info = tracking.get_run(upload(*filed(tmp_path, record.replaced(ended=ended)))).info
-    assert info.end_time - info.start_time == 7500
+    folder, record = filed(tmp_path, record.replaced(ended=ended))
+    run = tracking.get_run(upload(folder, record))
+    assert run.info.end_time - run.info.start_time == 7500
+    assert run.data.tags[schema.KIND] == record.kind
+    assert download_record(run.info.run_id) == record
+    if record.kind == "ceilings":
+        assert run.data.metrics == {"peak_gflops_fp32": 200.0, "peak_gb_per_s": 50.0}
 
 
 def test_a_folder_of_images_is_a_dataset_and_made_up_data_are_none(tracking, tmp_path):
@@ -401,16 +409,6 @@ def test_a_refused_configuration_does_not_stay_running(tracking, monkeypatch):
     ended = tracking.get_run(made)
     assert ended.info.status == "FAILED"
     assert ended.data.tags[schema.REASON] == "batch_size='0': no"
-
-
-def test_ceilings_are_a_run_of_their_own_kind(tracking, tmp_path):
-    # of another machine: the runs of other tests on this server keep their roofs
-    elsewhere = samples.environment(cpu_model="another", label="another")
-    folder, record = filed(tmp_path, samples.ceilings_record(environment=elsewhere))
-    run = tracking.get_run(upload(folder, record))
-    assert run.data.tags[schema.KIND] == "ceilings"
-    assert run.data.metrics == {"peak_gflops_fp32": 200.0, "peak_gb_per_s": 50.0}
-    assert download_record(run.info.run_id) == record
 
 
 def test_a_store_that_was_lost_gets_every_record_again(mlproject_command, embedded, tmp_path):

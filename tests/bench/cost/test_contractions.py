@@ -79,20 +79,6 @@ def test_convolution_and_its_gradients(case, first_layer, transposed):
     _check(partial(getattr(functional, name), **options), inputs, weight, bias)
 
 
-@given(convolutions(), st.integers(0, 2))
-@settings(max_examples=20)
-@pytest.mark.slow
-def test_products_with_padding_count(case, padding):
-    dims = len(case["stride"])
-    convolve = getattr(functional, f"conv{dims}d")
-    inputs, weight = _ones(case["inputs"], learned=True), _ones(case["weight"], learned=True)
-    options = {key: case[key] for key in ("stride", "dilation", "groups")}
-    padded = functional.pad(inputs, [padding] * 2 * dims).detach().requires_grad_()
-    inside = _traced(lambda: convolve(inputs, weight, padding=padding, **options))
-    outside = _traced(lambda: convolve(padded, weight, **options))
-    assert inside[1:] == outside[1:]
-
-
 @given(st.lists(sizes, min_size=1, max_size=3), sizes, sizes, st.booleans(), st.booleans())
 @settings(max_examples=30)
 def test_linear_layer_and_its_gradients(batch, ins, outs, biased, first_layer):

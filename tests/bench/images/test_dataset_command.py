@@ -33,18 +33,6 @@ def test_generate_and_subset_print_one_line(tmp_path):
     assert not any(file.is_symlink() for file in (tmp_path / "small").rglob("*"))
 
 
-def test_json_for_scripts(generated):
-    facts = json.loads(run("check", generated, "--format", "json").stdout)
-    total = sum(file.stat().st_size for file in generated.glob("*/*.jpg"))
-    assert facts["mean_bytes"] == round(total / 18)
-    assert {name: facts[name] for name in ("path", "classes", "images", "checked")} == {
-        "path": str(generated),
-        "classes": 3,
-        "images": 18,
-        "checked": 18,
-    }
-
-
 def test_published_addresses_are_torchvisions():
     from torchvision.datasets import Imagenette
 

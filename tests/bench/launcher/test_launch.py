@@ -165,13 +165,6 @@ def test_a_worker_that_dies_after_its_window_leaves_a_reason_and_a_whole_record(
     assert record.missing["ops"] == "the worker ended while it profiled a step"
 
 
-@LONG
-def test_a_worker_that_kills_itself_in_its_window_is_a_record(tmp_path):
-    _, record = launched(tmp_path, arch="crashing_models:kills_itself")
-    assert (record.outcome, record.verdict.level) == ("crashed", "invalid")
-    assert "SIGKILL" in record.reason
-
-
 @pytest.mark.long
 def test_a_worker_killed_in_its_window_is_a_record_and_leaves_no_process(tmp_path):
     workers = []

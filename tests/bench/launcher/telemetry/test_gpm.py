@@ -44,10 +44,6 @@ class Gpm(Source):
         return Reading(series, dram_bytes=dram_bytes)
 
 
-def test_the_peak_is_the_datasheets():
-    assert pytest.approx(3350e9, rel=0.001) == PEAK
-
-
 def test_shares_are_in_percent_and_traffic_in_megabytes(driver, clock):
     library = driver()
     library.rates = {5: 41.5, 10: 55.0, 12: 7.0, 20: 100.0, 60: 1000.0}
@@ -143,18 +139,13 @@ UNSUPPORTED = {
         {"refused": {"nvmlGpmQueryDeviceSupport": pynvml.NVML_ERROR_NOT_SUPPORTED}},
         "GPM: Not Supported" + HAVE,
     ),
+    "a driver too old": (None, "GPM: Function Not Found" + HAVE),
 }
 
 
 @pytest.mark.parametrize(("state", "reason"), UNSUPPORTED.values(), ids=UNSUPPORTED)
 def test_a_device_without_it_gives_one_reason(driver, clock, state, reason):
-    vars(driver()).update(state)
+    vars(driver(ScriptedDriver if state is None else ScriptedGpm)).update(state or {})
     with pytest.raises(UnknownFactError) as raised:
         GpmCounters(pynvml, CARD, clock)
     assert str(raised.value) == reason
-
-
-def test_a_driver_too_old_gives_its_reason(driver, clock):
-    driver(ScriptedDriver)
-    with pytest.raises(UnknownFactError, match="Function Not Found"):
-        GpmCounters(pynvml, CARD, clock)

@@ -82,15 +82,10 @@ def read(read_table):
     return write_and_read
 
 
-@pytest.mark.parametrize(
-    ("metric", "unit", "text"),
-    [
-        *((DRAM, "byte", text) for text in ("2.508.800", "2\\xff508\\xff800", "2,50,800")),
-    ],
-)
-def test_one_number_of_another_locale_refuses_the_file(read, metric, unit, text):
+@pytest.mark.parametrize("text", ["2.508.800", "2\\xff508\\xff800", "2,50,800"])
+def test_one_number_of_another_locale_refuses_the_file(read, text):
     with pytest.raises(UserError, match=rf"ncu\.csv:3: .*{IN_C}"):
-        read((DURATION, "ns", "5"), (metric, unit, text), (PERCENT, "%", "65.77"))
+        read((DURATION, "ns", "5"), (DRAM, "byte", text), (PERCENT, "%", "65.77"))
 
 
 @pytest.mark.parametrize(

@@ -132,13 +132,6 @@ def test_a_file_of_another_writer_is_refused_for_what_it_holds(tmp_path, fields,
     assert "prof.export_chrome_trace" in message
 
 
-@pytest.mark.parametrize("size", [3, 40, 200, 999, 5000])
-def test_a_cut_file_is_not_half_a_trace(tmp_path, size):
-    text = json.dumps(cut(ALEXNET))
-    assert "truncated" in refusal_of(tmp_path, text[:size])
-    assert "truncated" in refusal_of(tmp_path, text[:-size])
-
-
 # Memory
 
 

@@ -1,13 +1,17 @@
+import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
+from pathlib import Path
 
 import psutil
 import pytest
 import torch
-from opened_batches import sums, take
+from opened_batches import opened_batches, sums, take
 from refusals import refusal
 
 from bench.errors import UserError
@@ -173,3 +177,34 @@ def test_pinned_batches_arrive_whole_on_the_gpu(opened, generated):
     for (images, labels), (expected, expected_labels) in zip(on_gpu, on_cpu, strict=True):
         torch.testing.assert_close(images, expected)
         assert torch.equal(labels, expected_labels)
+
+
+# Loader processes under every way of starting them
+
+
+SCRIPT = """
+import multiprocessing, sys
+from opened_batches import opened_batches
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[2])
+    batches = opened_batches(data=sys.argv[1], augment=True, workers=1)
+    print(batches.next()[0].sum().item())
+    batches.close()
+"""
+
+
+@pytest.mark.long  # every process imports torch
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_a_process_that_is_started_in_any_way_loads_the_same(generated, tmp_path, method):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, str(script), str(generated), method],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    expected = opened_batches(data=str(generated), augment=True).next()[0].sum().item()
+    assert (float(done.stdout), done.stderr) == (expected, "")
