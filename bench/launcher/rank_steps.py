@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
@@ -57,14 +56,8 @@ def say_who_was_killed(folder: RecordFolder) -> None:
     found = read_steps(folder.path, folder.read_job(recorded=True).config.world_size)
     for rank, steps in found.items() if 0 in found and found[0].is_closed else ():
         if not steps.is_closed:
-            account = RankAccount(
-                rank=rank,
-                outcome="crashed",
-                reason=f"its process on {steps.facts['host']} was killed, or ended at once",
-                cause="killed",
-                ended_unix_s=time.time(),
-            )
-            folder.write(folder.rank(rank), account)
+            reason = f"its process on {steps.facts['host']} was killed, or ended at once"
+            folder.write(folder.rank(rank), RankAccount.of_killed(rank, "crashed", reason))
 
 
 def with_ranks(measured: Measurement, config: RunConfig, folder: Path) -> Measurement:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
@@ -472,3 +473,9 @@ class RankAccount(Facts):
     #: own: it failed by itself; killed: another process reports it; lost: the others went away.
     cause: Literal["own", "killed", "lost"]
     ended_unix_s: Seconds
+
+    @classmethod
+    def of_killed(cls, rank: int, outcome: Outcome, reason: str) -> Self:
+        """Return the account of a rank that could not write its own, and has just ended."""
+        how: Any = {"cause": "killed", "ended_unix_s": time.time()}
+        return cls(rank=rank, outcome=outcome, reason=reason, **how)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from bench.config import RunConfig
 from bench.config.run_config import meeting_point
 from bench.machine.limits import describe_exit, oom_kills
+from bench.records import Outcome
 from bench.records.folders import RecordFolder
 from bench.records.journal import JournalWriter
 from bench.records.measurement import RankAccount
@@ -63,14 +64,9 @@ def run_ranks(folder: RecordFolder, journal: JournalWriter) -> None:
         for rank, failure in error.failures.items():
             if folder.rank(rank).exists():
                 continue
-            account = RankAccount(
-                rank=rank,
-                outcome="oom" if (kills or 0) > (kills_before or 0) else "crashed",
-                reason=describe_exit(failure.exitcode, kills_before, kills),
-                cause="killed",
-                ended_unix_s=time.time(),
-            )
-            folder.write(folder.rank(rank), account)
+            outcome: Outcome = "oom" if (kills or 0) > (kills_before or 0) else "crashed"
+            reason = describe_exit(failure.exitcode, kills_before, kills)
+            folder.write(folder.rank(rank), RankAccount.of_killed(rank, outcome, reason))
 
 
 def _launch_config(config: RunConfig) -> LaunchConfig:
