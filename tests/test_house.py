@@ -5,6 +5,7 @@ import importlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -363,3 +364,63 @@ def test_a_skip_for_want_of_a_program_can_be_a_failure(tmp_path):
     command += ["--nothing-missing", str(tmp_path)]
     done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True)
     assert "1 failed, 1 skipped, 2 errors" in done.stdout
+
+
+# The import rules: each is broken once, in a copy, and must be reported
+
+
+LINT = Path(sys.executable).with_name("lint-imports")
+LAYERS = ("analysis", "bench", "campaigns", "commands", "tracking")
+
+CONTRACTS = PYPROJECT["tool"]["importlinter"]["contracts"]
+#: An import that each contract forbids: the module that gets it, and the line.
+OFFENCES = {
+    "the data goes one way": ("bench.config", "import campaigns"),
+    "bench is built in floors": ("bench.launcher", "import bench.worker.attempt"),
+    "a report is made of comparisons, findings and figures": (
+        "analysis.comparison",
+        "import analysis.report",
+    ),
+    "no circles": ("analysis.roofs", "import analysis.runs"),
+    "the core does without contrib and the server": ("tracking", "import contrib"),
+    "the command line is the top": ("commands", "import mlproject"),
+    "mlflow only in tracking": ("analysis", "import mlflow"),
+    "torch only where steps are made and run": ("bench.records", "import torch"),
+    "only a launcher starts a worker": ("campaigns", "import bench.worker.attempt"),
+}
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """The packages with their rules, for a test to break."""
+    for name in LAYERS:
+        ignored = shutil.ignore_patterns("__pycache__", "*.html", "*.json")
+        shutil.copytree(PROJECT / name, tmp_path / name, ignore=ignored)
+    for name in ("pyproject.toml", "mlproject.py"):
+        shutil.copy(PROJECT / name, tmp_path)
+    return tmp_path
+
+
+def offend(folder, module, line):
+    place = folder / module.replace(".", "/")
+    path = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"\n{line}\n")
+
+
+@pytest.mark.slow
+def test_every_rule_and_every_package_without_torch_is_reported_where_it_is_broken(copy):
+    assert {contract["name"] for contract in CONTRACTS} == OFFENCES.keys()
+    for module, line in OFFENCES.values():
+        offend(copy, module, line)
+    [without_torch] = [c for c in CONTRACTS if "torch" in c.get("forbidden_modules", ())]
+    modules = without_torch["source_modules"]
+    for module in modules:
+        offend(copy, module, "import torch")
+    output = subprocess.run(
+        [LINT, "--no-cache"], cwd=copy, capture_output=True, text=True, env={"PYTHONPATH": "."}
+    ).stdout
+    assert (
+        set(re.findall(r"^(.+?) BROKEN(?: \(.+\))?$", output, re.MULTILINE)) == OFFENCES.keys()
+    ), output
+    assert [m for m in modules if f"{m} is not allowed to import torch:" not in output] == []
