@@ -68,11 +68,8 @@ class _Profile:
         """The first fact of that name in the workers' accounts."""
         return next((fact for step in self.steps if (fact := getattr(step, name))), None)
 
-    def look(self, name: ToolName) -> None:
+    def look(self, name: ToolName) -> Section | Unknown:
         """Look into a step with one more tool."""
-        self.sections[name] = self._section(name)
-
-    def _section(self, name: ToolName) -> Section | Unknown:
         if self.outcome != "ok":
             return Unknown(str(self.reason))
         tool, resolved = TOOLS[name](), self.first("resolved")
@@ -166,10 +163,10 @@ def launch_profile(
     folder.write(folder.config, Job(kind="profile", config=config))
     profile = _Profile(config, folder, on_event)
     for name in tools or ("torch",):
-        profile.look(name)
+        profile.sections[name] = profile.look(name)
     if tools is None and (resolved := profile.first("resolved")) is not None:
         for name in _AUTO[resolved.backend]:
-            profile.look(name)
+            profile.sections[name] = profile.look(name)
     failed = [section for section in profile.sections.values() if isinstance(section, Unknown)]
     if tools is not None and failed and profile.outcome == "ok":
         profile.outcome, profile.reason = "unsupported", failed[0].reason
