@@ -57,7 +57,9 @@ _WIDE = 0.1
 #: What a convolution's label has behind its kind.
 _SIZES = re.compile(r" \d+x\d+.*| \d+ .*")
 #: Kernels of a trace that copy between the host and the device.
-_HOST_COPY = re.compile(r"Memcpy (HtoD|DtoH|[HM]2D|D2[HM])")
+_HOST_COPY = re.compile(
+    r"(memcpy |copy_?)(htod|dtoh|[hm]2d|d2[hm]|host_?to_?device|device_?to_?host)", re.IGNORECASE
+)
 #: A terminal shows so many parts; the smaller ones are added up.
 _MOST_LINES = 7
 _ROUNDING = 1e-9

@@ -305,6 +305,7 @@ def test_a_traces_mean_step_has_its_idle_time_by_cause_and_what_is_not_explained
 @pytest.mark.parametrize(
     ("kernels", "is_copy"),
     [(("Memcpy HtoD (Pinned -> Device)",), True), (("Memcpy DtoH",), True),
+     (("CopyHostToDevice",), True), (("Im2d2Col",), False),
      (("Memcpy DtoD",), False), (("Memcpy HtoD", "elementwise"), False), ((), False)],
 )  # fmt: skip
 def test_a_copy_from_the_host_is_not_held_against_the_devices_memory(kernels, is_copy):

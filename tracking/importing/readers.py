@@ -49,8 +49,8 @@ _PRECISIONS = {
         "fp16": "float16 half",
         "bf16": "bfloat16",
         "amp": "mixed mixed-precision",
-        "amp-bf16": "amp-bf16 amp-bfloat16 bf16-mixed mixed-bfloat16",
-        "amp-fp16": "amp-fp16 amp-float16 16-mixed mixed-float16 o1",
+        "amp-bf16": "amp-bf16 amp-bfloat16 bf16-mixed bfloat16-mixed mixed-bfloat16 mixed-bf16",
+        "amp-fp16": "amp-fp16 amp-float16 16-mixed fp16-mixed mixed-float16 mixed-fp16 o1",
     }.items()
     for spelling in spellings.split()
 }

@@ -90,13 +90,13 @@ _TIMM_NAME = re.compile(
 _UNCLEAR = re.compile(
     r"(?:(?:"
     r"(?P<throughput>throughput|ips|fps|(?:image|img|sample|example)s?_(?:per_)?s(?:ec(?:ond)?)?)"
-    r"|(?P<batch_size>batch|[gm]?bsz?|accum(?:ulat(?:e|ed|ion))?|grad_acc|gas|"
-    r"(?:image|img|sample|example)s?_per)"
-    r"|(?P<devices>(?:[tnhxi]pu|v?gpu|gcd|device|accelerator|card|chip|node|host|machine|instance|"
-    r"rank|replica|proc|process|task)(?:_?s|es)?|world|parallel|d?[dtp]p|np)"
+    r"|(?P<batch_size>batch|[gm]?bsz?|accum(?:ulat(?:e|ed|ion))?|grad_acc|acc_steps?|"
+    r"gas?|micro_?batches|(?:im|image|img|sample|example|seq|sequence)s?_per)"
+    r"|(?P<devices>(?:[tnhxi]pu|v?gpu|gcd|device|accelerator|card|chip|tile|node|host|machine|"
+    r"instance|rank|replica|trainer|proc|process|task)(?:_?s|es)?|world|parallel|d?[dtp]p|np)"
     r"|n|num|number|no|nr|nb|count|cnt|of|per|the|in|to|all|each|total|size|degree|used|global|"
-    r"local|effective|actual|train|training|mini|micro|grad|gradient|steps?|iters?|batches|update|"
-    r"data|tensor|model|pipeline|cuda|visible|available|slurm|cores?|graphics|workers?|mean|avg"
+    r"local|mpi|eff|effective|actual|train|training|mini|micro|grad|gradient|steps?|iters?|batches|"
+    r"update|data|tensor|model|pipeline|cuda|visible|available|slurm|cores?|graphics|workers?|mean|avg"
     r")_?)+"
 )
 #: The fact to name such a heading by: what it may be, and what the fact counts.

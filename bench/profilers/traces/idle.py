@@ -69,7 +69,8 @@ _Copy = tuple[HostSpan, DeviceSpan]  # the call, and what it started
 #: Of each run of a device; None where the trace does not have it.
 Launches = Sequence[HostSpan | None]
 
-_CALL = r"^(?:cuda|hip|cu)"
+#: Of CUDA and HIP, and of the runtimes that follow them (`musaMalloc`, `aclrtMalloc`).
+_CALL = r"^[a-z]+(?:Ext)?"
 _ALLOCATOR = re.compile(
     _CALL + r"(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister)"
     r"|Mem(?:Alloc|Free|Host|Create|Release|Map|Unmap|SetAccess|AddressReserve|AddressFree))"
@@ -78,7 +79,7 @@ _ALLOCATOR = re.compile(
 )
 _WAITS = re.compile(
     _CALL + r"(?:\w*Synchronize|Memcpy(?!\w*Async)\w*)"
-    r"|^(?:ur|pi)(?:EventWait|EventsWait|QueueFinish)|^ze\w+Synchronize"
+    r"|^(?:ur|pi)(?:EventWait|EventsWait|QueueFinish)|^cnrtQueueSync$"
 )
 _OPERATOR = re.compile(r"^(?!autograd::)\w+::")
 #: A launch on an empty queue begins 10 to 20 us after the call began (V100, torch 1.9: 10 to 28).

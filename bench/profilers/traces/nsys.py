@@ -46,7 +46,7 @@ _DIRECTIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
 #: The version of the interface at the end of a call's name, such as `cudaLaunchKernel_v7000`.
 _VERSION = re.compile(r"_v\d{4,5}$")
 #: That of a table, such as `CUPTI_ACTIVITY_KIND_KERNEL_V3`.
-_TABLE_VERSION = re.compile(r"_V\d+$")
+_TABLE_VERSION = re.compile(r"_[Vv]\d+$")
 
 
 def nsys_trace(path: Path) -> ProfilerTrace:

@@ -28,12 +28,12 @@ Direction = Literal["host to device", "device to host", "device to device"]
 #: Of a file, unpacked; a larger one is not read. A trace takes about three times as much memory.
 MOST_BYTES = 2_000_000_000
 
-#: Kernels of NCCL, RCCL, MSCCL, oneCCL, torch's symmetric memory, NVSHMEM and DeepEP, and the
+#: Kernels of NCCL, RCCL, HCCL, MSCCL, oneCCL, torch's symmetric memory, NVSHMEM, DeepEP, and the
 #: all-reduces that vLLM, SGLang and TensorRT-LLM bring. What they wait for is another rank.
 _COMMUNICATION = re.compile(
-    r"nccl|rccl|msccl|\bone_?ccl|^void c10d::|symm_mem|symmetric_memory|(?:nv|roc)shmem|deep_ep::"
-    r"|multimem_|(?:one|two)_?shot_?all_?reduce|cross_device_reduce|allreduce_fusion|quickreduce"
-    r"|userbuffers",
+    r"[hmnrx]ccl|msccl|\b(?:one_?)?ccl|\bhcom_|^void c10d::|symm_mem|symmetric_memory"
+    r"|(?:nv|roc)shmem|deep_ep::|multimem_|(?:one|two)_?shot_?all_?reduce|cross_device_reduce"
+    r"|allreduce_fusion|quickreduce|userbuffers",
     re.IGNORECASE,
 )
 
@@ -43,24 +43,27 @@ OVERRUN_US = 100.0
 #: Of an event that another program wrote.
 UNNAMED = "without a category"
 #: What torch's backends for processors name the collectives that run beside their caller.
-_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc):\w")
+_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc):\w|(?:oneccl_bindings_for_pytorch|torch_ccl)::")
 #: Of torch, of Lightning, and what people call their own marks of a data loader.
 _INPUT = re.compile(
-    r"DataLoader.*__next__|dataloader_next|\b(?:train|val)_next\b"
+    r"DataLoader.*__next__|enumerate\(DataPipe\)|dataloader_next|\b(?:train|val)_next\b"
     r"|\b(?:data|batch)[ _-]?(?:load|fetch|wait)"
-    r"|\b(?:load|fetch|get|next|wait)[ _-](?:data|batch)\b",
+    r"|\b(?:load|fetch|get|next|wait|read)(?:ing)?[ _-](?:(?:for|next|train|val|mini)[ _-]?)*"
+    r"(?:data|batch)\b",
     re.IGNORECASE,
 )
 #: As CUPTI, HIP and Intel's PTI (H2D, M2D) name copies.
 _DIRECTIONS: dict[Direction, str] = {
-    "host to device": r"HtoD|Host ?To ?Device|[HM]2D",
-    "device to host": r"DtoH|Device ?To ?Host|D2[HM]",
-    "device to device": "DtoD|PtoP|D2D",
+    "host to device": r"HtoD|Host[ _]?To[ _]?Device|[HM]2D",
+    "device to host": r"DtoH|Device[ _]?To[ _]?Host|D2[HM]",
+    "device to device": r"DtoD|PtoP|Device[ _]?To[ _]?Device|D2D",
 }
 _communicates = cache(_COMMUNICATION.search)
 _is_collective, _is_input = cache(_COLLECTIVE.match), cache(_INPUT.search)
 #: Of CUDA, HIP, SYCL's Unified Runtime and Level Zero. While a graph is recorded they run nothing.
-_LAUNCH = re.compile(r"Launch\w*Kernel|KernelLaunch|GraphLaunch|^(?:cuda|hip)Mem(?:cpy|set)Async")
+_LAUNCH = re.compile(
+    r"Launch\w*Kernel|KernelLaunch|GraphLaunch|^(?:cuda|hip|cu)Mem(?:cpy|set)\w*Async"
+)
 _CAPTURE = re.compile(r"Stream(Begin|End)Capture")
 
 

@@ -131,9 +131,11 @@ def test_a_comma_in_a_number_refuses_the_file_by_the_value(read, cell):
 
 UNCLEAR = {
     "devices": "n_gpu ngpus numGPUs gpus_per_node nproc-per-node cards num_accelerators ranks "
-    "world_size nnodes ddp_size GPU(s) data_parallel_size workers_gpu Number_of_GPUs",
+    "world_size nnodes ddp_size GPU(s) data_parallel_size workers_gpu Number_of_GPUs mpi_ranks "
+    "trainers tiles",
     "batch_size": "bs train_batch_size Total-Batch-Size gbs effective-batch-size micro_batch "
-    "globalBatch images_per_gpu gas accumulate_grad_batches",
+    "globalBatch images_per_gpu gas accumulate_grad_batches ims_per_batch num_microbatches "
+    "acc_steps eff_bs seqs_per_gpu",
 }
 
 
@@ -160,7 +162,7 @@ def test_what_looks_like_devices_or_a_batch_and_is_not_named_stops_the_import(re
     ("headings", "cells"),
     [
         ("gpu_id,device_memory_gb,num_workers", "3,80,8"),
-        ("batch_time,num_batches,eval_batch_size", "0.5,100,32"),
+        ("batch_time,num_batches,eval_batch_size,train_acc", "0.5,100,32,7"),
         ("gpu,host,instance", "NVIDIA L4,node12,p3.2xlarge"),
     ],
 )
@@ -237,7 +239,12 @@ def test_rate_time_batch_and_devices_that_contradict_are_refused(read, row, take
 @pytest.mark.parametrize(
     ("name", "ours"),
     [
-        *(("bf16-mixed", "amp-bf16"), ("16-mixed", "amp-fp16"), ("32-true", "fp32")),
+        *(
+            ("bf16-mixed", "amp-bf16"),
+            ("fp16-mixed", "amp-fp16"),
+            ("16-mixed", "amp-fp16"),
+            ("32-true", "fp32"),
+        ),
         *(("mixed_bfloat16", "amp-bf16"), ("mixed_float16", "amp-fp16"), ("O1", "amp-fp16")),
         *(("O0", "fp32"), ("amp_bf16", "amp-bf16"), ("torch.float16", "fp16")),
         *(("bf16-true", "bf16-true"), ("O2", "o2"), ("transformer-engine", "transformer-engine")),

@@ -87,11 +87,12 @@ def test_a_database_of_something_else_or_of_more_than_the_limit(tmp_path, monkey
 
 
 @pytest.mark.parametrize("table", [name for name in TABLES if "CUPTI" in name or "NVTX" in name])
-def test_a_table_with_a_version_is_read(tmp_path, table):
+@pytest.mark.parametrize("version", ["_V3", "_v11"])
+def test_a_table_with_a_version_is_read(tmp_path, table, version):
     path = database(tmp_path, GENERAL, step())
     whole = read_trace(path)
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(f"ALTER TABLE {table} RENAME TO {table}_V3")
+        connection.execute(f"ALTER TABLE {table} RENAME TO {table}{version}")
     newer = read_trace(path)
     assert (newer.host, newer.device) == (whole.host, whole.device)
 

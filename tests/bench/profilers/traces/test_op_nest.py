@@ -132,18 +132,26 @@ def test_shapes_leave_out_what_is_no_tensor():
     assert [op.shapes for op in nested(trace)] == [(), ((2, 3), (3,))]
 
 
-def test_loader_collectives_and_compiled_kernels_have_their_own_time():
-    """The loader's 20 us have an op of 5, a kernel takes 30, gloo's 40 have 10 beside it."""
+@pytest.mark.parametrize(
+    ("mark", "collective"),
+    [
+        ("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "gloo:all_reduce"),
+        ("enumerate(DataPipe)#BatcherIterDataPipe", "oneccl_bindings_for_pytorch::allreduce"),
+        ("fetch_next_batch", "mpi:all_reduce"),
+        ("waiting for data", "ucc:allreduce"),
+    ],
+)
+def test_loader_collectives_and_compiled_kernels_have_their_own_time(mark, collective):
+    """The loader's 20 us have an op of 5, a kernel takes 30, the collective's 40 10 beside it."""
     trace = TraceWriter()
-    mark = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
     trace.host(mark, 0, 20, cat="user_annotation")
     trace.host("aten::stack", 5, 5)
     trace.host("graph_0_cpp_fused_gelu_0", 20, 30)
-    trace.host("gloo:all_reduce", 40, 40, tid=99, cat="user_annotation")
+    trace.host(collective, 40, 40, tid=99, cat="user_annotation")
     nest = Nest(trace.trace.host, timed=True)
     assert [(op.name, op.kind, round(1e6 * op.exclusive_s)) for op in nest.beside] == [
         (mark, Kind.LOADER, 15),
-        ("gloo:all_reduce", Kind.COLLECTIVE, 30),
+        (collective, Kind.COLLECTIVE, 30),
     ]
     assert round(1e6 * nest.beside[1].own_s) == 40
     kernel = nest.tops[-1]

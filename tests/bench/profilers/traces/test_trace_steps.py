@@ -149,6 +149,8 @@ COMMUNICATE = [
     "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     "void rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)",
     "mscclKernel_Sum_half_LL_false(ncclDevComm*, mscclAlgo*)",
+    "void ccl::v1::allreduce_kernel<float>(float*)",
+    "hcom_allReduce__001",
     "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(void*)",
     "void c10d::symmetric_memory::barrier_kernel(unsigned int**)",
     "void deep_ep::intranode::dispatch<8, 768>(int4*)",
