@@ -1,8 +1,6 @@
 """What a notebook calls: the same answers as the commands give, as tables and figures."""
 
 import json
-import subprocess
-import sys
 from io import StringIO
 
 import factories as make
@@ -12,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
 from observed import Server, curve, observation
+from worker_processes import output_of
 
 import commands.compare
 import commands.predict
@@ -114,5 +113,4 @@ def test_a_notebook_imports_in_no_time_and_without_torch():
         "heavy = {'pandas', 'scipy', 'matplotlib', 'mlflow', 'torch'}; "
         "print(heavy & early, 'torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set() False\n"
+    assert output_of(code) == "set() False\n"

@@ -1,10 +1,8 @@
 """Run matrices: what they mean, and one clear message for everything that is wrong with one."""
 
-import itertools
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refusal
@@ -215,32 +213,6 @@ def test_thousands_of_runs_need_a_yes_and_millions_are_never_made(tmp_path):
     message = refused(tmp_path, f"blocks:\n  - arch: resnet18\n{wide}\n", many=True)
     assert "27,000,000 runs" in message
     assert "--yes" not in message
-
-
-fields = st.fixed_dictionaries(
-    {},
-    optional={
-        "arch": st.lists(
-            st.sampled_from(["resnet18", "vgg16", "alexnet"]), min_size=1, unique=True
-        ),
-        "batch_size": st.lists(st.integers(1, 999), min_size=1, max_size=4, unique=True),
-        "precision": st.lists(st.sampled_from(["fp32", "amp", "tf32"]), min_size=1, unique=True),
-        "deterministic": st.lists(st.booleans(), min_size=1, unique=True),
-    },
-)
-
-
-@given(st.lists(fields, min_size=1, max_size=3))
-@pytest.mark.slow
-def test_every_combination_is_there_once(tmp_path_factory, blocks):
-    path = tmp_path_factory.mktemp("matrix") / "m.yaml"
-    path.write_text(yaml.safe_dump({"blocks": [{**b, "name": "x"} for b in blocks]}))
-    matrix = read_matrix(path)
-    for block, lists in zip(matrix.blocks, blocks, strict=True):
-        wanted = set(itertools.product(*lists.values()))
-        found = [tuple(getattr(config, name) for name in lists) for config in block.configs]
-        assert set(found) == wanted
-        assert len(found) == len(wanted)
 
 
 @given(st.text(alphabet=st.sampled_from("abc: -[]{}&*!?|>'\"\n\t#,01"), max_size=80))

@@ -3,8 +3,6 @@
 import csv
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -220,6 +218,4 @@ def test_a_cost_that_was_counted_before_is_given_without_torch():
         "print(config_complexity(config).step_flops, 'torch' in sys.modules)"
     )
     counted = config_complexity(config).step_flops
-    command = [sys.executable, "-c", ask_again]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(counted), "False"]
+    assert output_of(ask_again).split() == [str(counted), "False"]

@@ -374,18 +374,16 @@ def test_an_interrupt_keeps_what_was_measured(step, clock, window):
 
 
 @pytest.mark.slow
-def test_compile_time_is_warm_up_beyond_its_fastest_iteration(step, window):
-    window.warm_up(step(30.0, 2.0, 1.0, 1.0, 3.0), TimeLimits(5, 5), ignore)
+@pytest.mark.parametrize(
+    ("warmup_s", "step_s", "compile_s"),
+    [((30.0, 2.0, 1.0, 1.0, 3.0), 1.0, 30.0), ((30.0,), 2.0, 28.0)],  # or beyond the window's
+)
+def test_compile_time_is_warm_up_beyond_the_fastest(step, window, warmup_s, step_s, compile_s):
+    window.warm_up(step(*warmup_s), TimeLimits(len(warmup_s), 5), ignore)
     assert measured(window) is None  # nothing is yet
-    window.measure(step(1.0), WindowPlan(5))
-    assert measured(window, compiled=True).compile_time_s == pytest.approx(30.0)
+    window.measure(step(step_s), WindowPlan(5))
+    assert measured(window, compiled=True).compile_time_s == pytest.approx(compile_s)
     assert measured(window).compile_time_s is None
-
-
-def test_a_warm_up_that_only_compiled_is_held_against_the_window(step, window):
-    window.warm_up(step(30.0), TimeLimits(1, 5), ignore)
-    window.measure(step(2.0), WindowPlan(5))
-    assert measured(window, compiled=True).compile_time_s == pytest.approx(28.0)
 
 
 def test_phases_hold_the_queued_work_of_their_part(clock, device):
