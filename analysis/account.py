@@ -60,8 +60,8 @@ _SIZES = re.compile(r" \d+x\d+.*| \d+ .*")
 _HOST_COPY = re.compile(
     r"(memcpy |copy_?)(htod|dtoh|[hm]2d|d2[hm]|host_?to_?device|device_?to_?host)", re.IGNORECASE
 )
-#: A terminal shows so many parts; the smaller ones are added up.
-_MOST_LINES = 7
+#: A terminal shows so many lines; in the last one the smaller parts of many are added up.
+_MOST_LINES = 8
 _ROUNDING = 1e-9
 #: From here on a change is said in times, not in per cent.
 _MANY = 3
@@ -98,9 +98,7 @@ class Part:
     @property
     def short(self) -> str:
         """Its name in a list of many."""
-        return (
-            self.name.removesuffix(_BELOW).partition(":")[0] if self.kind != "idle" else self.name
-        )
+        return self.name if self.kind == "idle" else self.name.removesuffix(_BELOW).split(":")[0]
 
 
 @dataclass(frozen=True)
@@ -194,10 +192,10 @@ class StepAccount:
                 f"disturbed: what was profiled takes {three_digits(traced_ms)} ms, the timed one "
                 f"{three_digits(step_ms)} ms; no part is sure"
             )
-        shown, rest = self.parts[:_MOST_LINES], self.parts[_MOST_LINES:]
-        if rest:
-            others = sum(part.time_s for part in rest)
-            shown = (*shown, Part(f"{len(rest)} smaller parts", "ops", others))
+        shown, rest = self.parts, self.parts[_MOST_LINES - 1 :]
+        if len(rest) > 1:
+            others = Part(f"{len(rest)} smaller parts", "ops", sum(part.time_s for part in rest))
+            shown = (*shown[: _MOST_LINES - 1], others)
         for part in shown:
             share = percent(ratio(part.time_s, self.step_time_s) or 0.0)
             own = "" if part.of_roof is None else f", at {percent(part.of_roof)} of their roof"

@@ -8,6 +8,7 @@ from typing import Any
 
 from analysis.presentation.table import Column, Table
 from analysis.presentation.words import (
+    counted,
     estimated,
     flops_rate,
     interval,
@@ -72,7 +73,7 @@ def tuning_lines(result: TuneResult, place: Place) -> list[str]:
     lines = [
         verdict_line(result),
         roof_line(place),
-        f"{result.fresh_trials} trials{reused} in {result.used_s:.0f} s "
+        f"{counted(result.fresh_trials, 'trial')}{reused} in {result.used_s:.0f} s "
         f"of a budget of {result.budget_s:.0f} s",
         *result.notes,
     ]
@@ -82,7 +83,7 @@ def tuning_lines(result: TuneResult, place: Place) -> list[str]:
             f"{100 * result.scatter:.1f} %, so small gains go unseen"
         )
     if suspects := sum(trial.is_doubtful for trial in result.trials):
-        lines.append(f"{suspects} of {len(result.trials)} trials have a doubt of their own")
+        lines.append(f"trials with a doubt of their own: {suspects} of {len(result.trials)}")
     lines += [f"left out: {line}" for line in result.left_out]
     lines += [f"not ablated: {line}" for line in result.not_ablated]
     if result.untried:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +13,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from bench.config import FILING_FIELDS, RunConfig, check_field, parse_config
+from bench.config.model_names import nearest
 from bench.errors import UserError
 
 _FIELDS = tuple(name for name in RunConfig.model_fields if name not in FILING_FIELDS)
@@ -24,6 +24,7 @@ MANY_RUNS = 2000
 _MAX_RUNS = 1_000_000
 #: The matrices of this project.
 MATRICES = Path(__file__).with_name("matrices")
+OURS = ", ".join(sorted(path.stem for path in MATRICES.glob("*.yaml")))
 #: They are of 2 KiB; a MiB is not written by hand.
 _MAX_BYTES = 2**20
 
@@ -226,11 +227,8 @@ def _problem(error: Mapping[str, Any]) -> str:
 
 
 def _unknown_key(name: str, known: Collection[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    remedy = f"did you mean {near[0]}?" if near else f"use {', '.join(known)}"
-    if name in _BLOCK_KEYS:
-        remedy = "put it into a block"
-    return f"{name!r} is not known here; {remedy}"
+    others = nearest(name, known, f"use {', '.join(known)}")
+    return f"{name!r} is not known here; {'put it into a block' if name in _BLOCK_KEYS else others}"
 
 
 class _Loader(yaml.BaseLoader):
@@ -255,7 +253,7 @@ def _content(path: Path) -> dict[str, Any]:
             raise _refusal(path, f"larger than {_MAX_BYTES // 2**20} MiB, no matrix is")
         found = yaml.load(content.decode("utf-8-sig"), Loader=_Loader)  # noqa: S506 - texts only
     except OSError as error:
-        raise _refusal(path, f"cannot be read ({error.strerror})") from None
+        raise _refusal(path, f"cannot be read ({error.strerror}); ours are {OURS}") from None
     except UnicodeDecodeError:
         raise _refusal(path, "not UTF-8 text") from None
     except RecursionError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from analysis.presentation.words import counted
 from bench.errors import UserError
 from commands.console.options import Command, argument, say_unreadable, server_needed
 from commands.console.output import Answering, Output, Shown, table_of
@@ -18,7 +19,6 @@ class Set(Shown, Answering):
     def _result(self) -> Output:
         from analysis import group_runs
         from analysis.comparison import read_side
-        from analysis.presentation.words import counted
         from tracking.baselines import set_baseline
 
         with server_needed():
@@ -30,7 +30,7 @@ class Set(Shown, Answering):
                 )
             groups = group_runs(runs)
             if not groups:
-                raise UserError(f"{self.side!r}: none of its {len(runs)} runs has a result")
+                raise UserError(f"{self.side!r}: none of {counted(len(runs), 'run')} has a result")
             found = set_baseline(self.name, self.side, [run.name for run in runs])
         of = f"{counted(len(runs), 'run')} of {counted(len(groups), 'configuration')}"
         return Output([f"baseline {self.name}: {of} ({self.side})"], asdict(found))
@@ -61,7 +61,6 @@ class Remove(Shown, Answering):
     name: str = argument()
 
     def _result(self) -> Output:
-        from analysis.presentation.words import counted
         from tracking.baselines import remove_baseline
 
         with server_needed():

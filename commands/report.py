@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from analysis.presentation.words import counted
 from bench.errors import UserError
 from commands import NOT_TRACKED
 from commands.console.options import (
@@ -90,7 +91,7 @@ class Report(WantedRecords, WithPeaks, WithPrices, Answering):
             print_pdf(path)
         run_id = problem = filled = None
         if not self.folders if self.logged is None else self.logged:
-            tags = {schema.NOTE: f"Report over {len(runs)} runs: open report/report.html."}
+            tags = {schema.NOTE: f"Of {counted(len(runs), 'run')}: open report/report.html."}
             tags |= {schema.CAMPAIGN: self.campaign} if self.campaign is not None else {}
             run_id, problem = log_folder(self.out, f"report_{self.campaign or 'all'}", tags)
             if not self.folders and problem is None:
@@ -160,7 +161,7 @@ class Pull(WantedRuns, WithPeaks):
                 table.to_csv(out, index=False)
             else:
                 table.to_parquet(out, index=False)
-        click.echo(f"{len(table)} runs in {out}", err=True)
+        click.echo(f"{counted(len(table), 'run')} in {out}", err=True)
         return 0
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 import click
 
+from analysis.presentation.words import counted
 from bench.config import RunConfig, parse_config, rate_unit, spelled
 from bench.config.run_config import node_rank
 from bench.errors import UserError
@@ -29,9 +30,9 @@ from bench.records.measurement import link_words
 from bench.records.metrics import claimed_work, rate_name, summary
 from commands import INTERRUPTED, OUTCOME_CODES
 from commands.console.options import (
+    Above,
     Configured,
     Count,
-    Seconds,
     Share,
     argument,
     field_option,
@@ -148,14 +149,11 @@ def _mean(records: Sequence[RunRecord]) -> Output:
     name = rate_name(whole[0].config, resolved)
     mean = repeats_of([summary(record)[name] for record in whole])
     low, high = mean.interval or (None, None)
-    facts = {
-        "repeats": len(whole),
-        f"{name}_mean": mean.centre,
-        f"{name}_low": low,
-        f"{name}_high": high,
-    }
+    facts: dict[str, Any] = {"repeats": len(whole), f"{name}_mean": mean.centre}
+    facts |= {f"{name}_low": low, f"{name}_high": high}
     interval = f", 95 % interval {low:.4g} to {high:.4g}" if mean.interval else ""
-    line = f"  {len(whole)} repeats: {mean.centre:.4g} {rate_unit(resolved.sample)}{interval}"
+    rate = f"{mean.centre:.4g} {rate_unit(resolved.sample)}"
+    line = f"  {counted(len(whole), 'repeat')}: {rate}{interval}"
     return Output([line], facts)
 
 
@@ -283,7 +281,7 @@ class Watch(_Removing, Measuring):
     script: tuple[str, ...] = argument(
         required=True, metavar="[--] COMMAND...", type=click.UNPROCESSED
     )
-    seconds: Seconds = option("end the measurement, and the script, after this time", 120.0)
+    seconds: Above = option("end the measurement, and the script, after this time", 120.0)
     keep_going: bool = option("let the script run to its end after the measurement")
     samples_per_step: Count | None = option(
         "samples of a step and rank [default: the model's first input says it]"
@@ -333,10 +331,7 @@ class Watch(_Removing, Measuring):
         end = "runs to its end" if self.keep_going else "is ended after it"
         note(f"{title} is measured for {self.seconds:g} s at most, and {end}")
         if without:
-            note(
-                f"then {without} is taken out of its steps by turns: do not use losses and "
-                "weights of this run"
-            )
+            note(f"then {without} is taken out by turns: use no losses or weights of this run")
         result = self.measured(title, launch, facts, device_names("auto"), drawn=False)
         shown = self.show(result)
         return codes[0] or shown

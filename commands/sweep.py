@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import click
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
+from analysis.presentation.words import counted
 from bench.config import (
     FILING_FIELDS,
     WINDOW_FIELDS,
@@ -42,7 +43,7 @@ from campaigns.local import (
     in_precisions,
     measure_roofs,
 )
-from campaigns.matrix import MATRICES, Matrix, read_matrix
+from campaigns.matrix import MATRICES, OURS, Matrix, read_matrix
 from campaigns.plan import (
     Executor,
     Plan,
@@ -70,7 +71,6 @@ from commands.console.recorded import (
     wait_for_others,
 )
 
-_OWN = ", ".join(sorted(path.stem for path in MATRICES.glob("*.yaml")))
 #: What a block asks for, by the name of its backend.
 _NEEDS = {
     "auto": "any device",
@@ -96,7 +96,7 @@ class Sweep(Tracked, Shown, Answering):
 
     matrix: str | None = argument(required=False)
     matrix_named: str | None = option(
-        f"the same, as `mlflow run -e sweep` gives it; the project contains {_OWN}",
+        f"the same, as `mlflow run -e sweep` gives it; the project contains {OURS}",
         None,
         "--matrix",
     )
@@ -142,7 +142,7 @@ class Sweep(Tracked, Shown, Answering):
         deadline_s = time.perf_counter() + 60 * (self.minutes or math.inf) - _CLOSING_S
         name = self.matrix or self.matrix_named
         if name is None:
-            raise UserError(f"matrix: give a YAML file, or one that the project contains: {_OWN}")
+            raise UserError(f"matrix: give a YAML file, or one that the project contains: {OURS}")
         self._check_executor()
         own = MATRICES / f"{name}.yaml"
         path = own if own.is_file() and not Path(name).is_file() else Path(name)
@@ -316,7 +316,7 @@ def plan_result(plan: Plan, where: Executor, records: Path) -> Output:
 
 def _run_lines(runs: Sequence[RunConfig], where: str) -> list[str]:
     lines = [f"{number:5d}  {run_label(config)}" for number, config in enumerate(runs, start=1)]
-    return [*lines, f"{len(runs)} runs {where}"]
+    return [*lines, f"{counted(len(runs), 'run')} {where}"]
 
 
 def _estimate(plan: Plan, environments: tuple[Environment, ...], records: Path) -> Iterator[str]:

@@ -6,9 +6,8 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import click
 from rich.progress import TextColumn
 
 from bench.config import RunConfig, arch_label, parse_config, rate_unit
@@ -30,7 +29,7 @@ from campaigns.trials import (
     measure_here,
 )
 from commands import INTERRUPTED, NOT_TRACKED, OUTCOME_CODES
-from commands.console.options import Configured, Count, Folder, Tracked, Truth, note, option
+from commands.console.options import Above, Configured, Count, Folder, Tracked, Truth, note, option
 from commands.console.output import Answering, Bar, Output
 from commands.console.recorded import (
     AnyDelivery,
@@ -62,7 +61,7 @@ class Tune(Configured, Tracked, Answering):
     trials. It ends with 1 where a trial's record could not be written.
     """
 
-    budget: Annotated[float, click.FloatRange(min=0, min_open=True)] = option(
+    budget: Above = option(
         "time for everything; it is overrun by one trial at most", 600.0, metavar="SECONDS"
     )
     fixed_batch: Truth = option(

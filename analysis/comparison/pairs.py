@@ -14,6 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from analysis.presentation.table import grouped
+from analysis.presentation.words import counted
 from analysis.runs.groups import Group, group_runs
 from analysis.runs.run import Run
 from analysis.runs.settings import (
@@ -136,7 +137,7 @@ class _Candidates:
         self.groups = group_runs([run for run in runs if run.name not in refused], metric)
         self.identities = [group.identity for group in self.groups]
         self.left_out = [f"{run.name} ({run.label}): {why}" for run, why in self.unusable]
-        self._none = f"{letter}: none of its {len(runs)} runs has a {metric} to compare"
+        self._none = f"{letter}: none of {counted(len(runs), 'run')} has a {metric} to compare"
 
     def require_groups(self) -> None:
         """Raise `UserError` where no run can be compared."""

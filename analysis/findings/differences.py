@@ -66,6 +66,7 @@ def uplift_rows(runs: Runs) -> Iterator[Row]:
             continue
         low, ratios = rated[0].b, [judged.estimate.ratio for judged in rated]
         undecided = sum(judged.judgement == "undecided" for judged in rated)
+        some = f" at {undecided} of {len(rated)} batch sizes" if undecided < len(rated) else ""
         past = ", ".join(f"{uplift.found.b.batch_size}" for uplift in alike if uplift.spilled)
         yield {
             "machine": low.env,
@@ -73,7 +74,7 @@ def uplift_rows(runs: Runs) -> Iterator[Row]:
             "precision": f"{low.precision_label}{' (emulated)' if _emulated(low) else ''}",
             "verb": "measured" if undecided == len(rated) else "is",
             "speed": as_fast_as(min(ratios), max(ratios)),
-            "doubt": f"; {undecided} of {len(rated)} undecided" if undecided else "",
+            "doubt": f"; undecided{some}" if undecided else "",
             "past": f" Left out, as memory spilled there: batch {past}." if past else "",
             "runs": names_of(side for uplift in alike for side in (uplift.found.b, uplift.found.a)),
         }

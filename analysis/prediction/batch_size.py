@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from analysis.findings.batches import least_failed_batch
-from analysis.presentation.words import interval, percent, three_digits, whole_number
+from analysis.presentation.words import counted, interval, percent, three_digits, whole_number
 from analysis.runs.groups import BatchCurve, Group, Runs, names_of
 from analysis.runs.run import Run
 from analysis.runs.settings import is_implied_by
@@ -181,23 +181,23 @@ def choose_curve(
     A precision is the one that ran, such as amp-bf16, or the one asked for. Raises `UserError`
     where none fits, and where several do: in which settings they differ.
     """
-    tokens = None if seq_len is None else f"{seq_len}"
-    asked = {"arch": arch, "precision": precision, "env": env, "seq_len": tokens}
-    wanted = {name: value for name, value in asked.items() if value is not None}
+    asked = {"arch": arch, "precision": precision, "env": env, "seq_len": seq_len}
+    wanted = {name: f"{value}" for name, value in asked.items() if value is not None}
     curves = Runs(run for run in runs if all(
         value in (run.settings.get(n), run.asked_for(n)) for n, value in wanted.items()
     )).curves  # fmt: skip
     if not curves:
         what = " ".join(f"{name}={value!r}" for name, value in wanted.items())
-        raise UserError(f"{what}: none of the {len(runs)} runs fits and has a throughput")
+        raise UserError(f"{what}: none of {counted(len(runs), 'run')} fits and has a throughput")
     if len(curves) > 1:
         settings = [curve[0].first.settings for curve in curves]
         names = sorted({name for each in settings for name in each} - {"batch_size"})
         values = {name: sorted({each.get(name, "none") for each in settings}) for name in names}
         differing = [name for name in names if len(values[name]) > 1]
-        remedy = ", ".join(f"{name} ({', '.join(values[name])})" for name in differing
-                           if not is_implied_by(name, differing))  # fmt: skip
-        raise UserError(f"arch={arch!r}: several configurations fit, choose one by {remedy}")
+        which = ", ".join(f"{name} ({', '.join(values[name])})" for name in differing
+                          if not is_implied_by(name, differing))  # fmt: skip
+        how = "choose one by precision, env, seq_len, campaign or a filter"
+        raise UserError(f"arch={arch!r}: configurations that differ in {which} fit; {how}")
     return curves[0]
 
 

@@ -92,9 +92,11 @@ def _roof(best: Group) -> str:
     point, sample, gflops = best.points[0], best.sample, best.mean("attained_gflops")
     attained = point.attained_flops_per_s if gflops is None else 1e9 * gflops
     modelled = " by modelled work" if best.first.imported else ""
+    pace = best.mean("pace_samples_per_s") if any(run.is_disturbed for run in best.runs) else None
+    it = f"At its pace of {three_digits(pace)} {best.first.rate_unit} it" if pace else "It"
     unsure = "" if point.bound_sure else ", as far as modelled traffic can say"
     return (
-        f"It reaches{modelled} {flops_rate(attained)}, {percent_interval(*best.of_the_roof)} of "
+        f"{it} reaches{modelled} {flops_rate(attained)}, {percent_interval(*best.of_the_roof)} of "
         f"what the roof of its machine allows in {point.ceiling.math_mode}: "
         f"{_BOUND[point.bound].format(sample=sample)}{unsure}"
     )
@@ -102,9 +104,8 @@ def _roof(best: Group) -> str:
 
 def _sureness(runs: Runs, measured: Sequence[Group]) -> str:
     doubtful = sum(bool(run.problems) for run in runs)
-    said = [f"In doubt: {doubtful or 'none'} of {counted(len(runs), 'run')}"]
-    if doubtful:
-        said[0] += ", for the reasons listed below as problems"
+    why = ", for the reasons listed below as problems" if doubtful else ""
+    said = [f"In doubt: {doubtful or 'none'} of {counted(len(runs), 'run')}{why}"]
     accounts = [account.is_disturbed for _, account in newest_accounts(runs)]
     if disturbed := sum(accounts):
         whole = counted(len(accounts), "account")
@@ -125,10 +126,12 @@ def summary(
         imported = sum(run.imported is not None for run in runs)
         counts = {"without a result": failed, "imported": imported}
         notes = ", ".join(f"{number} {words}" for words, number in counts.items() if number)
-        machines = counted(len({run.env for run in runs}), "machine")
+        # of a device that was not found nobody knows more than `auto`
+        machines = counted(len({run.env for run in runs} - {"auto"}) or 1, "machine")
         ran = f"{counted(len(runs), 'run')}{f' ({notes})' if notes else ''} on {machines}"
-        if created := [utc(run.record.created) for run in runs if run.record]:
-            ran += f", between {min(created)} and {max(created)}"
+        if created := {utc(run.record.created) for run in runs if run.record}:
+            ends = dict.fromkeys((min(created), max(created)))
+            ran += f", {'between' if len(ends) > 1 else 'on'} {' and '.join(ends)}"
         parts.append(ran)
     parts += [counted(len(profiles), "profile")] if profiles else []
     parts += [counted(len(traces), "trace")] if traces else []
@@ -152,7 +155,7 @@ def counts_of(runs: Runs) -> dict[str, Any]:
         "single": sum(repeat.log_variance is None for repeat in repeats),
         "several_machines": sum(number > 1 for number in machines),
         "unknown_machine": int(min(machines, default=0) == 0),
-        "backends": {run.backend for run in recorded(runs)},
+        "backends": {run.backend for run in recorded(runs) if run.outcome == "ok"},
         "scripts": sum(bool(_script(run)) for run in recorded(runs)),
     }
 

@@ -49,8 +49,10 @@ def trust(record: RunRecord | ProfileRecord | None, findings: Iterable[Finding])
 
 def problem_lines(findings: Iterable[Finding], roof: object, words: str) -> tuple[str, ...]:
     """Return what a reader must know before using numbers; `words` where the `roof` is unknown."""
-    found = tuple(f"{one.level}: {one.sentence}" for one in findings if one.level != "note")
-    return (f"{words}: {roof.reason}", *found) if isinstance(roof, Unknown) else found
+    why = roof.reason if isinstance(roof, Unknown) else ""
+    grave = (one for one in findings if one.level != "note" and not why.endswith(one.sentence))
+    found = tuple(f"{one.level}: {one.sentence}" for one in grave)
+    return (f"{words}: {why}", *found) if why else found
 
 
 @dataclass(frozen=True, kw_only=True)

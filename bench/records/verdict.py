@@ -167,7 +167,7 @@ def _of_steadiness(measurement: Measurement, run: RunRecord) -> Iterator[Finding
 
 
 #: Series that may move with a window's level; in percent of a core, those that others used.
-_USES = ("other_cpu_percent", "stolen_cpu_percent")
+_USES = {"other_cpu_percent": "other programs", "stolen_cpu_percent": "the host's other guests"}
 _CLOCKS = ("gpu_sm_clock_mhz", "cpu_frequency_mhz")
 _MOVES = (*_USES, *_CLOCKS, "gpu_temperature_c", "cpu_temperature_c")
 _MOVED, _USED_PERCENT = 0.03, 5.0
@@ -189,12 +189,12 @@ def _moved(telemetry: Telemetry | None, at_s: float) -> str | None:
 
 
 def _disturbance(measurement: Measurement, telemetry: Telemetry | None) -> str:
-    """`other_cpu_percent of 120, SwThermal`, as far as causes are known."""
+    """`other programs (120 % of a core), SwThermal`, as far as causes are known."""
     causes = []
     for series in telemetry.series if telemetry else ():
         lowest, mean = min(series.values, default=0.0), statistics.fmean(series.values or (0.0,))
         if series.name in _USES and mean > _USED_PERCENT:
-            causes.append(f"{series.name} of {mean:.0f}")
+            causes.append(f"{_USES[series.name]} ({mean:.0f} % of a core)")
         elif series.name in _CLOCKS and lowest < (1 - _THROTTLED_SHARE) * mean:
             causes.append(f"{series.name} of {lowest:.0f} at times, {mean:.0f} on average")
     if telemetry and telemetry.foreign_processes:

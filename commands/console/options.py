@@ -45,6 +45,7 @@ Folder = Annotated[Path, click.Path(path_type=Path, file_okay=False)]
 File = Annotated[Path, click.Path(path_type=Path, dir_okay=False)]
 Count = Annotated[int, click.IntRange(min=1)]
 Seconds = Annotated[float, click.FloatRange(min=0)]
+Above = Annotated[float, click.FloatRange(0, min_open=True)]
 Share = Annotated[float, click.FloatRange(0, 10, min_open=True)]
 #: An option that takes one of the words true and false.
 Truth = Annotated[bool, click.BOOL]
@@ -374,6 +375,7 @@ def set_values(pairs: Sequence[str], names: Collection[str], example: str) -> di
     for pair in pairs:
         name, _, value = pair.partition("=")
         if name not in names or not value.strip():
-            raise UserError(f"set={pair!r}: give {example}")
+            unknown = "" if name in names else f"{name!r} is not known; "
+            raise UserError(f"set={pair!r}: {unknown}give {example}")
         found[name] = value.strip()
     return found

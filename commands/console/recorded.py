@@ -207,7 +207,7 @@ def verdict_fact(verdict: Verdict | None) -> dict[str, str]:
     """Return the verdict, with what was found, as a fact to show; nothing where there is none."""
     if verdict is None:
         return {}
-    messages = findings_text(verdict.findings)
+    messages = findings_text(sorted(verdict.findings, key=lambda finding: finding.level == "note"))
     facts = {"verdict": verdict.level + (f" ({messages})" if messages else "")}
     remedies = [finding.remedy for finding in verdict.findings if finding.level != "note"]
     if known := [*dict.fromkeys(filter(None, remedies))]:

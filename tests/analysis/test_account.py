@@ -434,9 +434,11 @@ def test_a_notebook_has_the_account_as_a_table():
         step_account(place_runs([make.run_record()], [])[0])
 
 
-def test_the_lines_add_the_small_parts_up():
-    more = [op(f"kind_{n}", "forward", 0.01 * n, 0, 0, 0) for n in range(1, 9)]
-    lines = list(account(*OPS, *more, traced_s=1.0).lines())
-    assert len(lines) == 8
+@pytest.mark.parametrize("kinds", range(9))
+def test_the_lines_add_small_parts_up_where_there_are_several(kinds):
+    more = [op(f"kind_{n}", "forward", 0.01 * n, 0, 0, 0) for n in range(1, kinds + 1)]
+    whole = account(*OPS, *more, traced_s=1.0)
+    lines = list(whole.lines())
     assert lines[0].split()[:4] == ["320", "ms", "32", "%"]
-    assert "smaller parts" in lines[-1]
+    assert len(lines) == min(len(whole.parts), 8)
+    assert ("smaller parts" in lines[-1]) == (len(whole.parts) > 8)

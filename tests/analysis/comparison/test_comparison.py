@@ -107,11 +107,11 @@ def test_configurations_are_paired_where_all_that_is_shared_agrees(a, b, differi
             [place(make.run_record("x"), [], run_id="id-of-x")],
             "run id-of-x is in A and in B",
         ),
-        ([], [observation("b")], r"A: none of its 0 runs has a .* \(no run matches\)"),
+        ([], [observation("b")], r"A: none of 0 runs has a .* \(no run matches\)"),
         (
             [observation("a", arch="vgg16"), observation("a2", precision="amp")],
             [observation("b", outcome="oom", reason="no memory", metrics={})],
-            r"B: none of its 1 runs .*b \(lab resnet18 fp32 batch 10\): oom, no memory",
+            r"B: none of 1 run .*b \(lab resnet18 fp32 batch 10\): oom, no memory",
         ),
         (
             [observation("a", arch="vgg16"), observation("a2", precision="amp")],

@@ -18,13 +18,14 @@ from analysis.findings import conclusions
 from analysis.findings.differences import uplifts
 from analysis.presentation.words import percent, three_digits
 from analysis.report.run_tables import configuration_tables
-from analysis.report.sentences import commands, matrix, opening
+from analysis.report.sentences import commands, matrix, opening, summary
 from analysis.report.step_tables import step_sentences
 from analysis.report.write import write_report
 from analysis.runs.groups import Runs
 from analysis.runs.place import place_profiles
+from analysis.runs.run import problem_lines
 from bench.config import THROUGHPUT, RunConfig, parse_config
-from bench.errors import UserError
+from bench.errors import Unknown, UserError
 from bench.records import Copies, Finding, Verdict
 from bench.records.verdict import judge
 from campaigns.matrix import read_matrix
@@ -285,6 +286,7 @@ def placed(*records, ceilings=None):
 
 VGG16 = make.run_record("b", settings={"arch": "vgg16"})
 WAITS = make.sequence_record(measurement=make.measurement(wait_s=0.6))
+DISTURBED = make.measurement(times_s=(1.0, 1.0, 1.6) * 10)  # 10 images of 10 GFLOP in 1.2 s
 LOADER = observation(metrics={"loader_images_per_s": 900.0})
 
 
@@ -309,6 +311,10 @@ LOADER = observation(metrics={"loader_images_per_s": 900.0})
         (
             placed(make.run_record(ops=samples.op_profile(step_time_s=1.5))),
             "the largest part of a step is not sure in 1 of 1 account",
+        ),
+        (
+            placed(make.run_record(measurement=DISTURBED)),
+            "with 8.33 images/s. At its pace of 10 images/s it reaches 100 GFLOP/s, 50 % of what",
         ),
         # the suspect one has no finding
         (placed(make.run_record(verdict=make.suspect()), make.failed_record()), "1 of 2 runs, for"),
@@ -355,6 +361,18 @@ def test_the_opening_and_the_first_table_have_one_number():
     (row,) = make.rows_of(configuration_tables(runs)["summary"])
     assert f"{percent(float(row['fraction_of_roof_min']))} of what" in roof
     assert f"{three_digits(float(row['attained_gflops']))} GFLOP/s" in roof
+
+
+def test_a_run_without_a_device_is_on_no_machine_of_its_own():
+    here, nowhere = observation("a"), observation("b", env="auto")
+    assert "2 runs on 1 machine" in summary(Runs([here, nowhere]), [])
+
+
+def test_a_reason_is_said_once_among_the_problems():
+    reason = "no module named 'x' here"
+    found = (Finding.of("refused", reason=reason), Finding.of("battery"))
+    lines = problem_lines(found, Unknown(f"outcome refused: {reason}"), "not placed")
+    assert lines == (f"not placed: outcome refused: {reason}", "suspect: measured on battery power")
 
 
 # Profiles: what is not known of them, what fails the gate, and the command

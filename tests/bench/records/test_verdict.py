@@ -200,9 +200,9 @@ NOTHING = "what is not known"
     ("sampled", "telemetry", "collected_s", "causes"),
     [
         ([], {}, 0.0, NOTHING),
-        ([series("other_cpu_percent", 110.0, 130.0)], {}, 0.0, "other_cpu_percent of 120"),
+        ([series("other_cpu_percent", 110.0, 130.0)], {}, 0.0, "other programs (120 % of a core)"),
         ([series("other_cpu_percent", 5.0)], {}, 0.0, NOTHING),
-        ([series("stolen_cpu_percent", 40.0)], {}, 0.0, "stolen_cpu_percent of 40"),
+        ([series("stolen_cpu_percent", 40.0)], {}, 0.0, "the host's other guests (40 % of a core)"),
         ([series("gpu_sm_clock_mhz", 1980.0, 1980.0, 1200.0)], {}, 0.0,
          "gpu_sm_clock_mhz of 1200 at times, 1720 on average"),
         ([series("gpu_sm_clock_mhz", 1980.0, 1900.0)], {}, 0.0, NOTHING),
@@ -225,7 +225,7 @@ def test_a_disturbed_run_says_both_rates_and_by_what(sampled, telemetry, collect
 def test_a_disturbed_run_has_the_unit_of_what_was_counted(sample):
     record = samples.run_record(**of_two_rates(1.3), resolved=samples.resolved(sample=sample))
     (finding,) = [found for found in judge(record).findings if found.code == "disturbed"]
-    assert f"7.273 {sample}s/s, undisturbed 8: " in finding.sentence
+    assert f"7.273 {sample}s/s, 8 undisturbed; disturbed by " in finding.sentence
 
 
 CLOCK = "gpu_sm_clock_mhz"
