@@ -7,7 +7,7 @@ DistributedDataParallel's buckets, over the link that `mlproject ceilings --devi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -36,7 +36,7 @@ def exchange_times_s(gradient_bytes: int, link: Sequence[AllReduce]) -> list[flo
     Between measured sizes it follows a straight line, beyond the largest its bandwidth.
     """
     edges = [0, *range(_FIRST_BUCKET_BYTES, gradient_bytes, _BUCKET_BYTES), gradient_bytes]
-    sizes, times_s = zip(*((one.message_bytes, one.time_s) for one in link), strict=True)
+    sizes, times_s = zip(*((size.message_bytes, size.time_s) for size in link), strict=True)
     return [
         float(np.interp(size, sizes, times_s)) * max(1.0, size / sizes[-1])
         for size in np.diff(edges)
@@ -45,54 +45,31 @@ def exchange_times_s(gradient_bytes: int, link: Sequence[AllReduce]) -> list[flo
 
 @dataclass(frozen=True)
 class DevicesPrediction:
-    """Several devices, each with the batch of `single`.
+    """Several devices, each with the batch of `single`; `facts` is the prediction for JSON.
 
-    `exposed_s` is what the exchange adds to a step, at least and at most: what runs of so many
-    devices show, else the last bucket alone, and all that the link takes. `slowdown` is how many
-    times as long these runs compute as the single device, which shares its host with no other.
+    The exchange adds `exposed_low_s` to `exposed_high_s` to a step: what runs of so many devices
+    show, else the last bucket alone, and all that the link takes. `slowdown` is how many times as
+    long these runs compute as the single device, which shares its host with no other. The ends of
+    the rate hold those of the single device.
     """
 
     single: Prediction
-    devices: int
-    gradient_bytes: int
-    exchange_s: float
-    exposed_s: tuple[float, float]
-    slowdown: float = 1.0
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The prediction for JSON; the ends of the rate hold those of the single device."""
-        batch, single = self.single.batch_size, self.single
-        rates = single.interval.high, single.samples_per_s, single.interval.low
-        low_s, own_s, high_s = (self.slowdown * batch / rate for rate in rates)
-        least_s, most_s = self.exposed_s
-        rate = self.devices * batch / (own_s + least_s) if least_s == most_s else None
-        alone_s = batch / single.samples_per_s
-        return {
-            **self.single.facts, "devices": self.devices,
-            rate_column(self.single.of.sample): rate,
-            "low": self.devices * batch / (high_s + most_s),
-            "high": self.devices * batch / (low_s + least_s),
-            "gradient_bytes": self.gradient_bytes, "exchange_s": self.exchange_s,
-            "exposed_low_s": least_s, "exposed_high_s": most_s, "slowdown": self.slowdown,
-            "efficiency_low": alone_s / (own_s + most_s),
-            "efficiency_high": alone_s / (own_s + least_s),
-        }  # fmt: skip
+    facts: Mapping[str, Any]
 
     def lines(self) -> Iterator[str]:
         """Yield the prediction for a terminal."""
-        facts, of = self.facts, self.single.of
+        of, facts = self.single.of, self.facts
         efficiency = percent_interval(facts["efficiency_low"], facts["efficiency_high"])
         yield (
-            f"{of.series} batch {self.single.batch_size} on {self.devices} devices: "
+            f"{of.series} batch {self.single.batch_size} on {facts['devices']} devices: "
             f"{interval(facts['low'], facts['high'])} {rate_unit(of.sample)}, {efficiency} of "
-            f"{self.devices} single ones"
+            f"{facts['devices']} single ones"
         )
-        adds = interval(*(1e3 * seconds for seconds in self.exposed_s))
+        adds = interval(1e3 * facts["exposed_low_s"], 1e3 * facts["exposed_high_s"])
         yield (
-            f"    exchange: {three_digits(self.gradient_bytes / 1e6)} MB of gradients in "
-            f"{three_digits(1e3 * self.exchange_s)} ms, which add {adds} ms to the step;"
-            f" computing takes {self.slowdown:.2f} times as long as on one"
+            f"    exchange: {three_digits(facts['gradient_bytes'] / 1e6)} MB of gradients in "
+            f"{three_digits(1e3 * facts['exchange_s'])} ms, which add {adds} ms to the step;"
+            f" computing takes {facts['slowdown']:.2f} times as long as on one"
         )
         yield f"    memory: {self.single.memory}"
 
@@ -111,7 +88,7 @@ def predict_devices(
         roofs.all_reduces
         for roofs in sorted(ceilings, key=lambda roofs: roofs.created, reverse=True)
         if there and roofs.environment and same_device(roofs.environment, there)
-        if any(one.devices == devices for one in roofs.all_reduces)
+        if any(size.devices == devices for size in roofs.all_reduces)
     ]
     costs = [record.complexity for record in records if record.complexity]
     if not (there and links and costs):
@@ -121,18 +98,29 @@ def predict_devices(
         )
     gradient_bytes = costs[0].memory.gradients_bytes
     *earlier_s, last_s = exchange_times_s(gradient_bytes, links[0])
-    exchange_s, step_s = sum(earlier_s) + last_s, single.batch_size / single.samples_per_s
+    rates, exchange_s = single.interval, sum(earlier_s) + last_s
+    samples, alone_s = devices * single.batch_size, single.batch_size / single.samples_per_s
+    least_s, most_s, slowdown = max(last_s, exchange_s - alone_s), exchange_s, 1.0
     if shown := [*_shown_by(runs, single, devices)]:
         exposed_s, slowdown = map(median, zip(*shown, strict=True))
-        ends_s = max(exposed_s, 0.0), max(exposed_s, 0.0)
-        return DevicesPrediction(single, devices, gradient_bytes, exchange_s, ends_s, slowdown)
-    if there.device.backend == "cpu":
+        least_s = most_s = max(exposed_s, 0.0)
+    elif there.device.backend == "cpu":
         raise UserError(
             f"devices={devices}: processes of one processor slow each other, and no run shows by "
             f"how much; measure one: mlproject run --devices {devices}"
         )
-    ends_s = max(last_s, exchange_s - step_s), exchange_s
-    return DevicesPrediction(single, devices, gradient_bytes, exchange_s, ends_s)
+    own_s = slowdown * alone_s
+    rate = samples / (own_s + least_s) if least_s == most_s else None
+    facts = {
+        **single.facts, "devices": devices, rate_column(single.of.sample): rate,
+        "low": samples / (slowdown * single.batch_size / rates.low + most_s),
+        "high": samples / (slowdown * single.batch_size / rates.high + least_s),
+        "gradient_bytes": gradient_bytes, "exchange_s": exchange_s, "exposed_low_s": least_s,
+        "exposed_high_s": most_s, "slowdown": slowdown,
+        "efficiency_low": alone_s / (own_s + most_s),
+        "efficiency_high": alone_s / (own_s + least_s),
+    }  # fmt: skip
+    return DevicesPrediction(single, facts)
 
 
 def _shown_by(
