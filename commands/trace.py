@@ -15,7 +15,7 @@ from analysis.report.step_tables import (
     trace_ops_table,
     trace_tables,
 )
-from analysis.traces.placed import PlacedTrace, compare_two, rank_waits
+from analysis.traces.placed import PlacedTrace, compare_two
 from analysis.traces.record import TracedModel, explained_trace
 from bench.config import RunConfig, parse_config
 from bench.errors import Unknown, UserError
@@ -100,10 +100,13 @@ class Trace(WithRecords, WithPeaks, Formatted):
         tables = [trace_ops_table(trace, "ops") for trace in traces]
         parts: list[Table | str] = []
         facts: Any = [_facts(trace) for trace in traces]
-        if (waits := rank_waits(traces)) is not None:
-            parts.append(rank_table(waits) if waits else f"Who waits is not known: {waits.reason}")
-        for number, trace in enumerate(facts if waits is not None else ()):
-            trace["of_ranks"] = waits.rows[number] if waits else None
+        ranks = rank_table(traces)
+        if isinstance(ranks, Unknown):
+            parts.append(f"Who waits is not known: {ranks.reason}")
+        elif ranks is not None:
+            parts.append(ranks)
+        for number, trace in enumerate(facts if ranks is not None else ()):
+            trace["of_ranks"] = ranks.rows[number] if ranks else None
         compared = compare_two([trace.record for trace in traces])
         if isinstance(compared, Unknown):
             parts.append(f"Not compared: {compared.reason}.")

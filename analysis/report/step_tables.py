@@ -13,13 +13,7 @@ from analysis.presentation.table import Column, Table
 from analysis.presentation.words import bytes_rate, counted, flops_rate, percent, three_digits
 from analysis.profiles import check_ops, time_share
 from analysis.roofs import UsedCeiling
-from analysis.traces.placed import (
-    PlacedTrace,
-    RankWaits,
-    TraceComparison,
-    compare_two,
-    rank_waits,
-)
+from analysis.traces.placed import PlacedTrace, TraceComparison, compare_two, rank_waits
 from bench.errors import Unknown
 from bench.records import GpuCounters
 from bench.records.base import Facts, ratio
@@ -178,8 +172,8 @@ def trace_tables(traces: Sequence[PlacedTrace]) -> dict[str, Table]:
     named = tables(_TABLES, found)
     for name in ("trace-accounts", "trace-idle"):
         named[name] = replace(named[name], shown=_SHOWN)
-    if waits := rank_waits(traces):
-        named["trace-ranks"] = rank_table(waits)
+    if ranks := rank_table(traces):
+        named["trace-ranks"] = ranks
     compared = compare_two([trace.record for trace in traces])
     return {**named, "trace-comparison": comparison_table(compared)} if compared else named
 
@@ -215,11 +209,15 @@ def trace_ops_table(trace: PlacedTrace, name: str) -> Table:
     return table(name, title, rows, _TRACE_OPS, shown=_SHOWN)
 
 
-def rank_table(waits: RankWaits) -> Table:
+def rank_table(traces: Sequence[PlacedTrace]) -> Table | Unknown | None:
     """A rank's mean step by what it spends it with, and who makes the others wait."""
+    if not (waits := rank_waits(traces)):
+        return waits
+    rows, slow = waits
+    title = "fewer than 24 steps, or 0.6 s, do not tell who makes the others wait"
     chosen = (C.rank, C.source_file, C.step_ms, C.loader_ms, C.compute_ms, C.host_ms,
               C.exchange_wait_ms, C.arrives_last_share)  # fmt: skip
-    return table("trace-ranks", waits.sentence, waits.rows, chosen)
+    return table("trace-ranks", slow.sentence if slow else title, rows, chosen)
 
 
 def comparison_table(comparison: TraceComparison) -> Table:

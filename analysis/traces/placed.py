@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from math import gcd
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +22,9 @@ from bench.errors import Unknown
 from bench.profilers.traces.intervals import Intervals
 from bench.profilers.traces.steps import RankStep
 from bench.records import CeilingsRecord, DeviceInfo, Finding, TracedOp, TraceRecord
-from bench.records.measurement import DistributedFigures, RankFigures
+from bench.records.measurement import RankFigures
 from bench.records.profile import COMMUNICATION
-from bench.records.slow_rank import parts_of
-from bench.records.verdict import slow_rank_finding
+from bench.records.slow_rank import mean_parts_ms, slow_rank
 
 #: A trace names its device, and neither its driver nor its power limit.
 _BY_NAME = "the trace names its device alone: a device of that name has this roof"
@@ -285,30 +284,16 @@ def compare_two(records: Sequence[TraceRecord]) -> TraceComparison | Unknown | N
 # Ranks of one job
 
 
-class RankWaits(NamedTuple):
-    """A row for each rank, of mean steps in ms, and the rank that makes the others wait.
-
-    `exchange_wait_ms` is what its collectives last beyond the same ones of the rank that arrives
-    last, while it computes nothing.
-    """
-
-    rows: tuple[dict[str, Any], ...]
-    slow: Finding | None
-
-    @property
-    def sentence(self) -> str:
-        """Who makes the others wait."""
-        none = "fewer than 24 steps, or 0.6 s, do not tell who makes the others wait"
-        return none if self.slow is None else self.slow.sentence
-
-
-def rank_waits(traces: Sequence[PlacedTrace]) -> RankWaits | Unknown | None:
-    """Return who waits for whom in `traces`, or why it is not known.
+def rank_waits(
+    traces: Sequence[PlacedTrace],
+) -> tuple[list[dict[str, Any]], Finding | None] | Unknown | None:
+    """Return a row for each rank, of mean steps in ms, and who makes the others wait, or why not.
 
     None for no ranks of one job, and for records alone: these hold no collectives.
 
     Clocks of several machines differ, so collectives are held against each other by how long they
-    last: one ends for all ranks together, and is the shortest on the rank that arrives last.
+    last: one ends for all ranks together, and is the shortest on the rank that arrives last. A wait
+    is what the others last longer, while their rank computes nothing.
     """
     read = all(trace.rank_steps for trace in traces)
     if not read or not are_ranks([trace.record for trace in traces]):
@@ -320,54 +305,44 @@ def rank_waits(traces: Sequence[PlacedTrace]) -> RankWaits | Unknown | None:
     on_card = {step.device_time_s is not None for steps in traced for step in steps}
     if len(on_card) > 1 or any(step.step_s <= 0 for of in traces for step in of.rank_steps):
         return Unknown("of some steps the files do not hold the time")
-    waits_s, last = [list[float]() for _ in traces], Counter[int]()
+    waits_s, last = [], Counter[int]()
     for name, *steps in zip(names[0], *(trace.rank_steps for trace in traces), strict=True):
-        if any(step.calls != steps[0].calls for step in steps):
+        calls = [[call for call, *_ in step.collectives] for step in steps]
+        if any(of_rank != calls[0] for of_rank in calls):
             return Unknown(f"the ranks do other collectives in {name}: stages of a pipeline?")
-        for of_rank, wait_s in zip(waits_s, _step_waits_s(steps, last), strict=True):
-            of_rank.append(wait_s)
+        waits_s.append(_step_waits_s(steps, last))
     if not last:
         return Unknown("the traces hold no collective")
-    figures = [
-        RankFigures.of(
-            "not in the ranks' files",
-            rank=number,
+    rows, ranks = [], []
+    for number, trace in enumerate(traces):
+        rank = RankFigures.of(
+            "not in the rank's file",
+            rank=trace.record.rank,
             node=0,
             iteration_times_s=[step.step_s for step in trace.rank_steps],
             data_wait_s=[step.loader_s for step in trace.rank_steps],
-            exchange_wait_s=waits_s[number],
+            exchange_wait_s=[of_ranks[number] for of_ranks in waits_s],
             processor_s=[step.computing.length / 1e6 for step in trace.rank_steps],
         )
-        for number, trace in enumerate(traces)
-    ]
-    rows = []
-    for figure, trace in zip(figures, traces, strict=True):
-        parts: dict[str, Sequence[float]] = {
-            "step": figure.iteration_times_s or (),
-            **{f"{part}": s for part, s in parts_of(figure, on_card=True in on_card).items()},
-            "exchange_wait": waits_s[figure.rank],
-        }
-        row: dict[str, Any] = {"rank": trace.record.rank, "source_file": trace.record.source_file}
-        row |= {f"{part}_ms": 1e3 * statistics.fmean(s) for part, s in parts.items()}
-        rows.append(row | {"arrives_last_share": last[figure.rank] / last.total()})
-    job = DistributedFigures.of("not in a trace", communication="not said", ranks=figures)
-    slow = slow_rank_finding(job, on_card=True in on_card)
-    slow = slow and slow.with_facts(rank=rows[int(slow.facts["rank"])]["rank"])
-    return RankWaits(tuple(rows), slow)
+        ranks.append(rank)
+        rows.append({
+            **{"rank": rank.rank, "source_file": trace.record.source_file},
+            **mean_parts_ms(rank, on_card=True in on_card),
+            "arrives_last_share": last[number] / last.total(),
+        })  # fmt: skip
+    return rows, slow_rank(ranks, on_card=True in on_card)
 
 
-def _step_waits_s(steps: Sequence[RankStep], last: Counter[int]) -> Iterator[float]:
-    """Yield each rank's wait in one step; count in `last` who arrives last at each collective."""
+def _step_waits_s(steps: Sequence[RankStep], last: Counter[int]) -> list[float]:
+    """Return each rank's wait in one step; count in `last` who arrives last at each collective."""
     waits_us: list[list[tuple[float, float]]] = [[] for _ in steps]
-    for name in steps[0].collectives:
-        for spans in zip(*(step.collectives[name] for step in steps), strict=True):
-            lasts_us = [end_us - begin_us for begin_us, end_us in spans]
-            last[lasts_us.index(min(lasts_us))] += 1
-            for waits, (begin_us, end_us) in zip(waits_us, spans, strict=True):
-                waits.append((begin_us, end_us - min(lasts_us)))
-    for step, waits in zip(steps, waits_us, strict=True):
-        ends_us = np.array(waits).reshape(-1, 2).T
-        yield Intervals.union(*ends_us).outside(step.computing) / 1e6
+    for spans in zip(*(step.collectives for step in steps), strict=True):
+        lasts_us = [end_us - begin_us for _, begin_us, end_us in spans]
+        last[lasts_us.index(min(lasts_us))] += 1
+        for waits, (_, begin_us, end_us) in zip(waits_us, spans, strict=True):
+            waits.append((begin_us, end_us - min(lasts_us)))
+    unions = (Intervals.union(*np.array(waits).reshape(-1, 2).T) for waits in waits_us)
+    return [u.outside(step.computing) / 1e6 for step, u in zip(steps, unions, strict=True)]
 
 
 def _changes(records: Sequence[TraceRecord], repetitions: _Pair = (1, 1)) -> list[OpChange]:

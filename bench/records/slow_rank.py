@@ -7,10 +7,14 @@ import statistics
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
+from bench.records.base import Finding
 from bench.records.environment import Telemetry
-from bench.records.measurement import DistributedFigures, Measurement, RankFigures
+from bench.records.measurement import RankFigures
+
+if TYPE_CHECKING:
+    from bench.statistics.ratios import LogError
 
 Cause = Literal["loader", "compute", "clock", "host"]
 #: Of the step: the standard deviation of what ranks differ by over a whole window where all do the
@@ -23,30 +27,10 @@ _ALPHA = 0.01
 _BLOCKS, _FEWEST_BLOCKS, _FEWEST_STEPS, _LEAST_S = 20, 6, 4, 0.1
 
 
-class Excess(NamedTuple):
-    """By how much a rank's time is longer than the others', with the ends of an interval.
-
-    `p_value` is that of its not being longer at all.
-    """
-
-    mean_s: float
-    low_s: float
-    high_s: float
-    p_value: float
-
-
-class SlowRank(NamedTuple):
-    """A rank that makes the others wait; without a cause it is the one that may do so most."""
-
-    rank: RankFigures
-    cause: Cause | None
-    wait: Excess
-
-
 def _excess(
     series_s: Mapping[int, Sequence[float]], rank: int, count: int, uneven_s: float
-) -> Excess:
-    """Compare a rank with the usual ones among the others, in the same steps.
+) -> tuple[float, LogError]:
+    """Return by how much a rank is slower than the usual ones among the others, with the error.
 
     These are the others without a quarter at each end, by their means over the window. The median
     in each step is below that mean wherever waits are rare and long.
@@ -69,9 +53,7 @@ def _excess(
     within_s = statistics.stdev(drawn_in) * math.sqrt(count) / len(kept)
     error_s = math.hypot(within_s, uneven_s)
     degrees = (len(kept) - 1) * (error_s / max(within_s, 1e-3 * error_s)) ** 4
-    mean_s, error = statistics.fmean(kept), LogError(error_s, degrees)
-    ends_s = mean_s - error.half_width, mean_s + error.half_width
-    return Excess(mean_s, *ends_s, error.p_value(mean_s))
+    return statistics.fmean(kept), LogError(error_s, degrees)
 
 
 def parts_of(rank: RankFigures, *, on_card: bool) -> dict[Cause, list[float]]:
@@ -94,9 +76,9 @@ def parts_of(rank: RankFigures, *, on_card: bool) -> dict[Cause, list[float]]:
 
 
 def slow_rank(
-    figures: DistributedFigures, *, on_card: bool, telemetry: Telemetry | None = None
-) -> SlowRank | None:
-    """Return the rank that makes the others wait; None where too few steps are known of two.
+    ranks: Sequence[RankFigures], *, on_card: bool, telemetry: Telemetry | None = None
+) -> Finding | None:
+    """Return which rank makes the others wait, or by how much one may; None of too few steps.
 
     Each part of a rank's own work is compared with the others' in the same steps. A rank is named
     with the part that is surely longer (Student's t, corrected for all ranks and parts), unless its
@@ -104,10 +86,10 @@ def slow_rank(
     """
     from bench.statistics.ratios import holm
 
-    ranks = {rank.rank: rank for rank in figures.ranks}
-    parts = {number: parts_of(rank, on_card=on_card) for number, rank in ranks.items()}
+    figures = {rank.rank: rank for rank in ranks}
+    parts = {number: parts_of(rank, on_card=on_card) for number, rank in figures.items()}
     parts = {number: own for number, own in parts.items() if own}
-    steps_s = [ranks[number].iteration_times_s or () for number in parts]
+    steps_s = [figures[number].iteration_times_s or () for number in parts]
     if len(parts) < 2:
         return None
     step_s = statistics.fmean(map(statistics.fmean, steps_s))
@@ -118,25 +100,33 @@ def slow_rank(
     judge = partial(_excess, count=blocks, uneven_s=max(_UNEVEN * step_s, _UNEVEN_S))
     whole_s = {rank: [*map(sum, zip(*own.values(), strict=True))] for rank, own in parts.items()}
     wholes = {rank: judge(whole_s, rank) for rank in parts}
-    tried = [
-        (judge({r: own[cause] for r, own in parts.items()}, rank), rank, cause)
+    highest_s = {rank: mean_s + error.half_width for rank, (mean_s, error) in wholes.items()}
+    tried: list[tuple[float, LogError, int, Cause | None]] = [
+        (*judge({r: own[cause] for r, own in parts.items()}, rank), rank, cause)
         for rank, own in parts.items()
         for cause in own
     ]
-    chances = holm([excess.p_value for excess, *_ in tried])
+    chances = holm([error.p_value(mean_s) for mean_s, error, *_ in tried])
     sure = [
-        (excess, rank, cause)
-        for (excess, rank, cause), chance in zip(tried, chances, strict=True)
+        part
+        for part, chance in zip(tried, chances, strict=True)
         # else it waits there, and is faster elsewhere
-        if chance < _ALPHA and wholes[rank].high_s > excess.mean_s / 2
+        if chance < _ALPHA and highest_s[part[2]] > part[0] / 2
     ]
-    if not sure:
-        rank = max(wholes, key=lambda rank: wholes[rank].high_s)
-        return SlowRank(ranks[rank], None, wholes[rank])
-    excess, rank, cause = max(sure)
-    if cause == "compute" and _is_clock(rank, parts, telemetry, excess.mean_s / step_s):
+    slowest = max(highest_s, key=lambda rank: highest_s[rank])
+    mean_s, error, rank, cause = max(sure, default=(*wholes[slowest], slowest, None))
+    if cause == "compute" and _is_clock(rank, parts, telemetry, mean_s / step_s):
         cause = "clock"
-    return SlowRank(ranks[rank], cause, excess)
+    return Finding.of(
+        "slow-rank" if cause else "no-slow-rank",
+        rank=rank,
+        host=figures[rank].host,
+        cause=cause,
+        step_ms=1e3 * statistics.fmean(figures[rank].iteration_times_s or ()),
+        wait_ms=1e3 * mean_s,
+        low_ms=1e3 * (mean_s - error.half_width),
+        high_ms=1e3 * (mean_s + error.half_width),
+    )
 
 
 def _is_clock(slow: int, ranks: Collection[int], telemetry: Telemetry | None, share: float) -> bool:
@@ -147,21 +137,28 @@ def _is_clock(slow: int, ranks: Collection[int], telemetry: Telemetry | None, sh
     return bool(own and others) and statistics.median(others) / (own or 1.0) - 1 > share / 2
 
 
-def rank_rows(window: Measurement) -> list[dict[str, int | float | str | None]]:
-    """Return a row for each rank: what it is, and its mean step by what it spends it with, in ms.
+def mean_parts_ms(rank: RankFigures, *, on_card: bool) -> dict[str, float | None]:
+    """Return a rank's mean step and what it spends it with, in ms by the names of columns.
 
-    What is not known of a rank is None.
+    What is not known is None.
     """
+    parts = parts_of(rank, on_card=on_card)
+    known = {"step": rank.iteration_times_s, "loader": rank.data_wait_s,
+             **{name: parts.get(name) for name in ("compute", "host")},
+             "exchange_wait": rank.exchange_wait_s}  # fmt: skip
+    return {f"{n}_ms": 1e3 * statistics.fmean(s) if s else None for n, s in known.items()}
+
+
+def rank_rows(ranks: Sequence[RankFigures], *, on_card: bool) -> list[dict[str, Any]]:
+    """Return a row for each rank: what it is, and its mean step by what it spends it with."""
     rows = []
-    for rank in window.ranks.ranks if window.ranks else ():
-        parts = parts_of(rank, on_card=window.iteration_clock == "cuda_events")
-        known = {"step": rank.iteration_times_s, "loader": rank.data_wait_s,
-                 **{name: parts.get(name) for name in ("compute", "host")},
-                 "exchange_wait": rank.exchange_wait_s}  # fmt: skip
+    for rank in ranks:
         peak_bytes = rank.peak_memory_allocated_bytes or rank.max_rss_bytes
-        rows.append({name: getattr(rank, name) for name in ("rank", "host", "device")})
-        rows[-1] |= {"samples": rank.samples_per_step}
-        rows[-1] |= {f"{n}_ms": 1e3 * statistics.fmean(s) if s else None for n, s in known.items()}
-        rows[-1] |= {"peak_memory_mb": peak_bytes and peak_bytes / 1e6}
-        rows[-1] |= {"why": rank.missing.get("iteration_times_s")}
+        rows.append({
+            **{name: getattr(rank, name) for name in ("rank", "host", "device")},
+            "samples": rank.samples_per_step,
+            **mean_parts_ms(rank, on_card=on_card),
+            "peak_memory_mb": peak_bytes and peak_bytes / 1e6,
+            "why": rank.missing.get("iteration_times_s"),
+        })  # fmt: skip
     return rows

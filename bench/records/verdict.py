@@ -30,7 +30,6 @@ from bench.records import (
 from bench.records.base import Weight
 from bench.records.complexity import LEAST_IN_FP32, SCALED_PRODUCT, plain_label
 from bench.records.kernel_names import is_chosen_by_library, kernel_name
-from bench.records.measurement import DistributedFigures
 from bench.records.metrics import (
     data_wait_share,
     executed_flops,
@@ -250,26 +249,8 @@ def _of_ranks(measurement: Measurement, run: RunRecord) -> Iterator[Finding]:
     if len({*sizes}) > 1:
         yield Finding.of("ranks-differ", least=min(sizes), most=max(sizes))
     on_card = measurement.iteration_clock == "cuda_events"
-    if slow := slow_rank_finding(figures, on_card=on_card, telemetry=run.telemetry):
+    if slow := slow_rank(figures.ranks, on_card=on_card, telemetry=run.telemetry):
         yield slow
-
-
-def slow_rank_finding(
-    figures: DistributedFigures, *, on_card: bool, telemetry: Telemetry | None = None
-) -> Finding | None:
-    """Return which rank makes the others wait, or by how much one may; None of too few steps."""
-    if (slow := slow_rank(figures, on_card=on_card, telemetry=telemetry)) is None:
-        return None
-    return Finding.of(
-        "slow-rank" if slow.cause else "no-slow-rank",
-        rank=slow.rank.rank,
-        host=slow.rank.host,
-        cause=slow.cause,
-        step_ms=1e3 * statistics.fmean(slow.rank.iteration_times_s or ()),
-        wait_ms=1e3 * slow.wait.mean_s,
-        low_ms=1e3 * slow.wait.low_s,
-        high_ms=1e3 * slow.wait.high_s,
-    )
 
 
 def _of_telemetry(telemetry: Telemetry, environment: Environment | None) -> Iterator[Finding]:

@@ -25,9 +25,10 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -238,19 +239,14 @@ def _not_known(step: StepSpans) -> TracedStep:
 class RankStep(NamedTuple):
     """One step of a rank: what it takes, its wait for the loader, and when it computes.
 
-    `collectives` are its kernels that communicate, or its host's collectives, in microseconds on
-    the trace's clock, by name and shapes: the order is the same on every rank.
+    `collectives` are its kernels that communicate, or its host's collectives, as (name and shapes,
+    begin, end) in microseconds on the trace's clock, by name: the order is the same on every rank.
     """
 
     step_s: float
     loader_s: float
     computing: Intervals
-    collectives: Mapping[str, Sequence[tuple[float, float]]]
-
-    @property
-    def calls(self) -> dict[str, int]:
-        """How many collectives there are of each name."""
-        return {name: len(spans) for name, spans in self.collectives.items()}
+    collectives: Sequence[tuple[str, float, float]]
 
 
 def rank_step(step: StepSpans, traced: TracedStep) -> RankStep:
@@ -262,17 +258,17 @@ def rank_step(step: StepSpans, traced: TracedStep) -> RankStep:
     else:
         step_s, runs = traced.wall_s, step.host
         ops = [span for span in step.host if span.kind == "op" and not span.communicates]
-        waits = [span for span in ops if span.name.endswith("::wait_tensor")]
-        loads = Intervals.union(*span_times([span for span in step.host if span.loads]))
-        loader_s = loads.length / 1e6
-        computing = Intervals.union(*span_times(ops)).without(loads)
-        computing = computing.without(Intervals.union(*span_times(waits)))
-    collectives = defaultdict(list)
-    for span in runs:
-        if span.communicates and span.begin_us != step.begin_us:  # what began before lasts on
-            shapes = "" if isinstance(span, DeviceSpan) else f" {span.dims}"
-            collectives[f"{span.name}{shapes}"].append((span.begin_us, span.end_us))
-    return RankStep(step_s, loader_s, computing, collectives)
+        loads = [span for span in step.host if span.loads]
+        waits = [*loads, *(span for span in ops if span.name.endswith("::wait_tensor"))]
+        loader_s = Intervals.union(*span_times(loads)).length / 1e6
+        computing = Intervals.union(*span_times(ops)).without(Intervals.union(*span_times(waits)))
+    collectives = [
+        (span.name + ("" if isinstance(span, DeviceSpan) else f" {span.dims}"),
+         span.begin_us, span.end_us)
+        for span in runs
+        if span.communicates and span.begin_us != step.begin_us  # what began before lasts on
+    ]  # fmt: skip
+    return RankStep(step_s, loader_s, computing, sorted(collectives, key=itemgetter(0)))
 
 
 def why_hidden(trace: ProfilerTrace, steps: Sequence[StepSpans]) -> str | None:
