@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -14,17 +13,17 @@ from bench.config import RunConfig
 from bench.errors import Unknown
 from bench.records import DistributedFigures, Measurement, RankAccount, RankFigures
 from bench.records.folders import RecordFolder
-from bench.records.journal import steps_of_rank
+from bench.records.journal import STEP_OF_RANK, steps_of_rank
 
-#: Numbers of a step in a file, and times of more digits than clocks have.
-_NUMBERS, _DIGITS = 5, 7
+#: Times of more digits than clocks have.
+_DIGITS = 7
 _DDP = "DistributedDataParallel"
 _NEVER = "no step of it was seen: it never stepped, ended, or runs where `mlproject watch` does not"
 _ENDED = "it left {} of the window's {} steps: it ended, or was ended, before the others"
 
 
 class RankSteps(NamedTuple):
-    """One rank's file: what it says of itself, and rows of end, waits, processor and memory.
+    """One rank's file: what it says of itself, and its steps as `STEP_OF_RANK`.
 
     `is_closed` unless its process was killed.
     """
@@ -36,16 +35,15 @@ class RankSteps(NamedTuple):
 
 def read_steps(folder: Path, ranks: int) -> dict[int, RankSteps]:
     """Return what each of so many ranks has written, if it can be read."""
-    found = {}
+    files = {}
     for rank in range(ranks):
         with suppress(OSError, ValueError):
             head, _, body = steps_of_rank(folder, rank).read_bytes().partition(b"\n")
-            numbers = array("d")
-            numbers.frombytes(body[: len(body) // (8 * _NUMBERS) * 8 * _NUMBERS])
-            rows = [numbers[at : at + _NUMBERS] for at in range(0, len(numbers), _NUMBERS)]
+            whole = len(body) // STEP_OF_RANK.size * STEP_OF_RANK.size
+            rows = [*STEP_OF_RANK.iter_unpack(body[:whole])]
             timed = [row for row in rows if row[0]]
-            found[rank] = RankSteps(json.loads(head), timed, len(timed) < len(rows))
-    return found
+            files[rank] = RankSteps(json.loads(head), timed, len(timed) < len(rows))
+    return files
 
 
 def say_who_was_killed(folder: RecordFolder) -> None:
@@ -56,7 +54,7 @@ def say_who_was_killed(folder: RecordFolder) -> None:
     found = read_steps(folder.path, folder.read_job(recorded=True).config.world_size)
     for rank, steps in found.items() if 0 in found and found[0].is_closed else ():
         if not steps.is_closed:
-            reason = f"its process on {steps.facts['host']} was killed, or ended at once"
+            reason = f"its process on {steps.facts['rank']['host']} was killed, or ended at once"
             folder.write(folder.rank(rank), RankAccount.of_killed(rank, "crashed", reason))
 
 
@@ -83,38 +81,33 @@ def with_ranks(measured: Measurement, config: RunConfig, folder: Path) -> Measur
             figures.append(RankFigures.of(_NEVER, rank=rank, node=rank // config.devices))
         elif left[rank] < count:
             why = _ENDED.format(max(left[rank], 0), count)
-            figures.append(RankFigures.of(why, **_who(found[rank])))
+            figures.append(RankFigures.of(why, **found[rank].facts["rank"]))
         else:
             figures.append(_figures(found[rank], first, count))
-    facts = found[0].facts
     joined = DistributedFigures.of(
         "a script's own steps are not run once more without the exchange",
-        communication=facts["communication"],
-        parallelism=facts["parallelism"],
-        ranks=tuple(figures),
+        **{**found[0].facts["job"], "ranks": tuple(figures)},
     )
     return _of_all_samples(measured.replaced(ranks=joined), joined)
 
 
-def _who(steps: RankSteps) -> dict[str, Any]:
-    return {name: fact for name, fact in steps.facts.items() if name in RankFigures.model_fields}
-
-
 def _figures(steps: RankSteps, first: int, count: int) -> RankFigures:
-    rows = steps.rows[first - 1 : first + count]
-    ends_s, *waits, processor_s, peaks = zip(*rows, strict=True)
-    data_wait_s, exchange_s = (tuple(round(s, _DIGITS) for s in series[1:]) for series in waits)
+    ends_s, *waits, processor_s, peaks = zip(*steps.rows[first - 1 : first + count], strict=True)
+    data_wait_s, exchange_s, processor_s = (
+        tuple(round(seconds, _DIGITS) for seconds in series[1:]) for series in (*waits, processor_s)
+    )
     times_s = (round(end - begin, _DIGITS) for begin, end in pairwise(ends_s))
-    on_card, exchange = steps.facts["device_uuid"] is not None, steps.facts["parallelism"]
+    rank, exchange = steps.facts["rank"], steps.facts["job"]["parallelism"]
+    on_card = rank["device_uuid"] is not None
     why = f"of {exchange} a GPU waits where no hook is" if on_card and exchange != _DDP else ""
     return RankFigures.of(
         "not asked of a script's rank",
         iteration_times_s=tuple(max(time_s, 10**-_DIGITS) for time_s in times_s),
         data_wait_s=data_wait_s,
         exchange_wait_s=Unknown(why) if why else exchange_s,
-        processor_s=tuple(round(seconds, _DIGITS) for seconds in processor_s[1:]),
+        processor_s=processor_s,
         **{"peak_memory_allocated_bytes" if on_card else "max_rss_bytes": round(max(peaks))},
-        **_who(steps),
+        **rank,
     )
 
 

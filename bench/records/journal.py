@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from struct import Struct
 from types import MappingProxyType
 from typing import Any
 
@@ -29,8 +30,17 @@ class Event:
 
 
 def steps_of_rank(folder: Path, rank: int) -> Path:
-    """Return the file in a record's folder that has each step of a rank of a script."""
+    """Return the file in a record's folder that has each step of a rank of a script.
+
+    It begins with a line of JSON: `rank` holds fields of `RankFigures`, and what else there is, of
+    `DistributedFigures`. Behind it each step is a `STEP_OF_RANK`; a row of zeros ends the file.
+    """
     return folder / f"steps-{rank}.bin"
+
+
+#: The clock at a step's end, its waits for the loader and in the exchange, the processor's time,
+#: and the peak in bytes.
+STEP_OF_RANK = Struct("=5d")
 
 
 OnEvent = Callable[[Event], None]

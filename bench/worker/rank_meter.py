@@ -20,7 +20,6 @@ import socket
 import sys
 import threading
 import time
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -33,13 +32,10 @@ import torch
 
 from bench.machine import value_or_none
 from bench.machine.limits import peak_memory_bytes
-from bench.records.journal import JournalWriter, steps_of_rank
+from bench.records.journal import STEP_OF_RANK, JournalWriter, steps_of_rank
 
 #: Between two writings of the steps that have ended.
 _WRITE_S = 0.25
-#: A file begins with a line about the rank. Behind it each step has five numbers: the clock at its
-#: end, the waits for the loader and in the exchange, time of the processor, and the peak in bytes.
-_NUMBERS = 5
 #: In the store: the file of a rank of another machine, and that rank 0 needs no more of it.
 _STEPS, _ENDED = "mlproject steps {}", "mlproject ended"
 
@@ -135,17 +131,17 @@ class RankMeter:
         if seen.hook is not None:
             seen.hook.remove()
         self._on_card, info = device.backend == "cuda", device.info()
-        facts = {
+        own = {
             "rank": rank,
             "node": self.node,
             "host": socket.gethostname(),
             "device": info.name,
             "device_uuid": info.uuid,
             "samples_per_step": None if seen.sample == "step" else seen.samples,
-            "communication": distributed.get_backend(),
-            "parallelism": parallelism_of(training),
         }
-        self._facts = json.dumps(facts).encode() + b"\n"
+        backend, shares = distributed.get_backend(), parallelism_of(training)
+        job = {"communication": backend, "parallelism": shares}
+        self._facts = json.dumps({"rank": own, "job": job}).encode() + b"\n"
         self._path = steps_of_rank(self._folder, rank)
         if rank and self._on_card:  # so that the launcher samples it
             journal = JournalWriter(self._folder / "journal.jsonl", always={"rank": rank})
@@ -235,12 +231,12 @@ class RankMeter:
 
     def write(self) -> None:
         """Append the steps that have ended, on their device too."""
-        peak_bytes, ended = self._peak_bytes(), array("d")
+        peak_bytes, ended = self._peak_bytes(), b""
         while self._rows and all(_has_ended(end) for _, end in self._rows[0][2]):
             now_s, data_wait_s, waits, processor_s = self._rows.popleft()
             exchange_s = sum(_between(*wait) for wait in waits)
-            ended.extend((now_s, data_wait_s, exchange_s, processor_s, peak_bytes))
-        self._put(ended.tobytes())
+            ended += STEP_OF_RANK.pack(now_s, data_wait_s, exchange_s, processor_s, peak_bytes)
+        self._put(ended)
 
     def _put(self, steps: bytes, *, empty: bool = False) -> None:
         """Append to the file, or where rank 0 is on another machine to the group's store."""
@@ -270,7 +266,7 @@ class RankMeter:
         self._is_done = True
         if self._path is not None and os.getpid() == self._pid:
             self.write()
-            self._put(array("d", [0.0] * _NUMBERS).tobytes())
+            self._put(bytes(STEP_OF_RANK.size))
             if self._rank == 0:
                 self._collect()
 

@@ -1,7 +1,7 @@
 """Steps that ranks have written, joined into what rank 0 has measured."""
 
 import json
-from array import array
+from struct import Struct
 
 import pytest
 import samples
@@ -18,17 +18,19 @@ from bench.records.verdict import judge
 
 #: The window of the sample begins at 1000 s and has six steps of 0.5 s.
 BEGIN_S = 990.0
+DDP = "DistributedDataParallel"
+pack = Struct("=5d").pack  # clock at the end, loader, exchange, processor, peak
 
 
 def write(folder, rank, *, steps=40, shift_s=0.0, cut=0, **facts):
     """The file of a rank whose steps of 0.5 s begin at 990 s of the first machine's clock."""
-    about = {"rank": rank, "node": 0, "host": "a", "device": "CPU", "device_uuid": None}
-    about |= {"samples_per_step": 8, "parallelism": "DistributedDataParallel"}
-    about |= {"communication": "gloo", **facts}
-    rows = array("d", [BEGIN_S + shift_s, 0.0, 0.0, 0.0, 1e6])
+    own = {"rank": rank, "node": 0, "host": "a", "device": "CPU", "device_uuid": None}
+    job = {"communication": "gloo", "parallelism": facts.pop("parallelism", DDP)}
+    about = {"rank": {**own, "samples_per_step": 8, **facts}, "job": job}
+    rows = [(BEGIN_S + shift_s, 0.0, 0.0, 0.0, 1e6)]
     for step in range(1, steps + 1):
-        rows.extend((BEGIN_S + shift_s + step / 2, 0.01 * step, 0.1, 0.3, 2e6))
-    content = json.dumps(about).encode() + b"\n" + rows.tobytes()
+        rows.append((BEGIN_S + shift_s + step / 2, 0.01 * step, 0.1, 0.3, 2e6))
+    content = json.dumps(about).encode() + b"\n" + b"".join(pack(*row) for row in rows)
     steps_of_rank(folder, rank).write_bytes(content[: len(content) - cut])
 
 
@@ -46,7 +48,7 @@ def test_ranks_of_one_step_are_those_of_its_number_whatever_their_clock(tmp_path
         assert rank.data_wait_s == pytest.approx([0.21, 0.22, 0.23, 0.24, 0.25, 0.26])
         assert (rank.exchange_wait_s, rank.processor_s) == ((0.1,) * 6, (0.3,) * 6)
         assert (rank.max_rss_bytes, rank.peak_memory_allocated_bytes) == (2_000_000, None)
-    assert (found.communication, found.parallelism) == ("gloo", "DistributedDataParallel")
+    assert (found.communication, found.parallelism) == ("gloo", DDP)
     assert found.communication_share is None
     assert [rank.host for rank in found.ranks] == ["a", "b"]
 
@@ -97,7 +99,7 @@ def test_the_last_steps_that_one_has_not_written_are_left_out_for_all(tmp_path):
 
 @pytest.mark.parametrize(
     ("parallelism", "samples_of_all"),
-    [("DistributedDataParallel", 32), ("fully_shard, tensor parallel", 16)],
+    [(DDP, 32), ("fully_shard, tensor parallel", 16)],
 )
 def test_of_batches_of_different_size_the_samples_are_those_of_all(
     tmp_path, parallelism, samples_of_all
@@ -114,7 +116,7 @@ def test_without_files_the_measurement_is_rank_0s_alone(tmp_path):
     assert joined(tmp_path).ranks is None
 
 
-@pytest.mark.parametrize("parallelism", ["DistributedDataParallel", "fully_shard"])
+@pytest.mark.parametrize("parallelism", [DDP, "fully_shard"])
 def test_on_a_gpu_the_wait_is_known_of_what_has_hooks_around_it(tmp_path, parallelism):
     for rank in range(2):
         write(tmp_path, rank, device_uuid=f"GPU-{rank}", parallelism=parallelism)
@@ -130,7 +132,7 @@ def test_of_ranks_that_ended_the_one_without_a_last_row_was_killed(tmp_path):
         write(folder.path, rank)
     for rank in (0, 2):
         with steps_of_rank(folder.path, rank).open("ab") as file:
-            array("d", [0.0] * 5).tofile(file)
+            file.write(pack(*[0.0] * 5))
     say_who_was_killed(folder)
     assert [account.rank for account in folder.read_ranks()] == [1]
     assert with_ranks(samples.measurement(), folder.read_job().config, folder.path).ranks

@@ -68,8 +68,8 @@ def test_steps_are_noted_until_rank_0_has_ended_its_window(rank_of_two, tmp_path
     meter.write()
     found = read_steps(tmp_path, 1)[0]
     assert (len(found.rows), found.is_closed) == (21, False)
-    assert found.facts["samples_per_step"] == 4
-    assert found.facts["parallelism"] == "DistributedDataParallel"
+    assert found.facts["rank"]["samples_per_step"] == 4
+    assert found.facts["job"]["parallelism"] == "DistributedDataParallel"
     for (begin_s, *_), (end_s, data_wait_s, exchange_s, processor_s, peak_bytes) in zip(
         found.rows, found.rows[1:], strict=False
     ):
@@ -103,7 +103,7 @@ def test_rank_0_has_the_steps_of_a_rank_of_another_machine(rank_of_two, monkeypa
     first.close()
     found = read_steps(here, 2)
     assert (len(found[1].rows), found[1].is_closed) == (11, False)
-    assert (found[1].facts["rank"], found[1].facts["node"]) == (1, 1)
+    assert (found[1].facts["rank"]["rank"], found[1].facts["rank"]["node"]) == (1, 1)
     assert read_steps(there, 2) == {}
     other._written_s = 0.0
     steps(10)
