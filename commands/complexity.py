@@ -133,11 +133,11 @@ class Complexity(Shown, Answering):
         return parse_config({"arch": arch, "batch_size": batch_size, **settings})
 
     def _counted(self, config: RunConfig) -> tuple[Counted, list[dict[str, Any]], dict[str, str]]:
-        from bench.cost import config_complexity
+        from bench.cost import cached_complexity
         from bench.cost.estimate import complexity_by_module
 
         if self.by is None:
-            return config_complexity(config), [], {}
+            return cached_complexity(StepSpec.of(config)), [], {}
         return complexity_by_module(config, depth=self.depth)
 
 

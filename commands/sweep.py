@@ -28,10 +28,10 @@ from bench.config import (
     rate_unit,
     spelled,
 )
-from bench.cost import config_complexity
+from bench.cost import cached_complexity
 from bench.errors import UserError
 from bench.launcher.profile import TOOLS, obstacle_to
-from bench.records import Environment, ProfileRecord, RunRecord
+from bench.records import Environment, ProfileRecord, RunRecord, StepSpec
 from bench.records.folders import readable_records
 from bench.records.journal import Event
 from bench.records.metrics import summary
@@ -322,7 +322,7 @@ def _run_lines(runs: Sequence[RunConfig], where: str) -> list[str]:
 def _estimate(plan: Plan, environments: tuple[Environment, ...], records: Path) -> Iterator[str]:
     durations = Durations(
         (record for _, record in readable_records(records) if isinstance(record, RunRecord)),
-        lambda config: config_complexity(config, batch_size=1).step_flops_per_sample,
+        lambda config: cached_complexity(StepSpec.of(config, batch_size=1)).step_flops_per_sample,
     )
     known_s, unknown = durations.of_all(plan.runs, environments)
     if known := len(plan.runs) - unknown:

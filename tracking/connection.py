@@ -411,11 +411,6 @@ class Server:
                 return None
             raise
 
-    def is_deleted(self, run_id: str) -> bool:
-        """Whether the run of that id was deleted."""
-        run = self.run(run_id)
-        return run is not None and schema.is_deleted(run)
-
     def log(
         self,
         run_id: str,

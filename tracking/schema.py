@@ -309,9 +309,9 @@ CEILINGS_FILTER = runs_filter(kind="ceilings")
 PROFILES_FILTER = runs_filter(kind="profile")
 
 
-def is_deleted(run: Run) -> bool:
-    """Whether the run was deleted, by a join of two uploads or by somebody."""
-    return bool(run.info.lifecycle_stage == "deleted")
+def is_deleted(run: Run | None) -> bool:
+    """Whether a run is there and was deleted, by a join of two uploads or by somebody."""
+    return run is not None and bool(run.info.lifecycle_stage == "deleted")
 
 
 def is_whole(run: Run) -> bool:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from bench.config import RunConfig, package_of
+from bench.config import package_of
 from bench.records import Complexity, StepSpec
 from bench.records.complexity import ListedStep
 from bench.records.folders import cache_folder, write_atomically
@@ -28,14 +28,6 @@ _BENCH = Path(__file__).resolve().parents[1]
 #: The folders whose code decides a count.
 _CODE = ("cost", "training", "records")
 _MOST_FILES = 2000
-
-
-def config_complexity(config: RunConfig, *, batch_size: int | None = None) -> Complexity:
-    """Return the complexity of a configuration's step, before it is known how a device runs it.
-
-    `batch_size` replaces the configuration's, which may be `auto`. Raises as `step_complexity`.
-    """
-    return cached_complexity(StepSpec.of(config, batch_size=batch_size))
 
 
 def cached_complexity(spec: StepSpec) -> Complexity:

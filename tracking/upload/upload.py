@@ -101,7 +101,8 @@ def upload(
                     _fill(server, run, content, folder, record, was_there=was_there)
                 break
             except TrackingError as error:  # who uploads another copy may have joined it to theirs
-                if error.away or not starts_left or not server.is_deleted(run.info.run_id):
+                may_start_again = starts_left and not error.away
+                if not (may_start_again and schema.is_deleted(server.run(run.info.run_id))):
                     raise
     return str(run.info.run_id)
 

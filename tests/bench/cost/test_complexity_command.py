@@ -11,7 +11,7 @@ from worker_processes import output_of
 
 from bench import cost
 from bench.config import RunConfig
-from bench.cost import cached_complexity, config_complexity, estimate
+from bench.cost import cached_complexity, estimate
 from bench.cost.estimate import step_complexity
 from bench.records import StepSpec
 from bench.records.folders import cache_folder
@@ -211,11 +211,12 @@ def test_the_newest_files_are_kept(monkeypatch):
 
 @pytest.mark.slow
 def test_a_cost_that_was_counted_before_is_given_without_torch():
-    config = RunConfig(arch="alexnet", batch_size=2, image_size=64)
+    spec = StepSpec.of(RunConfig(arch="alexnet", batch_size=2, image_size=64))
     ask_again = (
-        "import sys; from bench.config import RunConfig; from bench.cost import config_complexity\n"
-        "config = RunConfig(arch='alexnet', batch_size=2, image_size=64)\n"
-        "print(config_complexity(config).step_flops, 'torch' in sys.modules)"
+        "import sys; from bench.cost import cached_complexity\n"
+        "from bench.config import RunConfig; from bench.records import StepSpec\n"
+        "spec = StepSpec.of(RunConfig(arch='alexnet', batch_size=2, image_size=64))\n"
+        "print(cached_complexity(spec).step_flops, 'torch' in sys.modules)"
     )
-    counted = config_complexity(config).step_flops
+    counted = cached_complexity(spec).step_flops
     assert output_of(ask_again).split() == [str(counted), "False"]
