@@ -49,7 +49,7 @@ NO_DEVICE = "the trace holds no kernel, copy or fill of a device"
 #: What each tool must be told, to record more: a device, types of inputs, Python's stack.
 HINTS = {
     "torch": {
-        "device": "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+        "device": "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (or XPU)",
         "types": "no convolution or product with the types of its inputs: record_shapes=True",
         "stack": "with_stack=True in the profiler",
     },
