@@ -273,9 +273,7 @@ class CountedStep:
 
     forward_macs: int  # multiply-adds of convolutions, products and attention, forward
     step_flops: int  # algorithmic FLOP of the same, in all phases
-    required_flops: (
-        int | None
-    )  # of these what the mathematics needs; None: required_missing says why
+    required_flops: int | None  # of these what is needed; None: required_missing says why
     required_missing: str | None
     recomputed_flops: int  # of what checkpoints compute again; not in step_flops
     causal_skipped_flops: int  # the part of step_flops that fused attention may skip

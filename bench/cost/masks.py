@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from bench.cost.op_table import OpCall, op_names
@@ -32,16 +32,14 @@ UNKNOWN_MASK = "how much a mask of attention hides depends on data, or it is too
 #: What is added to hide a pair is no more than this: its exponential is 0 in every type. Of 1e4,
 #: which many add, bf16 makes 9,984.
 _HIDES = -9e3
-#: Made of no tensor, or of its shape alone.
-_CONSTANTS = op_names("arange eye full linspace ones scalar_tensor zeros")
-_LIKE = op_names("full_like new_full new_ones new_zeros ones_like zeros_like")
-#: They put a value where a mask says.
-_FILLS = op_names("masked_fill where")
+#: They put a value where a mask says, or places.
+_FILLS = op_names("fill index_fill index_put masked_fill scatter where")
 #: Of these, what hides a pair in an input hides it in the result.
-_MASKING = _FILLS | op_names("add baddbmm clone div mul sub _to_copy")
+_MASKING = _FILLS | op_names("add baddbmm clone copy div mul sub _to_copy _unsafe_view")
 #: Ops of one element each: what an expanded dimension repeats is computed once.
-_POINTWISE = _MASKING - {"baddbmm"} | op_names(
-    "bitwise_and bitwise_not bitwise_or eq ge gt le logical_and logical_not logical_or lt ne rsub"
+_POINTWISE = op_names(
+    "add bitwise_and bitwise_not bitwise_or clone div eq fill ge gt le logical_and logical_not "
+    "logical_or lt masked_fill mul ne rsub sub _to_copy where"
 )
 #: Their results are least where each input is at an end of its range.
 _MULTILINEAR = op_names("add clone mul sub _to_copy")
@@ -63,22 +61,30 @@ class KnownValues:
 
     def follow(self, call: OpCall) -> None:
         """Note what is known of the results of a call."""
-        given = call.tensors()
         changed = [tensor for name in call.mutable for tensor in call.tensors(name)]
         is_fake = all(isinstance(tensor, FakeTensor) for tensor in (*call.outputs, *changed))
-        if not (is_fake and call.func and call.outputs and (given or call.op in _CONSTANTS)):
+        if not (is_fake and call.func and call.outputs) or (changed and not changed[0].numel()):
             return
+        unread = {call.known.unread, *(call.mutable if call.known.overwrites else ())}
+        given = [v for name in call.arguments if name not in unread for v in call.tensors(name)]
+        bases = (tensor._base for tensor in changed)
+        rest = [base for base in bases if base is not None and base.numel() > changed[0].numel()]
         is_exact = torch.Tag.nondeterministic_seeded not in call.func.tags and (
-            call.op in _LIKE or not any(self._is_open(tensor) for tensor in given)
+            call.known.allocates or not any(map(self._is_open, (*given, *rest)))
         )
         results: list[torch.Tensor] | None = None
         with _disable_current_modes(), suppress(RuntimeError):  # of transforms of torch.func
-            results = self._computed(call, call.func) if is_exact else self._masked(call, given)
-        if is_exact and results:
-            self.exact.update(zip(call.outputs, results, strict=True))
-            return
+            if not is_exact:
+                results = self._masked(call, [*given, *rest])
+            elif all(map(self._lay_out, changed)):
+                results = self._computed(call, call.func)
+            if is_exact and results:
+                self.exact.update(zip(call.outputs, results, strict=True))
+                return
+            if results == [] and any(_share(self._known(base)) for base in rest):
+                results = None
         for tensor in changed:
-            self._forget(tensor, hides=results != [])
+            self._note(tensor, None if results == [] else self.hiding)
         for place, made in enumerate(call.outputs if results != [] else ()):
             self.hiding[made] = results and results[place]
 
@@ -86,8 +92,10 @@ class KnownValues:
         """Return what a call of attention hides, or one that masks the scores of attention."""
         arguments = call.arguments
         if not is_attention(call.op):
-            if call.op in _SOFTMAX and not isinstance(arguments["self"], FakeTensor):
-                return _share(arguments["self"]) if arguments["self"].dim() > 2 else SEEN
+            if call.op in _SOFTMAX:
+                scores = arguments["self"]
+                is_mask = scores.dim() > 2 and (not self._is_open(scores) or scores in self.hiding)
+                return _share(self._known(scores)) if is_mask else SEEN
             hiding = [out for out in call.outputs if out in self.hiding and out.dim() > 2]
             return _share(self.hiding[hiding[0]]) if hiding and call.op in _MASKING else SEEN
         if arguments.get("is_causal", False):
@@ -111,41 +119,45 @@ class KnownValues:
         None if that is not known.
         """
         func = call.func
-        is_followed = call.op in _MASKING or func.is_view
-        if not (is_followed and call.outputs[0].is_floating_point()):
+        if not (call.op in _MASKING or func.is_view) or not call.outputs[0].is_floating_point():
             return []
-        known = [self._known(tensor) is not None for tensor in given]
-        if not all(known[place] or tensor not in self.hiding for place, tensor in enumerate(given)):
+        unknown = [tensor for tensor in given if self._known(tensor) is None]
+        if any(tensor in self.hiding for tensor in unknown):
             return None
-        if not (any(known) or call.op in _FILLS):
+        factor = call.arguments.get("other", 0) if call.op == "mul" else 0
+        is_scaled = isinstance(factor, (int, float)) and factor <= _HIDES
+        if len(unknown) == len(given) and not (is_scaled or call.op in _FILLS):
             return []
         if call.op == "baddbmm":
             func = lambda self, **_: self  # noqa: E731 - what the products are added to
         elif call.mutable:
             func = getattr(getattr(torch.ops.aten, call.op), func._overloadname)
-        is_open = any(self._is_open(tensor) and tensor.dtype == torch.bool for tensor in given)
-        if call.op in _MULTILINEAR and self._lowest(call, func) > _HIDES:
+        if call.op in _MULTILINEAR | _FILLS and self._lowest(call, func) > _HIDES:
             return []
-        tried = [self._computed(call, func, unknown) for unknown in range(1 + is_open)]
-        if all(made and not any((_once(v) <= _HIDES).any() for v in made) for made in tried):
+        # Data may say where it hides, or be multiplied with what does.
+        is_open = any(call.op == "mul" or not tensor.is_floating_point() for tensor in unknown)
+        tried = [self._computed(call, func, value) for value in range(1 + is_open)]
+        if all(made and not any(map(_share, made)) for made in tried):
             return []
         return None if is_open else tried[0]
 
     def _lowest(self, call: OpCall, func: Any) -> float:
-        """No result of a multilinear call is less; found without a tensor of the results' size."""
+        """No result of a call is less; found without a tensor of the results' size."""
 
         def ends(tensor: torch.Tensor) -> torch.Tensor:
             known = self._known(tensor)
             if known is None or not known.numel():
-                known = torch.arange(2 if tensor.dtype == torch.bool else 1, device=tensor.device)
-                return known.to(tensor.dtype)
+                return torch.arange(2, device=tensor.device).to(tensor.dtype)
             return torch.stack(torch.aminmax(_once(known)))
 
         place = count()
         arguments = tree_map_only(
             torch.Tensor, lambda v: ends(v).reshape(-1, *[1] * next(place)), dict(call.arguments)
         )
-        return float(func(**arguments).min())
+        if call.op in _MULTILINEAR:
+            return float(func(**arguments).min())
+        numbers = (v for v in tree_leaves(arguments) if isinstance(v, (int, float, torch.Tensor)))
+        return min(float(torch.as_tensor(number).min()) for number in numbers)
 
     def _computed(self, call: OpCall, func: Any, unknown: int = 0) -> list[torch.Tensor] | None:
         """The results by what is known, else `unknown`; None if they are not to be had."""
@@ -158,9 +170,11 @@ class KnownValues:
                 known = known.expand(tensor.shape)
             return _once(known) if is_once else known
 
+        if call.known.allocates:  # it is written before it is read
+            return [torch.zeros((), dtype=v.dtype).expand(v.shape) for v in call.outputs]
         arguments = tree_map_only(torch.Tensor, values, dict(call.arguments))
         size = max(tensor.numel() for tensor in call.outputs)
-        if call.op == "view" and "size" in arguments and size <= _MOST_ELEMENTS:
+        if call.op in ("view", "_unsafe_view") and "size" in arguments and size <= _MOST_ELEMENTS:
             func = torch.reshape  # what is expanded may have no view
             arguments = {"input": arguments["self"], "shape": arguments["size"]}
         try:
@@ -175,15 +189,29 @@ class KnownValues:
         made = [result] if isinstance(result, torch.Tensor) else result
         return [value.expand(out.shape) for value, out in zip(made, call.outputs, strict=True)]
 
-    def _forget(self, tensor: torch.Tensor, *, hides: bool) -> None:
-        """Drop what is known of a storage that is written with what is not."""
+    def _lay_out(self, tensor: torch.Tensor) -> bool:
+        """Give a storage that is written memory of its layout; what is expanded has less, else."""
+        base = tensor if tensor._base is None else tensor._base
+        before, size_bytes = self._known(base), tensor.untyped_storage().nbytes()
+        held = [self.exact[v].untyped_storage() for v in (tensor, base) if v in self.exact]
+        if len(held) == 2 and held[0]._cdata == held[1]._cdata and held[0].nbytes() == size_bytes:
+            return True
+        if base.numel() <= _MOST_ELEMENTS:
+            memory = torch.UntypedStorage(size_bytes)  # type: ignore[no-untyped-call]
+            self._note(tensor, self.exact, memory)
+            self.exact[base].copy_(torch.zeros(()) if before is None else before)
+        return base.numel() <= _MOST_ELEMENTS
+
+    def _note(self, tensor: torch.Tensor, known: Any, memory: Any = None) -> None:
+        """Drop what is known of a storage; what is `known` then is in `memory`, or None."""
         storage = tensor.untyped_storage()._cdata
-        for known in [*self.exact, *self.hiding, *([] if tensor._base is None else [tensor._base])]:
-            if known.untyped_storage()._cdata == storage:
-                self.exact.pop(known, None)
-                self.hiding.pop(known, None)
-                if hides:
-                    self.hiding[known] = None
+        for view in [tensor._base, tensor, *self.exact, *self.hiding]:
+            if view is not None and view.untyped_storage()._cdata == storage:
+                self.exact.pop(view, None)
+                self.hiding.pop(view, None)
+                if known is not None:
+                    place = memory, view.storage_offset(), view.shape, view.stride()
+                    known[view] = memory and torch.empty(0, dtype=view.dtype).set_(*place)
 
 
 def _share(values: torch.Tensor | None) -> Hidden:
@@ -271,7 +299,8 @@ def _groups(passes: Sequence[Pass]) -> dict[int, int]:
             constants.update(access.value for access in item.writes)
             continue
         parts = [access for access in item.reads if access.view == "rest"]
-        if item.writes and (item.role is Role.POINTWISE or parts):
+        is_small = item.role is Role.POINTWISE or item.op.startswith("index_put")
+        if item.writes and (is_small or parts):
             most = max(access.elements for access in item.writes)
             like = (a for a in (*item.writes, *item.reads) if most < 2 * a.elements < 4 * most)
             for access in (*like, *parts):

@@ -186,6 +186,8 @@ class StepTracer(OpMode):
         if func is torch.ops.prim.device.default:
             return args[0].fake_device  # the most frequent call: answered without torch
         asks_fake = func is ASK_VALUE and isinstance(args[0], FakeTensor)
+        if asks_fake and args[0] in self.known.exact:
+            args[0].constant = self.known.exact[args[0]]
         # An optimizer's count of steps has a value.
         if self.phase == "optimizer" and asks_fake and args[0].constant is None:
             return 0.0  # a loss scaler asks for overflown gradients: there are none

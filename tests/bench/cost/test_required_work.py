@@ -41,6 +41,9 @@ def _per_sequence(name, **changes):
         ("packed", 6 * 7 // 2 + 10 * 11 // 2),
         ("of_heads", (CAUSAL + PAIRS) // 2),
         ("weighed", CAUSAL),
+        ("weighed_padding", 12 * 13 // 2 + 4 * 12),
+        ("fused_padding", 12 * 13 // 2 + 4 * 12),
+        ("one_element", PAIRS - 1),
         ("padded", S * 12),  # as the batch says
         *((f"causal_by_{how}", CAUSAL) for how in ("buffer", *tiny.MASKED)),
         *((f"{how}_by_{mask}", CAUSAL) for how in ("checkpointed", "reentrant")
@@ -66,7 +69,11 @@ def test_a_window_is_computed_by_the_kernel_though_it_is_not_required():
     assert _complexity("window").causal_skipped_flops == 0
 
 
-@pytest.mark.parametrize("name", ["unknown_mask", "unknown_op_by_op", "of_any_length"])
+@pytest.mark.parametrize(
+    "name",
+    ["unknown_mask", "unknown_op_by_op", "of_any_length", "random_padding",
+     *(f"causal_by_{how}" for how in tiny.DATA)],
+)  # fmt: skip
 def test_a_mask_of_data_is_not_known(name):
     found = _complexity(name)
     assert found.required_flops is None
@@ -78,6 +85,11 @@ def test_a_mask_that_is_too_large_is_not_known(monkeypatch):
     monkeypatch.setattr("bench.cost.masks._MOST_ELEMENTS", PAIRS - 1)
     for name in ("window", "causal_op_by_op", "grouped_op_by_op"):
         assert _complexity(name, backend="cuda").required_flops is None
+
+
+def test_layers_may_ask_whether_a_mask_that_is_known_is_causal():
+    counted = 6 * (LOGITS + PROJECTIONS + 2 * S * D + PAIRS * PRODUCTS)  # two layers, 1 wide
+    assert _per_sequence("encoder") == (counted, counted - 6 * (PAIRS - CAUSAL) * PRODUCTS)
 
 
 def test_heads_that_share_keys_project_less_and_multiply_as_much():

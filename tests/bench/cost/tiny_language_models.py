@@ -20,8 +20,41 @@ def _added(seen):
     return torch.zeros(seen.shape).masked_fill(~seen, -torch.inf)
 
 
+def _by_rows(seen):
+    """A mask that is written row by row into storage that nothing has filled."""
+    mask = torch.empty(S, S)
+    for row, of_row in zip(mask, seen, strict=True):
+        row[...] = -torch.inf
+        row[of_row] = 0
+    return mask
+
+
+def _by_places(seen):
+    """A mask of one value, repeated, of which places are written through a view."""
+    mask = torch.zeros(1).expand(S, S) + 0
+    flat = mask.view(-1)
+    for i in range(S):
+        flat[torch.arange(S) + i * S] = _added(seen)[i]
+    return mask
+
+
+def _put(scores, hidden, value):
+    scores = scores.clone()
+    scores[:, :, hidden] = value
+    return scores
+
+
 #: How models mask scores of attention.
 MASKED = {
+    "filled": lambda scores, seen: (
+        scores + torch.empty(S, S).fill_(-torch.inf).masked_fill_(seen, 0)
+    ),
+    "overwritten": lambda scores, seen: scores + torch.rand(S, S).copy_(_added(seen)),
+    "rows": lambda scores, seen: scores + _by_rows(seen),
+    "places": lambda scores, seen: scores + _by_places(seen),
+    "heads": lambda scores, seen: scores + _added(seen).expand(1, H, S, S).clone().view(H, S, S),
+    "put": lambda scores, seen: _put(scores, ~seen, -1e9),
+    "put_tensor": lambda scores, seen: _put(scores, ~seen, torch.tensor(-1e9)),
     "in_place": lambda scores, seen: scores.masked_fill_(~seen, -torch.inf),
     "where": lambda scores, seen: torch.where(seen, scores, torch.tensor(-torch.inf)),
     "where_hidden": lambda scores, seen: torch.where(~seen, -torch.inf, scores),
@@ -40,6 +73,23 @@ MASKED = {
 }
 
 
+def _written(mask, value):
+    mask[..., 1:5] = value
+    return mask
+
+
+#: Masks of data: added, written into a constant in part or at places, and into scores.
+DATA = {
+    "factor": lambda scores, seen: scores + (1 - (torch.rand(S) > 0.5).float()) * -1e4,
+    "part": lambda scores, seen: scores + _written(_added(seen), torch.rand(S, 4)),
+    "highest": lambda scores, seen: (
+        scores + torch.full_like(scores, -torch.inf).scatter_(-1, scores.topk(4).indices, 0)
+    ),
+    "put_data": lambda scores, seen: _put(scores, torch.rand(S, S) > 0.5, torch.tensor(-1e9)),
+    "slices": lambda scores, seen: _written(scores.clone(), -torch.inf),
+}
+
+
 class Attention(nn.Module):
     """Scores of all queries with all keys; `mask` says from positions which pairs are seen."""
 
@@ -49,7 +99,7 @@ class Attention(nn.Module):
         self.project = nn.Linear(D, D + 2 * kv_heads * (D // H), bias=False)
         self.out = nn.Linear(D, D, bias=False)
         self.kv_heads, self.mask, self.options = kv_heads, mask, options
-        self.op_by_op, self.fill, self.how = op_by_op or how, fill, MASKED.get(how)
+        self.op_by_op, self.fill, self.how = op_by_op or how, fill, (MASKED | DATA).get(how)
         at = torch.arange(S)
         self.register_buffer("bias", mask(at[:, None], at) if how == "buffer" else None)
 
@@ -76,13 +126,27 @@ class Attention(nn.Module):
 class Weighed(nn.Module):
     """torch's own attention, which adds its mask within the product if it returns weights."""
 
-    def __init__(self):
+    def __init__(self, padding=None, **options):
         super().__init__()
         self.inner = nn.MultiheadAttention(D, H, bias=False, batch_first=True)
+        self.padding, self.options = padding, options
 
     def forward(self, x):
         mask = nn.Transformer.generate_square_subsequent_mask(S)
-        return x + self.inner(x, x, x, attn_mask=mask)[0]
+        padding = self.padding and self.padding(len(x))
+        return x + self.inner(x, x, x, padding, attn_mask=mask, **self.options)[0]
+
+
+class Encoder(nn.Module):
+    """torch's own layers, which ask whether the mask is causal."""
+
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(D, H, 1, batch_first=True)
+        self.inner = nn.TransformerEncoder(layer, 1)
+
+    def forward(self, x):
+        return self.inner(x, nn.Transformer.generate_square_subsequent_mask(S))
 
 
 class Checkpointed(nn.Module):
@@ -220,10 +284,44 @@ def weighed():
     return Step(Weighed())
 
 
+def _padding(samples):
+    """The last four keys are hidden."""
+    padding = torch.zeros(samples, S, dtype=torch.bool)
+    padding[:, 12:] = True
+    return padding
+
+
+def weighed_padding():
+    return Step(Weighed(_padding))
+
+
+def fused_padding():
+    return Step(Weighed(_padding, need_weights=False))
+
+
+def random_padding():
+    return Step(Weighed(lambda samples: torch.rand(samples, S) > 0.5, need_weights=False))
+
+
+def encoder():
+    return Step(Encoder())
+
+
+def one_element():
+    """A mask of one value, repeated, of which one element is written."""
+
+    def mask(i, j):
+        added = torch.zeros(1).expand(S, S) + 0
+        added[0, 1] = -torch.inf
+        return added == 0
+
+    return Step(Attention(mask))
+
+
 def __getattr__(name):
     """Each of `MASKED`: `causal_by_added`; `checkpointed_by_added` computes it again."""
     kind, _, how = name.partition("_by_")
-    if how not in {*MASKED, "buffer", "kernel"}:
+    if how not in {*MASKED, *DATA, "buffer", "kernel"}:
         raise AttributeError(name)
     mask = _window if kind == "window" else _causal
     inner = partial(Attention, mask, how=None if how == "kernel" else how)
