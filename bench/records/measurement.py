@@ -281,7 +281,7 @@ class RunRecord(KeptRecord):
         if beyond := [n for n, s in within_s.items() if s > (1 + _MOST_APART) * window.window_s]:
             sums_s = {"spent_s": within_s[beyond[0]], "window_s": window.window_s}
             yield Finding.of("contradiction", times=beyond[0], **sums_s)
-        elif abs(gap) > _GAP:
+        elif abs(gap) > _GAP and self.outcome == "ok":  # an interrupt cuts an iteration
             yield Finding.of("window-gap", percent=100 * gap)
         samples = window.samples_per_iteration
         if self.resolved is not None and not self.script:

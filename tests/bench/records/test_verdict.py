@@ -416,3 +416,10 @@ def test_what_cannot_be_compared_is_said_and_costs_nothing():
     found = profile_findings(samples.run_record())  # its window counted no kernels
     assert [(f.code, f.level) for f in found.values()] == [("work-unknown", "note")]
     assert [f.code for f in profile_findings(work=None).values()] == ["work-unknown"]
+
+
+def test_the_iteration_that_an_interrupt_cuts_is_no_gap():
+    cut = {**window(window_end_clock_s=1003.1), "outcome": "interrupted", "reason": "Ctrl-C"}
+    codes = {finding.code for finding in judge(samples.run_record(**cut)).findings}
+    assert "interrupted" in codes
+    assert "window-gap" not in codes
