@@ -185,12 +185,11 @@ class StepTracer(OpMode):
         """Run the op and record it."""
         if func is torch.ops.prim.device.default:
             return args[0].fake_device  # the most frequent call: answered without torch
-        asks_fake = func is ASK_VALUE and isinstance(args[0], FakeTensor)
-        if asks_fake and args[0] in self.known.exact:
-            args[0].constant = self.known.exact[args[0]]
-        # An optimizer's count of steps has a value.
-        if self.phase == "optimizer" and asks_fake and args[0].constant is None:
-            return 0.0  # a loss scaler asks for overflown gradients: there are none
+        if func is ASK_VALUE and isinstance(args[0], FakeTensor):
+            args[0].constant = self.known.exact.get(args[0], args[0].constant)
+            # A count of steps has a value; a loss scaler asks for overflown gradients.
+            if self.phase == "optimizer" and args[0].constant is None:
+                return 0.0
         if isinstance(func, torch._ops.HigherOrderOperator):
             refuse_uncounted(f"torch.{func._name}")
         if kwargs.get("device") == torch.device("meta"):  # a prim's, which mixes it with others

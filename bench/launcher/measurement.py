@@ -377,8 +377,7 @@ def _of_run(record: RunRecord) -> Tables:
         columns = range(len(times_s)), times_s, waits_s, *phases.values()
         yield "iterations.csv", names, *zip(*columns, strict=True)
         if window.ranks is not None:
-            on_card = window.iteration_clock == "cuda_events"
-            rows = rank_rows(window.ranks.ranks, on_card=on_card)
+            rows = rank_rows(window.ranks.ranks, on_card=window.iteration_clock == "cuda_events")
             yield "ranks.csv", [*rows[0]], *(row.values() for row in rows)
     if record.telemetry is not None and record.telemetry.series:
         samples = (
