@@ -23,8 +23,10 @@ _UNEVEN, _UNEVEN_S = 0.005, 5e-5
 #: The chance that a rank of an even job is named.
 _ALPHA = 0.01
 #: Parts of the window whose means are compared: how far they scatter holds whatever lasts longer
-#: than a step. Others take a core for tens of milliseconds: a part is longer.
-_BLOCKS, _FEWEST_BLOCKS, _FEWEST_STEPS, _LEAST_S = 20, 6, 4, 0.1
+#: than a step. Others take a core for tens of milliseconds, and a loader makes wait at each eighth
+#: step or so: a part is longer, where there are steps enough.
+_BLOCKS, _FEWEST_BLOCKS = 30, 6
+_USUAL_STEPS, _FEWEST_STEPS, _LEAST_S = 8, 4, 0.1
 
 
 def _excess(
@@ -93,8 +95,10 @@ def slow_rank(
     if len(parts) < 2:
         return None
     step_s = statistics.fmean(map(statistics.fmean, steps_s))
-    block = max(_FEWEST_STEPS, math.ceil(_LEAST_S / step_s))
-    blocks = min(_BLOCKS, len(steps_s[0]) // block)
+    steps = len(steps_s[0])
+    least = max(_FEWEST_STEPS, math.ceil(_LEAST_S / step_s))
+    usual = max(_USUAL_STEPS, least)
+    blocks = min(_BLOCKS, max(steps // usual, min(_FEWEST_BLOCKS, steps // least)))
     if blocks < _FEWEST_BLOCKS:
         return None
     judge = partial(_excess, count=blocks, uneven_s=max(_UNEVEN * step_s, _UNEVEN_S))

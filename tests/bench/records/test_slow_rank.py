@@ -13,16 +13,20 @@ STEP_S = LOADS_S + COMPUTES_S + HOST_S
 STEPS = 120
 
 
-def job(ranks=4, slow=None, seed=0, noise=0.03, steps=STEPS, **more_s):
-    """Ranks whose steps end together; the parts scatter by `noise` of the step."""
+def job(ranks=4, slow=None, seed=0, noise=0.03, steps=STEPS, each=1, **more_s):
+    """Ranks whose steps end together; the parts scatter by `noise` of the step.
+
+    The slow rank has `more_s` in the mean, all of it at each so many steps.
+    """
     rng = random.Random(seed)
     own = []
     for rank in range(ranks):
         usual_s = {"loader": LOADS_S, "compute": COMPUTES_S, "host": HOST_S}
         part_s = {
             name: [
-                abs(seconds + rng.gauss(0, noise * 0.1)) + (rank == slow) * more_s.get(name, 0.0)
-                for _ in range(steps)
+                abs(seconds + rng.gauss(0, noise * 0.1))
+                + (rank == slow and step % each == seed % each) * each * more_s.get(name, 0.0)
+                for step in range(steps)
             ]
             for name, seconds in usual_s.items()
         }
@@ -57,6 +61,12 @@ def test_of_even_jobs_none_is_named():
     found = [slow_rank(job(2 + seed % 3, seed=seed), on_card=False) for seed in range(100)]
     assert {slow.code for slow in found} == {"no-slow-rank"}
     assert all(0 < slow.facts["high_ms"] < 50 * STEP_S for slow in found)
+
+
+@pytest.mark.parametrize("each", [4, 8, 10])
+def test_a_wait_that_is_not_in_each_step_is_told_in_70(each):
+    found = slow_rank(job(2, slow=1, steps=70, each=each, loader=0.0046), on_card=False)
+    assert (found.facts["rank"], found.facts["cause"]) == (1, "loader")
 
 
 def drifting(seed, compute_s):
