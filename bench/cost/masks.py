@@ -78,6 +78,9 @@ class KnownValues:
                 results = self._masked(call, [*given, *rest])
             elif all(map(self._lay_out, changed)):
                 results = self._computed(call, call.func)
+            is_constant = is_exact and not (given or rest)
+            if is_constant and results is None and self._lowest(call, call.func) > _HIDES:
+                results = []  # too large to keep, and it hides nothing
             if is_exact and results:
                 self.exact.update(zip(call.outputs, results, strict=True))
                 return

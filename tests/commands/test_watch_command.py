@@ -485,7 +485,7 @@ def test_the_gain_without_a_wait_is_measured_beside_what_the_account_says(watch,
     assert abs(1 - 1 / gain["gain"] - share) < 0.03
     assert abs(1 - 1 / gain["account_gain"] - share) < 0.03
     assert ("nothing to gain" in gain["sentence"]) == (share == 0)
-    assert b"losses and weights" in ended.stderr
+    assert b"weights of this run" in ended.stderr
     assert "taken-out" in {finding.code for finding in record.verdict.findings}
 
 

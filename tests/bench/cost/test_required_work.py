@@ -87,6 +87,15 @@ def test_a_mask_that_is_too_large_is_not_known(monkeypatch):
         assert _complexity(name, backend="cuda").required_flops is None
 
 
+@pytest.mark.slow
+def test_zeros_that_are_too_large_to_keep_hide_nothing(tmp_path, monkeypatch):
+    """Experts put what they compute into zeros of all tokens, by places that data give."""
+    monkeypatch.setattr("bench.cost.masks._MOST_ELEMENTS", S * D)
+    experts = {"moe_intermediate_size": 12, "num_experts": 8, "num_experts_per_tok": 2}
+    found = _of_transformers(tmp_path, "Qwen3MoeConfig", intermediate_size=12, **experts)
+    assert found.required_flops < found.step_flops
+
+
 def test_layers_may_ask_whether_a_mask_that_is_known_is_causal():
     counted = 6 * (LOGITS + PROJECTIONS + 2 * S * D + PAIRS * PRODUCTS)  # two layers, 1 wide
     assert _per_sequence("encoder") == (counted, counted - 6 * (PAIRS - CAUSAL) * PRODUCTS)
