@@ -72,6 +72,11 @@ class RankMeter:
         """Whether it imports nothing any more."""
         return self._path is not None
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether rank 0 of another machine may still ask for steps."""
+        return bool(self.node) and self._path is not None and not self._is_done
+
     def before(self, *_: object) -> None:
         """Note nothing: that an optimizer's step begins."""
 
@@ -269,6 +274,7 @@ class RankMeter:
             self._put(bytes(STEP_OF_RANK.size))
             if self._rank == 0:
                 self._collect()
+            self._path = None
 
 
 def _cut_over(training: Any) -> Iterator[tuple[bool, int]]:

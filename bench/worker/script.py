@@ -84,7 +84,7 @@ class ScriptMeter:
     """
 
     def __init__(self, folder: RecordFolder) -> None:
-        self.is_timing = self.has_ended = False
+        self.is_timing = self._is_closed = False
         self._folder = folder
         folder.hold()
         self.job = folder.read_job(recorded=True)
@@ -109,6 +109,11 @@ class ScriptMeter:
         self._rank = RankMeter(folder.path, by_function=bool(self.job.task["step_of"]))
         self._code = _script_code()  # as early as it is imported
         self._lock = threading.Lock()  # held while a step's end is worked on
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no step is looked at any more, for rank 0 of another machine either."""
+        return self._is_closed and not self._rank.goes_on
 
     def before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Note that an optimizer's step begins."""
@@ -137,11 +142,11 @@ class ScriptMeter:
 
         Raises nothing: the script's own work goes on.
         """
-        if self.has_ended:
-            return
         if self.job.task["step_of"] and begins is None:
             self._calls += 1
             self._rank.stepped()
+        if self._is_closed:
+            return
         card = self._device if self._device and self._device.backend == "cuda" else None
         on_card = torch.cuda.device(card.torch_device) if card else contextlib.nullcontext()
         try:
@@ -178,10 +183,11 @@ class ScriptMeter:
 
         `error` is what has ended the script, unless that `goes_on`.
         """
+        if not (goes_on and self._rank.node):  # the window of rank 0 may last longer
+            self._rank.close()
         if self._account is not None:
             return self._account
-        self.has_ended, self.is_timing = True, False
-        self._rank.close()
+        self._is_closed, self.is_timing = True, False
         if self._steps is not None:
             self._steps.close()
         if self._batches is not None and self._batches.hook is not None:
