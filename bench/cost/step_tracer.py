@@ -446,10 +446,8 @@ class LiveStepTracer(StepTracer):  # type: ignore[no-untyped-call]
         statistics of batch norms, momentum) or were made by the optimizer (its state, if this is
         its first step).
         """
-        update = (call for call in self.calls if call.phase == "optimizer")
-        updated = {
-            access.value for call in update for item in call.passes for access in item.writes
-        }
+        passes = (item for call in self.calls if call.phase == "optimizer" for item in call.passes)
+        updated = {access.value for item in passes for access in item.writes}
         found, made = (set(self.values.living(made=is_made).values()) for is_made in (False, True))
         return frozenset(found | made & updated)
 
