@@ -187,7 +187,7 @@ class ScriptMeter:
             self._rank.close()
         if self._account is not None:
             return self._account
-        self._is_closed, self.is_timing = True, False
+        self._is_closed, self.is_timing = True, self._rank.goes_on
         if self._steps is not None:
             self._steps.close()
         if self._batches is not None and self._batches.hook is not None:

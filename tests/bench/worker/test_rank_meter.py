@@ -7,8 +7,12 @@ import torch
 from torch import distributed
 from torch.utils.data import DataLoader, Dataset
 
+import mlproject
+from bench.config import TimeLimits
 from bench.launcher.rank_steps import read_steps
+from bench.records.journal import STEP_OF_RANK
 from bench.worker.rank_meter import RankMeter
+from bench.worker.script import ScriptMeter
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("frozen_heap")]
 
@@ -108,3 +112,41 @@ def test_rank_0_has_the_steps_of_a_rank_of_another_machine(rank_of_two, monkeypa
     other._written_s = 0.0
     steps(10)
     assert len(other._rows) == 0  # it notes nothing more, as rank 0 has ended
+
+
+def test_a_rank_of_another_machine_goes_on_after_its_own_window(rank_of_two, monkeypatch, tmp_path):
+    monkeypatch.setenv("GROUP_RANK", "1")
+    monkeypatch.setattr(distributed, "get_rank", lambda *_: 1)
+    monkeypatch.setattr(TimeLimits, "of", lambda *_: TimeLimits(3, 6, 500.0))
+    meters, store = [], distributed.distributed_c10d._get_default_store()
+    monkeypatch.setattr(
+        "bench.worker.script.ScriptMeter",
+        lambda folder: meters.append(ScriptMeter(folder)) or meters[0],
+    )
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def step():
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+
+    def noted():
+        return len(store.get("mlproject steps 1").partition(b"\n")[2]) // STEP_OF_RANK.size
+
+    with mlproject.watch(600, records=tmp_path) as seen:
+        [meter] = meters
+        while meter._account is None:
+            step()
+        meter._rank.write()
+        own = noted()
+        for _ in range(10):
+            step()
+        meter._rank.write()
+        assert noted() == own + 10
+        # It does not end; nor does each step cost the look for modules that the script's are not.
+        assert (meter.has_ended, meter.is_timing) == (False, True)
+        store.set("mlproject ended", "")
+        meter._rank._written_s = 0.0
+        step()
+        assert meter.has_ended
+    assert seen.record.outcome == "ok"
